@@ -1,0 +1,1 @@
+"""The command line: parameters, one library call, one view."""

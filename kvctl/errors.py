@@ -1,0 +1,192 @@
+"""What can go wrong, as one tree; a class carries the exit code of the command line.
+
+    KvctlError                  1  failed; message, and optionally a hint for the next step
+    ├── UsageError              2  bad argument, name, or document; nothing was sent
+    ├── NotFoundError           3
+    │   ├── BucketNotFound
+    │   ├── StreamNotFound
+    │   ├── ConsumerNotFound
+    │   ├── KeyNotFound
+    │   ├── RevisionNotFound
+    │   └── ContextNotFound
+    ├── ConflictError           4
+    │   ├── BucketExists           with another configuration
+    │   ├── KeyExists
+    │   └── WrongRevision
+    ├── UnreachableError        5
+    │   ├── NoServer
+    │   ├── RequestTimeout         a read or an administrative request without an answer
+    │   ├── NoResponders
+    │   ├── JetStreamDisabled
+    │   ├── AuthenticationRefused
+    │   └── PermissionDenied       names the subject that is missing
+    ├── OutcomeUnknown          6  a write was sent and could not be resolved
+    ├── PartlyDone              7
+    ├── WaitExpired             9
+    ├── RefusedError            1  by the person at the prompt, by a read-only handle, by a hazard
+    │   ├── Cancelled
+    │   ├── ReadOnly
+    │   └── HazardRefused
+    ├── StreamReplaced          1  deleted, recreated or emptied under a reading
+    └── ServerError             1  any other answer of the server, with its code
+
+Messages name things in backticks and end without a full stop; hints say what to type next.
+"""
+
+
+class KvctlError(Exception):
+    """Failed. `hint` is one sentence that says what to do next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(KvctlError):
+    """An argument, name or document is wrong; nothing was sent."""
+
+    exit_code = 2
+
+
+class NotFoundError(KvctlError):
+    """What was named does not exist."""
+
+    exit_code = 3
+
+
+class BucketNotFound(NotFoundError):
+    """No bucket, aggregate or mirror has this name."""
+
+
+class StreamNotFound(NotFoundError):
+    """No stream has this name (server code 10059)."""
+
+
+class ConsumerNotFound(NotFoundError):
+    """No consumer has this name (server code 10014)."""
+
+
+class KeyNotFound(NotFoundError):
+    """The key has no value: never written, deleted, purged or expired."""
+
+
+class RevisionNotFound(NotFoundError):
+    """The bucket does not hold this revision of the key."""
+
+
+class ContextNotFound(NotFoundError):
+    """No context file has this name."""
+
+
+class ConflictError(KvctlError):
+    """Somebody else's state stands in the way."""
+
+    exit_code = 4
+
+
+class BucketExists(ConflictError):
+    """The bucket exists with another configuration."""
+
+
+class KeyExists(ConflictError):
+    """The key already has a value; `revision` is where, when known."""
+
+    def __init__(self, message: str, *, revision: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.revision = revision
+
+
+class WrongRevision(ConflictError):
+    """The key's last revision is not the expected one; `found` is what it is (0: none), when known."""
+
+    def __init__(self, message: str, *, found: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.found = found
+
+
+class UnreachableError(KvctlError):
+    """The server, JetStream or the permission to use it is missing."""
+
+    exit_code = 5
+
+
+class NoServer(UnreachableError):
+    """No connection could be made, or it was lost for good."""
+
+
+class RequestTimeout(UnreachableError):
+    """A request got no answer in time."""
+
+
+class NoResponders(UnreachableError):
+    """Nobody listens on the subject (status 503 without a description)."""
+
+
+class JetStreamDisabled(UnreachableError):
+    """The server or the account has no JetStream, or it has no leader at the moment."""
+
+
+class AuthenticationRefused(UnreachableError):
+    """The server refused the credentials."""
+
+
+class PermissionDenied(UnreachableError):
+    """The account's permissions do not allow `subject`."""
+
+    def __init__(self, message: str, *, subject: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.subject = subject
+
+
+class OutcomeUnknown(KvctlError):
+    """A write was sent and no answer came; the hint says how to find out what happened."""
+
+    exit_code = 6
+
+
+class PartlyDone(KvctlError):
+    """Some of several steps were done; running again completes them."""
+
+    exit_code = 7
+
+
+class WaitExpired(KvctlError):
+    """A wait ended without its condition."""
+
+    exit_code = 9
+
+
+class RefusedError(KvctlError):
+    """Not done, on purpose."""
+
+
+class Cancelled(RefusedError):
+    """The person at the prompt said no."""
+
+
+class ReadOnly(RefusedError):
+    """A write on what can only be read."""
+
+
+class HazardRefused(RefusedError):
+    """A change that would lose or hide data; `name` overrides it as `--force NAME`."""
+
+    def __init__(self, name: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint or f"`--force {name}` does it all the same")
+        self.name = name
+
+
+class StreamReplaced(KvctlError):
+    """The stream was deleted, recreated or emptied while it was being read."""
+
+
+class ServerError(KvctlError):
+    """The server refused; `code` is the HTTP-like status, `err_code` JetStream's own number (0: none)."""
+
+    def __init__(self, message: str, *, code: int = 0, err_code: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.err_code = err_code

@@ -1,0 +1,1 @@
+"""Buckets: ADR-8's naming convention on a stream."""

@@ -1,0 +1,1 @@
+"""Results to bytes on a stream; knows no bucket."""

@@ -1,0 +1,1 @@
+"""Buckets fed by other buckets."""
