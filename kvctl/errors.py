@@ -15,6 +15,7 @@
     │   └── WrongRevision
     ├── UnreachableError        5
     │   ├── NoServer
+    │   ├── ConnectionLost         while a request was under way
     │   ├── RequestTimeout         a read or an administrative request without an answer
     │   ├── NoResponders
     │   ├── JetStreamDisabled
@@ -115,6 +116,10 @@ class UnreachableError(KvctlError):
 
 class NoServer(UnreachableError):
     """No connection could be made, or it was lost for good."""
+
+
+class ConnectionLost(UnreachableError):
+    """The connection broke while a request was under way; it may or may not have arrived."""
 
 
 class RequestTimeout(UnreachableError):

@@ -1,0 +1,327 @@
+"""Named connections: flags, environment and the `nats` CLI's own context files, resolved to one `Context`.
+
+The files are `$XDG_CONFIG_HOME/nats/context/NAME.json`; the selected name stands in `nats/context.txt`.
+Whatever else a file holds is kept when it is written again.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from kvctl.errors import ContextNotFound, UsageError
+from kvctl.quantities import parse_duration
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+DEFAULT_TIMEOUT = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Everything needed to connect: a context file, or what flags and the environment said."""
+
+    name: str | None = None
+    """The context file's name."""
+    url: str = DEFAULT_URL
+    """One server, or several separated by commas."""
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    creds: str | None = None
+    """Credentials file: a JWT and its seed."""
+    nkey: str | None = None
+    """Seed file."""
+    user_jwt: str | None = field(default=None, repr=False)
+    user_seed: str | None = field(default=None, repr=False)
+    cert: str | None = None
+    key: str | None = None
+    ca: str | None = None
+    tls_first: bool = False
+    inbox_prefix: str | None = None
+    domain: str | None = None
+    api_prefix: str | None = None
+    description: str = ""
+    read_only: bool = False
+    """Refuse whatever would write; this field is kvctl's own."""
+    timeout: timedelta = DEFAULT_TIMEOUT
+    origin: str = "default"
+    """Where the URL came from: "flag", "context `x`", "NATS_URL", "selected context `x`" or "default"."""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """What the user should be told about the file it came from."""
+
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the secret fields that are set."""
+        return tuple(name for name in _SECRETS if getattr(self, name) is not None)
+
+
+_SECRETS = ("password", "token", "user_jwt", "user_seed")
+_SWITCHES = ("tls_first", "read_only")
+_PATHS = ("creds", "nkey", "cert", "key", "ca")
+_FILE_FIELDS = {
+    "description": "description", "url": "url", "user": "user", "password": "password", "token": "token",
+    "creds": "creds", "nkey": "nkey", "cert": "cert", "key": "key", "ca": "ca", "domain": "jetstream_domain",
+    "api_prefix": "jetstream_api_prefix", "inbox_prefix": "inbox_prefix", "user_jwt": "user_jwt",
+    "user_seed": "user_seed", "tls_first": "tls_first", "read_only": "read_only",
+}  # fmt: skip
+_ENVIRONMENT = {
+    "url": "NATS_URL", "user": "NATS_USER", "password": "NATS_PASSWORD", "token": "NATS_TOKEN",
+    "creds": "NATS_CREDS", "nkey": "NATS_NKEY", "cert": "NATS_CERT", "key": "NATS_KEY", "ca": "NATS_CA",
+}  # fmt: skip
+_FLAGS = {
+    "url": "server", "user": "user", "creds": "creds", "nkey": "nkey", "cert": "tls_cert", "key": "tls_key",
+    "ca": "tls_ca", "tls_first": "tls_first", "domain": "domain", "api_prefix": "api_prefix",
+    "inbox_prefix": "inbox_prefix", "read_only": "read_only",
+}  # fmt: skip
+# Fields that only make sense together: the first layer that sets one of a group decides the whole group.
+_GROUPS = (("user", "password", "token", "creds", "nkey", "user_jwt", "user_seed"), ("cert", "key"))
+
+
+def resolve(
+    flags: Mapping[str, object], environ: Mapping[str, str], store: "ContextStore | None" = None
+) -> Context:
+    """The connection that flags, `--context`, environment, selected context and default give, in this order.
+
+    A server that a flag or NATS_URL names sets a context aside that `--context` did not name: its credentials
+    were not made for that server. Raises ContextNotFound, UsageError.
+    """
+    store = store or ContextStore(_default_directory(environ))
+    _refuse_empty(flags)
+    layers: list[tuple[str, dict[str, Any]]] = [("flag", _from_flags(flags))]
+    named = flags.get("context")
+    if named:
+        layers.append((f"context `{named}`", store.settings(str(named))))
+    layers.append(("NATS_URL", {name: environ[of] for name, of in _ENVIRONMENT.items() if environ.get(of)}))
+    if not named and not any("url" in layer for _, layer in layers):
+        layers.extend((origin, store.settings(name)) for origin, name in _implied(environ, store))
+    merged = _merge([layer for _, layer in layers])
+    merged["origin"] = next((origin for origin, layer in layers if "url" in layer), "default")
+    merged["timeout"] = _timeout(flags.get("timeout") or environ.get("NATS_TIMEOUT"))
+    return Context(**_looked_up(merged, environ))
+
+
+def redact(url: str) -> str:
+    """The URL, or the list of them, without user, password and token."""
+    return ",".join(_redact_one(part.strip()) for part in url.split(","))
+
+
+class ContextStore:
+    """The directory of context files, by default `$XDG_CONFIG_HOME/nats` or `~/.config/nats`."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or _default_directory(os.environ)
+
+    def names(self) -> list[str]:
+        """The contexts there are, sorted."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = (self.directory / "context").iterdir()
+            return sorted(path.stem for path in found if path.suffix == ".json" and path.stat().st_size)
+        return []
+
+    def load(self, name: str) -> Context:
+        """The context of this name as its file has it, `~` and `$VARIABLES` in paths expanded.
+
+        Raises ContextNotFound, and UsageError for a name or file that is not valid.
+        """
+        return Context(**self.settings(name), origin=f"context `{name}`")
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """The fields of a context file that are set, under `Context`'s names."""
+        path = self.path(name)
+        document = self._read(name)
+        return {**_parse(document, path), "name": name, "warnings": tuple(_complaints(path, document))}
+
+    def save(self, context: Context) -> Path:
+        """Write the context under its name, mode 0600; unknown and unchanged fields stay as they are."""
+        path = self.path(context.name or "")
+        document = self._read(context.name or "") if path.exists() else {}
+        before = _parse(document, path)
+        for name, file_name in _FILE_FIELDS.items():
+            value = getattr(context, name) or None
+            if value != before.get(name):
+                document[file_name] = value if value is not None else type(document.get(file_name) or "")()
+        document.setdefault("url", context.url)
+        _write(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        return path
+
+    def delete(self, name: str) -> None:
+        """Remove the context; one that was selected is no longer. Raises ContextNotFound."""
+        try:
+            self.path(name).unlink()
+        except FileNotFoundError:
+            raise self._missing(name) from None
+        if self.selected() == name:
+            (self.directory / "context.txt").unlink(missing_ok=True)
+
+    def select(self, name: str) -> None:
+        """Make this the context that is used when nothing else is said. Raises ContextNotFound."""
+        if not self.path(name).exists():
+            raise self._missing(name)
+        previous = self.selected()
+        if previous and previous != name:
+            _write(self.directory / "previous-context.txt", previous)
+        _write(self.directory / "context.txt", name)
+
+    def selected(self) -> str | None:
+        """The name in `context.txt`, if any."""
+        try:
+            return (self.directory / "context.txt").read_text().strip() or None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def path(self, name: str) -> Path:
+        """Where the context of this name is kept. Raises UsageError for a name that leaves the directory."""
+        if not name or ".." in name or any(c in "/\\" or not c.isprintable() for c in name):
+            raise UsageError(f"`{name}` is not a context name", hint="Use letters, digits, `-` and `_`")
+        return self.directory / "context" / f"{name}.json"
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            document = json.loads(self.path(name).read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._missing(name) from None
+        except OSError as error:
+            raise UsageError(f"Context `{name}` cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise UsageError(f"The file of context `{name}` is not JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise UsageError(f"The file of context `{name}` does not hold a JSON object")
+        return document
+
+    def _missing(self, name: str) -> ContextNotFound:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.names(), n=1)
+        guess = f"Did you mean `{near[0]}`? " if near else ""
+        return ContextNotFound(
+            f"Context `{name}` does not exist",
+            hint=f"{guess}List them with `kvctl context ls`, or `kvctl context add {name} --server URL`",
+        )
+
+
+def _default_directory(environ: Mapping[str, str]) -> Path:
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return Path(environ.get("XDG_CONFIG_HOME") or f"{home}/.config") / "nats"
+
+
+def _implied(environ: Mapping[str, str], store: ContextStore) -> Iterable[tuple[str, str]]:
+    if name := environ.get("NATS_CONTEXT"):
+        yield f"NATS_CONTEXT `{name}`", name
+    elif selected := store.selected():
+        yield f"selected context `{selected}`", selected
+
+
+def _refuse_empty(flags: Mapping[str, object]) -> None:
+    """An empty variable in `--context "$NAME"` must not silently mean another server."""
+    for name, value in flags.items():
+        if value == "":
+            raise UsageError(f"`--{name.replace('_', '-')}` is empty")
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, Any]:
+    layer = {name: flags[flag] for name, flag in _FLAGS.items() if flags.get(flag)}
+    for name in ("password", "token"):
+        if path := flags.get(f"{name}_file"):
+            layer[name] = _read_secret(str(path), f"--{name}-file")
+    return layer
+
+
+def _read_secret(path: str, flag: str) -> str:
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UsageError(f"`{flag} {path}` cannot be read: {reason}") from None
+    secret = text.removesuffix("\n").removesuffix("\r")
+    if not secret:
+        raise UsageError(f"`{flag} {path}` is empty")
+    return secret
+
+
+def _merge(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        closed = {name for group in _GROUPS if any(name in merged for name in group) for name in group}
+        if "user" in merged and "password" not in merged and layer.get("user") in (None, merged["user"]):
+            closed.discard("password")
+        merged |= {name: value for name, value in layer.items() if name not in merged and name not in closed}
+    return merged
+
+
+def _timeout(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    timeout = parse_duration(str(value)) if value else DEFAULT_TIMEOUT
+    if timeout <= timedelta():
+        raise UsageError("The timeout must be longer than nothing", hint="Write it like `--timeout 5s`")
+    return timeout
+
+
+def _looked_up(settings: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """`env://NAME` replaced by the variable; a reference that needs another program is refused, never run."""
+    for name in (*_SECRETS, *_PATHS):
+        scheme, found, variable = (settings.get(name) or "").partition("://")
+        if scheme in ("nsc", "op") or (name in _PATHS and scheme == "env"):
+            raise UsageError(
+                f"`{name}` refers to `{scheme}://`, which kvctl does not look up",
+                hint="Export the credentials to a file and name that with `--creds FILE`",
+            )
+        if found and scheme == "env":
+            if not environ.get(variable):
+                raise UsageError(f"`{name}` refers to the variable `{variable}`, which is not set")
+            settings[name] = environ[variable]
+    return settings
+
+
+def _parse(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for name, file_name in _FILE_FIELDS.items():
+        if value := document.get(file_name):
+            if not isinstance(value, bool if name in _SWITCHES else str):
+                raise UsageError(f"`{file_name}` in `{path}` has a value of the wrong type")
+            settings[name] = _expand(str(value)) if name in _PATHS else value
+    if document.get("nsc") and not settings.get("creds"):
+        settings["creds"] = f"nsc://{str(document['nsc']).removeprefix('nsc://')}"
+    return settings
+
+
+def _expand(path: str) -> str:
+    return os.path.expanduser(os.path.expandvars(path.removeprefix("file://")))
+
+
+def _complaints(path: Path, document: Mapping[str, Any]) -> Iterable[str]:
+    if path.stat().st_mode & 0o077:
+        yield f"`{path}` can be read by others; `chmod 600` it"
+    if document.get("socks_proxy"):
+        yield f"`socks_proxy` in `{path}` is not supported; the connection is made directly"
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file in one step, so that readers see the old or the new one; for its owner only."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _redact_one(url: str) -> str:
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+    except ValueError:
+        return url.rpartition("@")[2]
+    if "@" not in parts.netloc:
+        return url
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return bare if "://" in url else bare.removeprefix("//")

@@ -1,0 +1,124 @@
+"""One request to the JetStream API: subject, JSON, and the server's error codes as our errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+from kvctl.connection import Connection
+from kvctl.errors import (
+    ConflictError,
+    ConnectionLost,
+    ConsumerNotFound,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    NotFoundError,
+    RequestTimeout,
+    ServerError,
+    StreamNotFound,
+)
+
+DEFAULT_PREFIX = "$JS.API"
+
+STREAM_NAME_IN_USE = 10058
+STREAM_NOT_FOUND = 10059
+WRONG_LAST_SEQUENCE = (10071, 10164)
+BUSY = 10164
+"""Another write on the subject is in flight: nothing is wrong yet (its text is the same as 10071's)."""
+_UNAVAILABLE = {10008: "no leader", 10039: "not enabled for this account", 10076: "not enabled on this server"}
+_NOT_FOUND: dict[int, type[KvctlError]] = {
+    10014: ConsumerNotFound, 10037: NotFoundError, 10059: StreamNotFound,
+}  # fmt: skip
+_TRANSIENT = (10008,)
+
+
+class Api:
+    """The JetStream API of one connection, in its domain or under its prefix."""
+
+    def __init__(self, connection: Connection, prefix: str | None = None) -> None:
+        context = connection.context
+        self.connection = connection
+        self.prefix = prefix or context.api_prefix or (f"$JS.{context.domain}.API" if context.domain else DEFAULT_PREFIX)
+
+    @property
+    def write_prefix(self) -> str:
+        """What goes before a stream's own subjects when publishing: empty, or the prefix and a dot."""
+        return "" if self.prefix == DEFAULT_PREFIX else f"{self.prefix}."
+
+    def at(self, prefix: str) -> Api:
+        """The same connection under another API prefix (another domain or account)."""
+        return Api(self.connection, prefix)
+
+    async def call(self, endpoint: str, body: object = None, *, timeout: float | None = None, retry: bool = False) -> dict[str, Any]:
+        """Ask `<prefix>.<endpoint>`; `retry` repeats what is safe to repeat while a leader or the connection is missing.
+
+        Raises StreamNotFound, ConsumerNotFound, NotFoundError, JetStreamDisabled, ServerError, and whatever
+        `Connection.request` raises.
+        """
+        payload = b"" if body is None else json.dumps(body).encode()
+        deadline = time.monotonic() + (self.connection.timeout if timeout is None else timeout)
+        while True:
+            left = max(deadline - time.monotonic(), 0.05)
+            try:
+                frame = await self.connection.request(f"{self.prefix}.{endpoint}", payload, timeout=left)
+                return parse_reply(frame.payload)
+            except NoResponders:
+                raise self._nobody(endpoint) from None
+            except (JetStreamDisabled, ConnectionLost) as error:
+                transient = isinstance(error, ConnectionLost) or error.__cause__ is not None
+                if not retry or not transient or time.monotonic() + 0.1 > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+            except RequestTimeout:
+                if self.prefix.startswith("$JS.") or not retry:
+                    raise
+                raise self._nobody(endpoint) from None
+
+    async def account_info(self) -> dict[str, Any]:
+        """Usage and limits of the account: the server's own fields."""
+        return await self.call("INFO", retry=True)
+
+    def _nobody(self, endpoint: str) -> JetStreamDisabled:
+        where = "" if self.prefix == DEFAULT_PREFIX else f" under `{self.prefix}`"
+        return JetStreamDisabled(
+            f"No JetStream answers{where} (asked `{self.prefix}.{endpoint}`)",
+            hint="Enable JetStream on the server and for the account; in another domain give `--domain`",
+        )
+
+
+def parse_reply(payload: bytes) -> dict[str, Any]:
+    """The reply's object. Raises the error that stands in it, or ServerError for what is no reply."""
+    try:
+        reply = json.loads(payload)
+    except ValueError:
+        raise ServerError("The server's reply is not JSON") from None
+    if not isinstance(reply, dict):
+        raise ServerError("The server's reply is not an object")
+    if reply.get("error"):
+        raise server_error(reply["error"])
+    return reply
+
+
+def server_error(error: dict[str, Any]) -> KvctlError:
+    """The error for a server's `{code, err_code, description}`."""
+    code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
+    text = str(error.get("description", "")) or f"status {code}"
+    if err_code in _NOT_FOUND:
+        return _NOT_FOUND[err_code](f"{text[:1].upper()}{text[1:]}")
+    if err_code in _UNAVAILABLE:
+        unavailable = JetStreamDisabled(f"JetStream: {text} ({err_code})", hint=_disabled_hint(err_code))
+        if err_code in _TRANSIENT:
+            unavailable.__cause__ = ServerError(text, code=code, err_code=err_code)
+        return unavailable
+    if err_code == STREAM_NAME_IN_USE:
+        return ConflictError(f"{text[:1].upper()}{text[1:]} ({err_code})")
+    return ServerError(f"The server refused: {text}{f' ({err_code})' if err_code else ''}", code=code, err_code=err_code)
+
+
+def _disabled_hint(err_code: int) -> str:
+    if err_code == 10008:
+        return "The cluster has no leader at the moment; try again"
+    return "Enable JetStream with `-js` or a `jetstream {}` block, and for the account; `kvctl server run` has it"

