@@ -1,0 +1,120 @@
+"""Names and subjects of ADR-8: what is a valid bucket, key or filter, and where it lives."""
+
+from __future__ import annotations
+
+import re
+
+from kvctl.errors import UsageError
+
+STREAM_PREFIX = "KV_"
+SUBJECT_PREFIX = "$KV."
+RESERVED = "_kv"
+MAX_BUCKET = 252
+"""Characters: a stream's name has 255 at most."""
+
+_BUCKET = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_KEY = re.compile(r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*\Z")
+_FILTER = re.compile(r"(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?\Z|>\Z")
+_KEY_HINT = "A key is made of letters, digits and `-/_=`, in parts joined by single dots"
+
+
+def check_bucket(name: str) -> str:
+    """The name itself. Raises UsageError (ADR-8: letters, digits, `_`, `-`)."""
+    if not _BUCKET.match(name):
+        what = f"`{name}` is not a bucket name" if name else "The bucket name is empty"
+        raise UsageError(what, hint="A bucket name is made of letters, digits, `_` and `-`")
+    if len(name) > MAX_BUCKET:
+        raise UsageError(f"The bucket name has {len(name)} characters, {MAX_BUCKET} are the most")
+    return name
+
+
+def check_key(key: str) -> str:
+    """The key itself. Raises UsageError for what ADR-8 does not allow, wildcards and empty tokens included."""
+    if not _KEY.match(key):
+        if not key:
+            raise UsageError("The key is empty", hint=_KEY_HINT)
+        wild = "*" in key or ">" in key
+        raise UsageError(
+            f"`{key}` is not a key" + (": wildcards select keys, they name none" if wild else ""),
+            hint=_KEY_HINT + ("; `--match` takes a filter where a command has it" if wild else ""),
+        )
+    if key == RESERVED or key.startswith(f"{RESERVED}."):
+        raise UsageError(f"`{key}` is reserved", hint="Keys below `_kv` are for internal use (ADR-8)")
+    return key
+
+
+def check_filter(text: str) -> str:
+    """The filter itself: a key, with `*` for a whole token and `>` for the rest. Raises UsageError."""
+    if not _FILTER.match(text):
+        what = f"`{text}` is not a filter" if text else "The filter is empty"
+        raise UsageError(what, hint="`*` stands for one whole token, `>` for the rest, at the end only: `users.*.name`, `users.>`")
+    return text
+
+
+def is_wild(text: str) -> bool:
+    """Whether a valid filter has a wildcard."""
+    return text == ">" or text.endswith(".>") or "*" in text.split(".")
+
+
+def check_literal(key: str) -> str:
+    """A foreign key, as it stands on the server. Raises UsageError only for what no subject can hold."""
+    if not key or any(c in key for c in " \t\r\n") or "" in key.split("."):
+        raise UsageError(f"`{key}` cannot be a key" if key else "The key is empty", hint="No subject has spaces, line ends or empty tokens")
+    return key
+
+
+def matches(key: str, filters: tuple[str, ...]) -> bool:
+    """Whether the key is selected by one of the filters; no filters select everything."""
+    if not filters:
+        return True
+    tokens = key.split(".")
+    return any(_matches(tokens, pattern.split(".")) for pattern in filters)
+
+
+def disjoint(filters: list[str]) -> list[str]:
+    """The filters without those that another one covers: servers refuse overlapping ones (10138)."""
+    kept: list[str] = []
+    for candidate in dict.fromkeys(filters):
+        if any(_covers(other, candidate) for other in kept):
+            continue
+        kept = [other for other in kept if not _covers(candidate, other)]
+        kept.append(candidate)
+    return kept
+
+
+def overlapping(filters: list[str]) -> bool:
+    """Whether some key could match two of the filters."""
+    return any(
+        _meet(first.split("."), second.split("."))
+        for at, first in enumerate(filters)
+        for second in filters[at + 1 :]
+    )
+
+
+def _matches(tokens: list[str], pattern: list[str]) -> bool:
+    for at, part in enumerate(pattern):
+        if part == ">":
+            return len(tokens) > at
+        if at >= len(tokens) or part not in ("*", tokens[at]):
+            return False
+    return len(tokens) == len(pattern)
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    """Whether every key of `narrow` is one of `wide`."""
+    wides, narrows = wide.split("."), narrow.split(".")
+    for at, part in enumerate(wides):
+        if part == ">":
+            return len(narrows) > at
+        if at >= len(narrows) or narrows[at] == ">" or (part != "*" and part != narrows[at]):
+            return False
+    return len(wides) == len(narrows)
+
+
+def _meet(first: list[str], second: list[str]) -> bool:
+    for one, other in zip(first, second, strict=False):
+        if ">" in (one, other):
+            return True
+        if one != other and "*" not in (one, other):
+            return False
+    return len(first) == len(second)

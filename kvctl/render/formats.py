@@ -1,0 +1,153 @@
+"""Rows as bytes: json, ndjson, yaml, tab-separated, names. Tables for people are in table.py."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from kvctl.render.escapes import escape, escape_unicode, raw_bytes, utf8
+from kvctl.render.view import Row, View
+
+
+class Writer(Protocol):
+    """One format of one view, fed with batches of rows."""
+
+    def begin(self) -> bytes:
+        """What stands before the first row."""
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        """The rows of one batch."""
+
+    def end(self) -> bytes:
+        """What stands after the last row."""
+
+
+class Lines:
+    """Formats whose rows stand by themselves: nothing before the first, nothing after the last."""
+
+    def __init__(self, view: View, *, terminal: bool = False) -> None:
+        self.view = view
+        self.terminal = terminal
+
+    def begin(self) -> bytes:
+        return b""
+
+    def end(self) -> bytes:
+        return b""
+
+
+class NdjsonWriter(Lines):
+    """One object a line."""
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        return _json_bytes("".join([f"{_encode(row)}\n" for row in batch]), self.terminal)
+
+
+class JsonWriter(Lines):
+    """One document: an array with a row a line, or one object over several lines."""
+
+    def __init__(self, view: View, *, terminal: bool = False) -> None:
+        super().__init__(view, terminal=terminal)
+        self._separator = "[\n  "
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        if self.view.single:
+            return b"".join(_json_bytes(f"{_encode_over_lines(row)}\n", self.terminal) for row in batch)
+        if not batch:
+            return b""
+        text = self._separator + ",\n  ".join([_encode(row) for row in batch])
+        self._separator = ",\n  "
+        return _json_bytes(text, self.terminal)
+
+    def end(self) -> bytes:
+        if self.view.single:
+            return b""
+        return b"[]\n" if self._separator.startswith("[") else b"\n]\n"
+
+
+class TsvWriter(Lines):
+    r"""One record a line, no header; tab, newline, carriage return and backslash as `\t \n \r \\`."""
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        keys = [column.key for column in self.view.columns if column.tsv]
+        if not batch:
+            return b""
+        records = [[_field(row.get(key)) for key in keys] for row in batch]
+        text = "\n".join(["\t".join(record) for record in records])
+        # A look at the whole batch is cheaper than at each field, and nearly always the answer is no.
+        if (
+            "\\" in text
+            or "\r" in text
+            or text.count("\t") != len(records) * (len(keys) - 1)
+            or text.count("\n") != len(records) - 1
+        ):
+            text = "\n".join(["\t".join(map(_tsv_escaped, record)) for record in records])
+        return raw_bytes(escape(text, keep="\t\n") if self.terminal else text) + b"\n"
+
+
+class NameWriter(Lines):
+    """One name a line."""
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        name = self.view.name
+        text = "".join([f"{_field(row.get(name))}\n" for row in batch])
+        return raw_bytes(escape(text, keep="\n") if self.terminal else text)
+
+
+class YamlWriter(Lines):
+    """A sequence with a mapping for each row, or one mapping."""
+
+    def __init__(self, view: View, *, terminal: bool = False) -> None:
+        super().__init__(view, terminal=terminal)
+        self._empty = True
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        if not batch:
+            return b""
+        self._empty = False
+        plain = [dict(row) for row in batch]
+        return yaml_bytes(plain[0] if self.view.single else plain, terminal=self.terminal)
+
+    def end(self) -> bytes:
+        return b"[]\n" if self._empty and not self.view.single else b""
+
+
+WRITERS: dict[str, type[NdjsonWriter | JsonWriter | TsvWriter | NameWriter | YamlWriter]] = {
+    "ndjson": NdjsonWriter,
+    "json": JsonWriter,
+    "tsv": TsvWriter,
+    "name": NameWriter,
+    "yaml": YamlWriter,
+}
+
+
+def yaml_bytes(value: Any, *, terminal: bool = False) -> bytes:
+    """`value` as YAML that readers of version 1.1 and 1.2 understand alike."""
+    from kvctl.render.yaml_text import dump
+
+    text = dump(value)
+    return utf8(escape_unicode(text) if terminal else text)
+
+
+def render(writer: Writer, rows: Iterable[Row]) -> bytes:
+    """The whole output for rows that are all at hand."""
+    return writer.begin() + writer.rows(list(rows)) + writer.end()
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+_encode_over_lines = json.JSONEncoder(ensure_ascii=False, indent=2).encode
+
+
+def _json_bytes(text: str, terminal: bool) -> bytes:
+    return utf8(escape_unicode(text) if terminal else text)
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return _encode(value)
+
+
+def _tsv_escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\t", r"\t").replace("\n", r"\n").replace("\r", r"\r")
