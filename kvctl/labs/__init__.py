@@ -1,0 +1,185 @@
+"""Sample layouts to try topologies on: a cluster, a supercluster, a hub with a leaf node, two accounts.
+
+The servers' configurations are the templates beside this file.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from kvctl.contexts import Context
+from kvctl.errors import UnreachableError
+from kvctl.server import Server, fill
+
+LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
+LABS: tuple[LabKind, ...] = ("cluster", "supercluster", "leaf", "accounts")
+
+_TEMPLATES = Path(__file__).parent
+_READY_TIMEOUT = 30.0
+_ASK_TIMEOUT = 0.5
+
+
+@dataclass
+class Lab:
+    """Servers that belong together and the contexts to reach them; a context manager that ends them all."""
+
+    kind: LabKind
+    servers: dict[str, Server] = field(default_factory=dict)
+    contexts: dict[str, Context] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Stop all servers and remove everything temporary."""
+        with ExitStack() as stack:
+            for server in self.servers.values():
+                stack.callback(server.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run_lab(kind: LabKind, *, store: Path | None = None) -> Lab:
+    """Start a sample layout on free ports and wait until it takes buckets everywhere. Raises KvctlError."""
+    lab = Lab(kind)
+    try:
+        _BUILDERS[kind](lab, store)
+        for server in lab.servers.values():
+            server.launch()
+        for server in lab.servers.values():
+            server.wait_ready()
+        _add_contexts(lab)
+        _wait_usable(lab)
+    except BaseException:
+        lab.close()
+        raise
+    return lab
+
+
+def _cluster(lab: Lab, store: Path | None) -> None:
+    names = ("n1", "n2", "n3")
+    routes = dict(zip(names, _free_ports(len(names)), strict=True))
+    values = {"routes": ", ".join(f"nats://127.0.0.1:{port}" for port in routes.values())}
+    for name in names:
+        _add(lab, name, "cluster", store, {**values, "route": routes[name]})
+
+
+def _supercluster(lab: Lab, store: Path | None) -> None:
+    lon_route, nyc_route, lon_gateway, nyc_gateway = _free_ports(4)
+    values = {"lon_gateway": lon_gateway, "nyc_gateway": nyc_gateway}
+    _add(lab, "lon", "supercluster", store, {**values, "route": lon_route, "gateway": lon_gateway})
+    _add(lab, "nyc", "supercluster", store, {**values, "route": nyc_route, "gateway": nyc_gateway})
+
+
+def _leaf(lab: Lab, store: Path | None) -> None:
+    (leafnodes,) = _free_ports(1)
+    _add(lab, "hub", "hub", store, {"leafnodes": leafnodes})
+    _add(lab, "leaf", "leaf", store, {"leafnodes": leafnodes})
+
+
+def _accounts(lab: Lab, store: Path | None) -> None:
+    _add(lab, "accounts", "accounts", store, {})
+
+
+_BUILDERS = {"cluster": _cluster, "supercluster": _supercluster, "leaf": _leaf, "accounts": _accounts}
+
+
+def _add(lab: Lab, name: str, template: str, store: Path | None, values: Mapping[str, object]) -> None:
+    config = fill((_TEMPLATES / f"{template}.conf").read_text(), values)
+    lab.servers[name] = Server(name=name, config=config, store=store / name if store else None)
+
+
+def _add_contexts(lab: Lab) -> None:
+    urls = {name: server.url for name, server in lab.servers.items()}
+    for name, description, settings in _CONTEXTS[lab.kind]:
+        settings = {"url": urls.get(name, ",".join(urls.values())), **settings}
+        settings["url"] = urls.get(settings["url"], settings["url"])
+        settings |= {"description": description, "origin": f"context `{name}`"}
+        lab.contexts[name] = Context(name=name, **settings)
+
+
+_CONTEXTS: dict[LabKind, tuple[tuple[str, str, dict[str, Any]], ...]] = {
+    "cluster": (("cluster", "three servers, up to three replicas", {}),),
+    "supercluster": (
+        ("lon", "cluster lon, joined with nyc", {}),
+        ("nyc", "cluster nyc, joined with lon", {}),
+    ),
+    "leaf": (
+        ("hub", "the hub, domain hub", {}),
+        ("leaf", "the leaf node, domain leaf", {}),
+        ("hub-via-leaf", "the hub's JetStream through the leaf node", {"url": "leaf", "domain": "hub"}),
+    ),
+    "accounts": (
+        ("origin", "account ORIGIN, exports bucket ORDERS", {"user": "origin", "password": "origin"}),
+        ("replica", "account REPLICA, imports bucket ORDERS", {"user": "replica", "password": "replica"}),
+        (
+            "origin-via-replica",
+            "bucket ORDERS of ORIGIN as REPLICA may see it",
+            {"user": "replica", "password": "replica", "api_prefix": "ORIGIN.API"},
+        ),
+    ),
+}
+
+
+def _wait_usable(lab: Lab) -> None:
+    """Wait until a stream can be placed wherever the layout allows one."""
+    deadline = time.monotonic() + _READY_TIMEOUT
+    probes: list[tuple[Context, str, dict[str, Any]]] = []
+    for name, context in lab.contexts.items():
+        if context.api_prefix:
+            continue
+        placement = {"placement": {"cluster": name}} if lab.kind == "supercluster" else {}
+        replicas = len(lab.servers) if lab.kind == "cluster" else 1
+        api = f"$JS.{context.domain}.API" if context.domain else "$JS.API"
+        probes.append((context, api, {"num_replicas": replicas, **placement}))
+    for context, api, config in probes:
+        while not _can_place(context, api, config):
+            if time.monotonic() > deadline:
+                raise UnreachableError(f"The {lab.kind} lab was not ready in {_READY_TIMEOUT:.0f} s")
+            time.sleep(0.05)
+
+
+def _can_place(context: Context, api: str, config: Mapping[str, Any]) -> bool:
+    stream = {"name": "kvctl-ready", "subjects": ["kvctl-ready"], "storage": "memory", **config}
+    answer = _ask(context, f"{api}.STREAM.CREATE.kvctl-ready", stream)
+    if answer is None or "error" in answer:
+        return False
+    return "error" not in (_ask(context, f"{api}.STREAM.DELETE.kvctl-ready", {}) or {"error": {}})
+
+
+def _ask(context: Context, subject: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """One request over a connection of its own; None when nobody answers."""
+    host, _, port = context.url.split(",")[0].removeprefix("nats://").rpartition(":")
+    connect: dict[str, object] = {"verbose": False, "headers": True, "no_responders": True}
+    connect |= {"user": context.user, "pass": context.password} if context.user else {}
+    payload = json.dumps(body).encode()
+    try:
+        with socket.create_connection((host, int(port)), _ASK_TIMEOUT) as sock, sock.makefile("rb") as lines:
+            lines.readline()  # INFO
+            sock.sendall(
+                f"CONNECT {json.dumps(connect)}\r\nSUB _INBOX.kvctl 1\r\n"
+                f"PUB {subject} _INBOX.kvctl {len(payload)}\r\n".encode() + payload + b"\r\n"
+            )
+            for line in lines:
+                if line.startswith(b"MSG "):
+                    answer: dict[str, Any] = json.loads(lines.read(int(line.split()[-1])))
+                    return answer
+                if line.startswith((b"HMSG ", b"-ERR")):
+                    return None
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
