@@ -1,0 +1,94 @@
+"""Real servers for every test, and none of the user's environment."""
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kvctl.labs import Lab, run_lab
+from kvctl.server import Server, run_server
+from tests.raw import RawClient
+
+_numbers = count(1)
+_FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VISUAL", "EDITOR", "PAGER")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory, and an environment that says nothing about servers, colours or editors."""
+    directory = tmp_path_factory.mktemp("home", numbered=True)
+    monkeypatch.setenv("HOME", str(directory))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / ".config"))
+    for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("NATS_"))]:
+        monkeypatch.delenv(name, raising=False)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One server for the whole run; make fresh buckets on it."""
+    with run_server(name="tests") as running:
+        yield running
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server of the test's own, to restart, kill and pause."""
+    with run_server(name="own") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Lab]:
+    """Three servers n1 n2 n3; context `cluster`."""
+    with run_lab("cluster") as lab:
+        yield lab
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Lab]:
+    """A cluster of the test's own, to kill and pause servers of."""
+    with run_lab("cluster") as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def supercluster() -> Iterator[Lab]:
+    """Clusters lon and nyc joined by gateways; a context each. Takes up to ten seconds."""
+    with run_lab("supercluster") as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def leaf() -> Iterator[Lab]:
+    """Servers hub and leaf, a JetStream domain each; contexts `hub`, `leaf` and `hub-via-leaf`."""
+    with run_lab("leaf") as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def accounts() -> Iterator[Lab]:
+    """One server, accounts ORIGIN and REPLICA; contexts `origin`, `replica` and `origin-via-replica`."""
+    with run_lab("accounts") as lab:
+        yield lab
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[RawClient]:
+    """A client on the shared server that shares no code with kvctl."""
+    with RawClient(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def unique() -> Callable[..., str]:
+    """Makes names that no other test uses: `unique()`, `unique("ORDERS")`."""
+    return lambda prefix="B": f"{prefix}{next(_numbers)}"
+
+
+@pytest.fixture
+def bucket_name(unique: Callable[..., str]) -> str:
+    """A bucket name that no other test uses."""
+    return unique()

@@ -1,0 +1,127 @@
+"""A NATS client of a page, on a blocking socket: lets a test act on a server without the code under test."""
+
+import json
+import socket
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+
+@dataclass
+class Reply:
+    """One message: its subject, headers (the status line under `Status`) and payload."""
+
+    subject: str
+    data: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+class RawClient:
+    """Publishes, requests, JetStream API calls; TimeoutError when nothing comes, ConnectionError on -ERR."""
+
+    def __init__(self, url: str, *, user: str | None = None, password: str | None = None) -> None:
+        parts = urlsplit(url)
+        self._socket = socket.create_connection((parts.hostname, parts.port), 5)
+        self._lines = self._socket.makefile("rb")
+        self._inboxes = count(1)
+        self.info: dict[str, Any] = json.loads(self._lines.readline().removeprefix(b"INFO "))
+        options: dict[str, object] = {"verbose": False, "headers": True, "no_responders": True}
+        if user or parts.username:
+            options |= {"user": user or parts.username, "pass": password or parts.password}
+        self._send(b"CONNECT %b\r\n" % json.dumps(options).encode())
+        self.flush()
+
+    def publish(
+        self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None, *, reply: str = ""
+    ) -> None:
+        """Send; nobody needs to listen."""
+        address = f"{subject} {reply}".strip()
+        if headers is None:
+            self._send(b"PUB %b %d\r\n%b\r\n" % (address.encode(), len(data), data))
+            return
+        head = "NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
+        block = head.encode()
+        whole = block + data
+        self._send(b"HPUB %b %d %d\r\n%b\r\n" % (address.encode(), len(block), len(whole), whole))
+
+    def request(self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None) -> Reply:
+        """The first answer; a status without responders is a reply with `Status` 503."""
+        number = next(self._inboxes)
+        inbox = f"_INBOX.raw{id(self)}.{number}"
+        self._send(b"SUB %b %d\r\nUNSUB %d 1\r\n" % (inbox.encode(), number, number))
+        self.publish(subject, data, headers, reply=inbox)
+        return self._next()
+
+    def api(self, subject: str, body: object = None, *, prefix: str = "$JS.API") -> dict[str, Any]:
+        """A JetStream API request; its answer, an error included."""
+        data = b"" if body is None else json.dumps(body).encode()
+        answer: dict[str, Any] = self.request(f"{prefix}.{subject}", data).json()
+        return answer
+
+    def put(self, bucket: str, key: str, value: bytes, headers: dict[str, str] | None = None) -> int:
+        """Write a key as any client would; its revision."""
+        return int(self.request(f"$KV.{bucket}.{key}", value, headers).json()["seq"])
+
+    def create_bucket(self, bucket: str, **config: object) -> dict[str, Any]:
+        """A bucket with ADR-8's stream configuration, and what else is asked for."""
+        stream = {
+            "name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 1,
+            "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True, "storage": "file",
+            "duplicate_window": 120_000_000_000, "max_msgs": -1, "max_bytes": -1, "max_msg_size": -1,
+            "max_consumers": -1, "num_replicas": 1, "retention": "limits",
+        } | config  # fmt: skip
+        answer = self.api(f"STREAM.CREATE.KV_{bucket}", stream)
+        assert "error" not in answer, answer
+        return answer
+
+    def flush(self) -> None:
+        """Wait until the server has seen everything sent."""
+        self._send(b"PING\r\n")
+        while not (line := self._line()).startswith(b"PONG"):
+            if line.startswith((b"MSG", b"HMSG")):
+                self._message(line)
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> Reply:
+        while not (line := self._line()).startswith((b"MSG", b"HMSG")):
+            pass
+        return self._message(line)
+
+    def _line(self) -> bytes:
+        line = self._lines.readline()
+        if line.startswith(b"PING"):
+            self._send(b"PONG\r\n")
+        if line.startswith(b"-ERR") or not line:
+            raise ConnectionError(line.decode().strip() or "the server closed the connection")
+        return line
+
+    def _message(self, line: bytes) -> Reply:
+        parts = line.decode().split()
+        payload = self._lines.read(int(parts[-1]) + 2)[:-2]
+        if parts[0] == "MSG":
+            return Reply(parts[1], payload)
+        size = int(parts[-2])
+        return Reply(parts[1], payload[size:], _headers(payload[:size]))
+
+    def _send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+
+def _headers(block: bytes) -> dict[str, str]:
+    first, *lines = block.decode("utf-8", "surrogateescape").split("\r\n")
+    headers = {"Status": first.removeprefix("NATS/1.0").strip()} if first != "NATS/1.0" else {}
+    pairs = (line.partition(":") for line in lines if line)
+    return headers | {name: value.strip() for name, _, value in pairs}
