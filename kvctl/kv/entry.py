@@ -1,0 +1,109 @@
+"""Entries: what a bucket holds, and how a message is read as one (ADR-8)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from kvctl.jetstream.consumers import RawFrame, delivery
+from kvctl.jetstream.direct import StoredMessage
+from kvctl.quantities import parse_duration
+from kvctl.wire import decode_headers, header_value
+
+OPERATION_HEADER = b"KV-Operation"
+MARKER_HEADER = b"Nats-Marker-Reason"
+TTL_HEADER = b"Nats-TTL"
+
+# What the server adds to an answer or leaves on a stored message; not the writer's own.
+_SERVER_HEADERS = (
+    "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence",
+    "Nats-UpTo-Sequence", "Nats-Batch-", "Nats-Expected-", "Nats-Msg-Size",
+)  # fmt: skip
+
+
+class Operation(StrEnum):
+    """What an entry records; any `KV-Operation` but PURGE, and the server's own limit markers, count as DEL."""
+
+    PUT = "PUT"
+    DEL = "DEL"
+    PURGE = "PURGE"
+
+
+class Entry(NamedTuple):
+    """One entry of a bucket. `created_ns` counts from the epoch; `delta` is how many came after it in this reading."""
+
+    bucket: str
+    key: str
+    value: bytes
+    revision: int
+    created_ns: int
+    operation: Operation = Operation.PUT
+    delta: int | None = None
+    stream: str | None = None
+    """The replica that answered, where known."""
+    reason: str | None = None
+    """Why a server's marker or a foreign operation deleted the key."""
+    header: bytes = b""
+
+    @property
+    def created(self) -> datetime:
+        """When the bucket received it, to the microsecond."""
+        return datetime.fromtimestamp(self.created_ns // 10**9, UTC) + timedelta(microseconds=self.created_ns % 10**9 // 1000)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The writer's headers."""
+        return {name: value for name, value in decode_headers(self.header).items() if not name.startswith(_SERVER_HEADERS)}
+
+    @property
+    def ttl(self) -> timedelta | None:
+        """The time to live it was written with."""
+        text = header_value(self.header, TTL_HEADER)
+        if not text or text == b"never":
+            return None
+        return timedelta(seconds=int(text)) if text.isdigit() else parse_duration(text.decode())
+
+    @property
+    def size(self) -> int:
+        """The value's length in bytes, also when only headers were read."""
+        announced = header_value(self.header, b"Nats-Msg-Size")
+        return int(announced) if announced else len(self.value)
+
+
+def operation_of(header: bytes) -> tuple[Operation, str | None]:
+    """Operation and reason that a message's headers say."""
+    if not header:
+        return Operation.PUT, None
+    said = header_value(header, OPERATION_HEADER)
+    if said is not None:
+        if said == b"DEL" or said == b"PURGE":
+            return Operation(said.decode()), None
+        return Operation.DEL, said.decode(errors="replace")
+    reason = header_value(header, MARKER_HEADER)
+    if reason is not None:
+        return Operation.DEL, reason.decode(errors="replace")
+    return Operation.PUT, None
+
+
+def is_tombstone(header: bytes) -> bool:
+    """Whether the message deletes its key."""
+    return bool(header) and (b"\r\nKV-Operation:" in header or b"\r\nNats-Marker-Reason:" in header)
+
+
+def from_frame(bucket: str, cut: int, frame: RawFrame) -> Entry:
+    """The entry in a consumer's message; `cut` is the length of the subject's prefix in bytes."""
+    subject, reply, header, payload = frame
+    sequence, _, time_ns, pending = delivery(reply)
+    operation, reason = operation_of(header) if header else (Operation.PUT, None)
+    key = subject[cut:].decode(errors="surrogateescape")
+    return Entry(bucket, key, payload, sequence, time_ns, operation, pending, None, reason, header)
+
+
+def from_message(bucket: str, cut: int, message: StoredMessage) -> Entry:
+    """The entry in a message that a direct get or the leader answered."""
+    operation, reason = operation_of(message.header)
+    return Entry(
+        bucket, message.subject[cut:], message.payload, message.sequence, message.time_ns, operation,
+        None, message.stream, reason, message.header,
+    )  # fmt: skip
