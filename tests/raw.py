@@ -70,9 +70,9 @@ class RawClient:
         """A bucket with ADR-8's stream configuration, and what else is asked for."""
         stream = {
             "name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 1,
-            "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True, "storage": "file",
-            "duplicate_window": 120_000_000_000, "max_msgs": -1, "max_bytes": -1, "max_msg_size": -1,
-            "max_consumers": -1, "num_replicas": 1, "retention": "limits",
+            "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True,
+            "storage": "file", "duplicate_window": 120_000_000_000, "max_msgs": -1, "max_bytes": -1,
+            "max_msg_size": -1, "max_consumers": -1, "num_replicas": 1, "retention": "limits",
         } | config  # fmt: skip
         answer = self.api(f"STREAM.CREATE.KV_{bucket}", stream)
         assert "error" not in answer, answer

@@ -164,7 +164,9 @@ def _ask(context: Context, subject: str, body: Mapping[str, Any]) -> dict[str, A
             lines.readline()  # INFO
             sock.sendall(
                 f"CONNECT {json.dumps(connect)}\r\nSUB _INBOX.kvctl 1\r\n"
-                f"PUB {subject} _INBOX.kvctl {len(payload)}\r\n".encode() + payload + b"\r\n"
+                f"PUB {subject} _INBOX.kvctl {len(payload)}\r\n".encode()
+                + payload
+                + b"\r\n"
             )
             for line in lines:
                 if line.startswith(b"MSG "):
