@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
+
+from kvctl.quantities import format_age, format_duration, format_size, parse_time
 
 Row = Mapping[str, Any]
 """One JSON object: text, numbers, booleans, None, lists and objects, under the API's field names."""
@@ -38,7 +41,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Rows with their columns; or, with `single`, one document, which JSON shows as an object and not an array."""
+    """Rows with their columns; or, with `single`, one document, which JSON shows as an object."""
 
     columns: Sequence[Column]
     rows: Iterable[Row] = ()
@@ -51,8 +54,25 @@ class View:
     """Further tables under a heading, for terminals: what the document holds as lists of objects."""
 
 
-def document(row: Row, *columns: Column, name: str = "name", sections: Sequence[tuple[str, View]] = ()) -> View:
+def document(
+    row: Row, *columns: Column, name: str = "name", sections: Sequence[tuple[str, View]] = ()
+) -> View:
     """A view of one document; without columns, one for each of its fields."""
     return View(
         columns=columns or [Column(key) for key in row], rows=[row], single=True, name=name, sections=sections
     )
+
+
+def age_text(time: str) -> str:
+    """An RFC 3339 time as its age: `3m ago`."""
+    return format_age(parse_time(time))
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds as a duration: `1h30m`."""
+    return format_duration(timedelta(seconds=seconds))
+
+
+def size_text(size: int) -> str:
+    """Bytes as a size: `1.5 KiB`."""
+    return format_size(size)

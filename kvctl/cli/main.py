@@ -1,0 +1,123 @@
+"""The command registry, and the way from a command line to an exit code."""
+
+import os
+import sys
+from collections.abc import Awaitable
+from functools import partial
+from importlib import import_module
+from typing import NoReturn
+
+from typer.core import TyperCommand, TyperGroup
+
+from kvctl.cli.command import Call, Entry, Group, NoCommand, Noun
+from kvctl.cli.help_page import TextRequested, version_option
+from kvctl.cli.options import Shared
+from kvctl.cli.report import report
+from kvctl.cli.session import Session
+from kvctl.errors import KvctlError
+from kvctl.render.terminal import OutputClosed, Terminal
+
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Keys": {
+        "get": ("keys", "Read keys"),
+        "put": ("keys", "Write a key"),
+        "create": ("keys", "Write a key that must not exist"),
+        "update": ("keys", "Write a key that must not have changed"),
+        "edit": ("keys", "Change a value in an editor"),
+        "delete": ("keys", "Mark keys as deleted"),
+        "purge": ("keys", "Remove keys with their history"),
+        "copy": ("keys", "Copy a key"),
+        "rename": ("keys", "Rename a key"),
+        "revert": ("keys", "Write an earlier value again"),
+        "history": ("keys", "Show what keys held before"),
+        "keys": ("keys", "List keys"),
+        "watch": ("keys", "Follow changes"),
+        "wait": ("keys", "Wait for a key"),
+    },
+    "Buckets and topologies": {
+        "bucket": ("bucket", "Create, inspect, change and move buckets"),
+    },
+    "Setup": {
+        "quickstart": ("quickstart", "See it work, against a server of its own"),
+        "context": ("context", "Named connections"),
+        "server": ("server", "Run a NATS server"),
+        "completion": ("completion", "Print the completion script of a shell"),
+        "help": ("help", "Show help on a command or topic"),
+        "version": ("help", "Show the version"),
+    },
+}
+"""Section of the help -> command -> (module in cli/, imported when the command is used; summary)."""
+
+HELP = "NATS key-value buckets and the topologies that replicate them"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command line; without one, the process's own, which ends here."""
+    code = run(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        _leave(code)
+    return code
+
+
+def root() -> Group:
+    """The whole command tree, nothing of it loaded."""
+    entries = {
+        name: Entry(summary, partial(_load, module, name), section)
+        for section, commands in COMMANDS.items()
+        for name, (module, summary) in commands.items()
+    }
+    return Group("kvctl", HELP, entries, [version_option()])
+
+
+def run(argv: list[str], tree: Group | None = None) -> int:
+    """Parse, run, report; the exit code."""
+    shared = Shared()
+    try:
+        if sys.stdout is None:
+            raise KvctlError("Standard output is closed")
+        return _run(tree or root(), argv, shared)
+    except OutputClosed:
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:
+        return report(error, _terminal(shared))
+
+
+def _run(tree: Group, argv: list[str], shared: Shared) -> int:
+    try:
+        call: Call = tree.invoke(tree.make_context("kvctl", list(argv), obj=shared))
+        session = Session(shared, _terminal(shared))
+        result = call(session)
+        if isinstance(result, Awaitable):
+            from kvctl.cli.loop import run_until_signal
+
+            result = run_until_signal(session, result)
+        return result or 0
+    except TextRequested as request:
+        _terminal(shared).write(f"{request}\n".encode())
+        return 0
+    except NoCommand as request:
+        _terminal(shared).say(str(request))
+        return 2
+
+
+def _load(module: str, name: str) -> TyperCommand | TyperGroup:
+    noun: Noun = import_module(f"kvctl.cli.{module}").app
+    return noun.build() if noun.name == name else noun.entries[name].load()
+
+
+def _terminal(shared: Shared) -> Terminal:
+    return Terminal(color=shared.color, quiet=shared.quiet, verbose=shared.verbose)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without the interpreter's own ending, which takes longer than most commands."""
+    if code < 128:  # else a thread may be stuck in the middle of a write
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            pass
+        except (OSError, ValueError, AttributeError):
+            code = code or 1
+    os._exit(code)

@@ -1,0 +1,94 @@
+"""What went wrong, to a message and an exit code."""
+
+import traceback
+from typing import Any
+
+import typer
+
+from kvctl.cli.help_page import argument_usage, usage
+from kvctl.cli.session import Interrupted
+from kvctl.errors import KvctlError, UsageError
+from kvctl.render.terminal import OutputClosed, Terminal
+
+_SECRETS = {
+    "--password": "Secrets are not taken from the command line: use --password-file or NATS_PASSWORD",
+    "--token": "Secrets are not taken from the command line: use --token-file or NATS_TOKEN",
+}
+
+
+def report(error: BaseException, terminal: Terminal) -> int:
+    """Say on stderr what happened; the exit code."""
+    error = _first(error)
+    if isinstance(error, OutputClosed):
+        return 0
+    if isinstance(error, Interrupted):
+        return error.exit_code
+    shown = _as_kvctl_error(error)
+    if shown is None:
+        shown = _bug(error, terminal)
+    terminal.report(shown)
+    return shown.exit_code
+
+
+def explain(error: typer.TyperException) -> UsageError:
+    """The same complaint with names in backticks and a hint that shows the way on."""
+    ctx = getattr(error, "ctx", None)
+    shown = f"Usage: `{usage(ctx)}`" if ctx is not None else None
+    option = getattr(error, "option_name", None)
+    if option is not None and hasattr(error, "possibilities"):
+        return UsageError(f"No such option `{option}`", hint=_option_hint(ctx, option, error.possibilities))
+    if option is not None:
+        return UsageError(f"Option `{option}` needs a value", hint=shown)
+    param = getattr(error, "param", None)
+    if param is not None and "Missing" in type(error).__name__:
+        return UsageError(f"Missing {param.param_type_name} `{_name(param)}`", hint=shown)
+    if param is not None:
+        return UsageError(f"Invalid value for `{_name(param)}`: {_plain(error.message)}", hint=shown)
+    return UsageError(_plain(error.format_message()), hint=shown)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error of a task group: the others were cancelled because of it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _as_kvctl_error(error: BaseException) -> KvctlError | None:
+    if isinstance(error, KvctlError):
+        return error
+    if isinstance(error, typer.TyperException):
+        return explain(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return KvctlError(f"Cannot use `{error.filename}`: {error.strerror}")
+    return None
+
+
+def _bug(error: BaseException, terminal: Terminal) -> KvctlError:
+    if terminal.verbose:
+        terminal.say("".join(traceback.format_exception(error)).rstrip())
+    hint = None if terminal.verbose else "`-v` shows where it happened; please report it"
+    return KvctlError(f"This is a bug in kvctl: {type(error).__name__}: {error}", hint=hint)
+
+
+def _name(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return argument_usage(param).strip("[].")
+    return str(max(param.opts, key=len))
+
+
+def _option_hint(ctx: Any, option: str, possibilities: list[str] | None) -> str:
+    if option in _SECRETS:
+        return _SECRETS[option]
+    path = ctx.command_path if ctx is not None else "kvctl"
+    if possibilities:
+        return f"Did you mean `{possibilities[0]}`? `{path} --help` lists the options"
+    return f"`{path} --help` lists the options; put `--` before an argument that starts with a dash"
+
+
+def _plain(message: str) -> str:
+    message = message.removeprefix("Got unexpected extra argument(s) (")
+    unexpected = message.removesuffix(")")
+    if unexpected != message and "(" not in unexpected:
+        return f"Unexpected argument `{unexpected}`"
+    return message.rstrip(".").replace("'", "`")

@@ -1,0 +1,174 @@
+"""What a command works with: its options, a client opened when first needed, and where its results go."""
+
+import os
+import sys
+from collections.abc import AsyncIterable, Sequence
+from contextlib import AsyncExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from kvctl.cli.options import Shared
+from kvctl.errors import UsageError
+from kvctl.render.escapes import escape
+from kvctl.render.formats import WRITERS, Writer, render
+from kvctl.render.terminal import Terminal
+from kvctl.render.view import Row, View
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from kvctl.contexts import Context
+    from kvctl.render.progress import Progress
+
+
+class Interrupted(BaseException):
+    """A signal ended the command; the exit code is 128 and its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+class Session:
+    """One run of one command."""
+
+    def __init__(self, options: Shared, terminal: Terminal) -> None:
+        self.options = options
+        self.terminal = terminal
+        self.output = options.output or ("table" if terminal.is_terminal else "tsv")
+        """The format asked for, or the default: `table` on a terminal, else `tsv`."""
+        self._resources = AsyncExitStack()
+        self._client: Any = None
+        self._writing: ThreadPoolExecutor | None = None
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person can be asked: stdin and stderr are terminals."""
+        return self.terminal.interactive
+
+    @cached_property
+    def context(self) -> "Context":
+        """How to connect, from flags, environment and context files (COMMANDS.md, precedence)."""
+        from kvctl.contexts import resolve
+
+        return resolve(self.options.connection_flags(), os.environ)
+
+    async def client(self) -> Any:
+        """The client of `context`, connected at the first call and closed by the frame."""
+        if self._client is None:
+            self._client = await self.connect(self.context)
+        return self._client
+
+    async def connect(self, context: "Context") -> Any:
+        """A further client, for commands on two contexts; closed by the frame."""
+        import kvctl
+
+        client = await self._resources.enter_async_context(kvctl.connect(context))
+        if self.options.verbose:
+            client.connection.trace = self.terminal.trace
+        return client
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        await self._resources.aclose()
+
+    def show(self, view: View) -> None:
+        """Print rows or a document that are at hand, in the format asked for."""
+        rows = list(view.rows)
+        if not rows and view.empty:
+            self.note(view.empty)
+        writer = self._writer(view)
+        data = render(writer, rows)
+        if data:
+            self.write(data)
+
+    async def stream(
+        self, view: View, batches: AsyncIterable[Sequence[Row]], *, endless: bool = False
+    ) -> None:
+        """Print batches of rows as they come; the next one is asked for when the last was written.
+
+        Endless output has no closing bracket to wait for: json is ndjson there.
+        """
+        writer = self._writer(view, endless=endless)
+        await self._write_aside(writer.begin())
+        count = 0
+        async for batch in batches:
+            count += len(batch)
+            await self._write_aside(writer.rows(batch))
+        await self._write_aside(writer.end())
+        if not count and view.empty:
+            self.note(view.empty)
+
+    async def stream_bytes(self, chunks: AsyncIterable[bytes]) -> None:
+        """Print bytes as they come, in no format; the next chunk is asked for when the last was written."""
+        async for chunk in chunks:
+            await self._write_aside(chunk)
+
+    def write(self, data: bytes) -> None:
+        """Print bytes as they are."""
+        with self.terminal.blocking():
+            self.terminal.write(data)
+
+    def value(self, data: bytes) -> None:
+        """Print a value: its exact bytes in a pipe; on a terminal escaped, and with a newline."""
+        if self.terminal.is_terminal:
+            text = escape(data.decode("utf-8", "surrogateescape"), keep="\n\t")
+            data = text.encode() + (b"" if text.endswith("\n") else b"\n")
+        self.write(data)
+
+    def note(self, text: str) -> None:
+        """A line on stderr about what was done; terminals only, and not with `-q`."""
+        self.terminal.note(text)
+
+    def warn(self, text: str) -> None:
+        """A warning on stderr."""
+        self.terminal.warn(text)
+
+    def confirm(
+        self, question: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
+    ) -> None:
+        """Ask before destruction: y/N, or for `typed_name` to be typed; `confirmed` is the value of `--confirm`.
+
+        Raises Cancelled; UsageError where nobody can be asked.
+        """
+        self.terminal.confirm(question, yes=yes, typed_name=typed_name, confirmed=confirmed)
+
+    def progress(self, what: str, total: int | None = None) -> "Progress":
+        """Progress on stderr, on a terminal, after half a second: `with session.progress("Copying keys") as bar:`."""
+        from kvctl.render.progress import Progress
+
+        return Progress(what, total, enabled=self.terminal.speaks and not self.options.quiet)
+
+    def read_input(self, file: str) -> bytes:
+        """The bytes of a file, `-` for standard input. Raises UsageError."""
+        try:
+            if file != "-":
+                with open(file, "rb") as stream:
+                    return stream.read()
+            with self.terminal.blocking():
+                return sys.stdin.buffer.read() if sys.stdin else b""
+        except OSError as error:
+            raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
+
+    def _writer(self, view: View, *, endless: bool = False) -> Writer:
+        terminal = self.terminal.is_terminal
+        if self.output == "table":
+            from kvctl.render.table import DetailsWriter, TableWriter
+
+            kind = DetailsWriter if view.single else TableWriter
+            return kind(view, width=self.terminal.width if terminal else None, color=self.terminal.colored)
+        return WRITERS["ndjson" if endless and self.output == "json" else self.output](
+            view, terminal=terminal
+        )
+
+    async def _write_aside(self, data: bytes) -> None:
+        """Write in a thread, so that a reader that stalls stops the output and nothing else."""
+        if not data:
+            return
+        import asyncio
+
+        if self._writing is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._writing = ThreadPoolExecutor(1, "stdout")
+        await asyncio.get_running_loop().run_in_executor(self._writing, self.terminal.write, data)

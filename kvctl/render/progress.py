@@ -1,0 +1,55 @@
+"""Progress on stderr for what takes long, shown after half a second."""
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+DELAY = 0.5
+"""Seconds of silence: what ends sooner shows nothing."""
+
+
+class Progress:
+    """`with session.progress("Copying keys", total) as progress: progress.advance(count)`."""
+
+    def __init__(self, what: str, total: int | None = None, *, enabled: bool) -> None:
+        self.what = what
+        self.total = total
+        self.done = 0
+        self._shows_from = time.monotonic() + DELAY if enabled else float("inf")
+        self._bar: Any = None
+        self._task: Any = None
+
+    def advance(self, count: int = 1) -> None:
+        """`count` more are done."""
+        self.done += count
+        if self._bar is None:
+            if time.monotonic() < self._shows_from:
+                return
+            self._show()
+        self._bar.update(self._task, completed=self.done)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            *([BarColumn()] if self.total else []),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(self.what, total=self.total)

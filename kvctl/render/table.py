@@ -1,0 +1,168 @@
+"""Rows as a borderless table for people: heading, aligned columns, colour. Works batch by batch."""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from kvctl.render.escapes import escape, utf8
+from kvctl.render.terminal import paint
+from kvctl.render.view import Column, Row, View
+
+GAP = "  "
+
+
+class TableWriter:
+    """A table whose columns are as wide as the rows so far need; a wider row moves only those after it."""
+
+    def __init__(self, view: View, *, width: int | None, color: bool) -> None:
+        self.columns = [column for column in view.columns if column.table]
+        self.view = view
+        self.width = width
+        self.color = color
+        self._widths = [0] * len(self.columns)
+        self._begun = False
+
+    def begin(self) -> bytes:
+        return b""
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        if not batch:
+            return b""
+        cells = [[_cell(column, row.get(column.key)) for column in self.columns] for row in batch]
+        headings = [] if self._begun else [[column.heading for column in self.columns]]
+        self._measure(headings + cells)
+        lines = [self._line(heading, ["bold"] * len(heading)) for heading in headings]
+        lines += [self._line(texts, self._styles(row)) for texts, row in zip(cells, batch, strict=True)]
+        self._begun = True
+        return utf8("".join(lines))
+
+    def end(self) -> bytes:
+        return sections(self.view, width=self.width, color=self.color)
+
+    def _measure(self, lines: list[list[str]]) -> None:
+        self._widths = [
+            max(width, *(cell_width(line[index]) for line in lines))
+            for index, width in enumerate(self._widths)
+        ]
+
+    def _styles(self, row: Row) -> list[str]:
+        return [_style(column, row.get(column.key)) for column in self.columns]
+
+    def _line(self, texts: list[str], styles: list[str]) -> str:
+        widths = fit(self.columns, self._widths, self.width)
+        parts = []
+        for index, (column, text, style) in enumerate(zip(self.columns, texts, styles, strict=True)):
+            text = cut(text, widths[index])
+            space = " " * (widths[index] - cell_width(text))
+            last = index == len(texts) - 1
+            shown = paint(text, style) if self.color and style else text
+            parts.append(space + shown if column.right else shown + ("" if last else space))
+        return GAP.join(parts).rstrip(" ") + "\n"
+
+
+class DetailsWriter:
+    """One document as lines of name and value, then its sections."""
+
+    def __init__(self, view: View, *, width: int | None, color: bool) -> None:
+        self.view = view
+        self.width = width
+        self.color = color
+
+    def begin(self) -> bytes:
+        return b""
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        lines = []
+        columns = [column for column in self.view.columns if column.table]
+        for row in batch:
+            shown = [column for column in columns if row.get(column.key) not in (None, "", [], {})]
+            left = max((cell_width(_label(column)) for column in shown), default=0)
+            for column in shown:
+                label = _label(column) + " " * (left - cell_width(_label(column)))
+                text, style = _cell(column, row[column.key]), _style(column, row[column.key])
+                lines.append(
+                    f"{paint(label, 'bold') if self.color else label}{GAP}"
+                    f"{paint(text, style) if self.color and style else text}\n"
+                )
+        return utf8("".join(lines))
+
+    def end(self) -> bytes:
+        return sections(self.view, width=self.width, color=self.color)
+
+
+def sections(view: View, *, width: int | None, color: bool) -> bytes:
+    """The view's further tables, each under its heading; empty ones are left out."""
+    out = b""
+    for heading, section in view.sections:
+        rows = list(section.rows)
+        if rows:
+            writer = (DetailsWriter if section.single else TableWriter)(section, width=width, color=color)
+            title = paint(heading, "bold") if color else heading
+            out += utf8(f"\n{title}\n") + writer.rows(rows) + writer.end()
+    return out
+
+
+def cell_width(text: str) -> int:
+    """Columns that `text` takes on a terminal: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(_character_width(character) for character in text)
+
+
+def cut(text: str, width: int) -> str:
+    """`text` in at most `width` columns, the last an ellipsis where something is missing."""
+    if cell_width(text) <= width:
+        return text
+    while text and cell_width(text) > width - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def fit(columns: Sequence[Column], widths: Sequence[int], total: int | None) -> list[int]:
+    """Widths that fit into `total` columns: the flexible columns are cut, widest first, to no less than 8."""
+    fitted = list(widths)
+    if total is None:
+        return fitted
+    excess = sum(fitted) + len(GAP) * (len(fitted) - 1) - total
+    while excess > 0:
+        flexible = [index for index, column in enumerate(columns) if column.flex and fitted[index] > 8]
+        if not flexible:
+            break
+        widest = max(flexible, key=lambda index: fitted[index])
+        taken = min(excess, fitted[widest] - 8)
+        fitted[widest] -= taken
+        excess -= taken
+    return fitted
+
+
+def _label(column: Column) -> str:
+    return column.title if column.title is not None else column.key.replace("_", " ").capitalize()
+
+
+def _cell(column: Column, value: Any) -> str:
+    if value is None:
+        return ""
+    text = column.text(value) if column.text else _plain(value)
+    return escape(text)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_plain(item)}" for key, item in value.items())
+    return str(value)
+
+
+def _style(column: Column, value: Any) -> str:
+    return column.style(value) if callable(column.style) else column.style
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -1,0 +1,158 @@
+"""The process's own streams: what is a terminal, colour, width, messages and prompts."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TextIO
+
+from kvctl.errors import Cancelled, KvctlError, UsageError
+from kvctl.render.escapes import escape
+
+COLORS = ("auto", "always", "never")
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_NAMED = re.compile("`[^`\n]+`")
+
+
+class OutputClosed(Exception):
+    """Whoever read standard output has gone, like `head`; what is left to print has no reader."""
+
+
+def paint(text: str, style: str) -> str:
+    """`text` in a style: `bold dim red green yellow cyan`, or several with a space between."""
+    codes = ";".join(_STYLES[name] for name in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes else text
+
+
+def wants_color(stream: TextIO | None, choice: str, environ: Mapping[str, str]) -> bool:
+    """Whether to colour: `--color` decides, then NO_COLOR, FORCE_COLOR and TERM=dumb, then the stream."""
+    if choice != "auto":
+        return choice == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return environ.get("TERM") != "dumb" and is_terminal(stream)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person sits at the other end."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+class Terminal:
+    """Standard streams and how to speak on them: stdout is the result, stderr everything else."""
+
+    def __init__(self, *, color: str = "auto", quiet: bool = False, verbose: bool = False) -> None:
+        self.quiet = quiet
+        self.verbose = verbose
+        self.is_terminal = is_terminal(sys.stdout)
+        self.speaks = is_terminal(sys.stderr)
+        self.interactive = is_terminal(sys.stdin) and self.speaks
+        self.colored = wants_color(sys.stdout, color, os.environ)
+        self.colored_messages = wants_color(sys.stderr, color, os.environ)
+        self.blocked = False
+        """A call that only a raised KeyboardInterrupt can end is under way on the main thread."""
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal, or of COLUMNS."""
+        return shutil.get_terminal_size().columns
+
+    def write(self, data: bytes) -> None:
+        """Bytes to stdout, flushed. Raises OutputClosed when the reader has gone, KvctlError when the disk is full."""
+        if sys.stdout is None:
+            raise KvctlError("Standard output is closed")
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise OutputClosed from None
+        except OSError as error:
+            raise KvctlError(f"Cannot write to standard output: {error.strerror}") from None
+        except ValueError:
+            raise KvctlError("Standard output is closed") from None
+
+    def note(self, text: str) -> None:
+        """A line for the person at the terminal about what was done; silent in pipes and with `-q`."""
+        if self.speaks and not self.quiet:
+            self.say(text)
+
+    def warn(self, text: str) -> None:
+        """A line about what may surprise; also in pipes and with `-q`."""
+        self.say(f"{self._prefix('warning:', 'yellow')} {self._named(text)}", named=True)
+
+    def report(self, error: KvctlError) -> None:
+        """An error, and its hint after a blank line."""
+        self.say(f"{self._prefix('error:', 'red bold')} {self._named(error.message)}", named=True)
+        if error.hint:
+            self.say(f"\n{self._prefix('hint:', 'cyan')} {self._named(error.hint)}", named=True)
+
+    def trace(self, subject: str, seconds: float, note: str = "") -> None:
+        """With `-v`, an API subject that was asked and how long the answer took."""
+        if self.verbose:
+            line = escape(f"{subject}  {seconds * 1000:.1f} ms{f'  {note}' if note else ''}")
+            self.say(paint(line, "dim") if self.colored_messages else line, named=True)
+
+    def say(self, text: str, *, named: bool = False) -> None:
+        """A line to stderr. Never fails: there is nowhere to report to."""
+        try:
+            sys.stderr.write((text if named else self._named(text)) + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+
+    def confirm(
+        self, question: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
+    ) -> None:
+        """Ask y/N, or for a name to be typed. Raises Cancelled, and UsageError where nobody can be asked."""
+        if typed_name is not None:
+            self._confirm_name(question, typed_name, confirmed)
+        elif not yes:
+            if not self.interactive:
+                raise UsageError("`--yes` is required when input is not a terminal", hint=question)
+            if self._ask(f"{question} [y/N] ").lower() not in ("y", "yes"):
+                raise Cancelled("Cancelled")
+
+    def _confirm_name(self, question: str, name: str, confirmed: str | None) -> None:
+        if confirmed is not None and confirmed != name:
+            raise UsageError(f"`--confirm {confirmed}` does not name `{name}`")
+        if confirmed is None:
+            if not self.interactive:
+                raise UsageError(
+                    f"`--confirm {name}` is required when input is not a terminal", hint=question
+                )
+            self.say(question)
+            if self._ask(f"Type `{name}` to go on: ") != name:
+                raise Cancelled("Cancelled")
+
+    def _ask(self, prompt: str) -> str:
+        sys.stderr.write(self._named(prompt))
+        sys.stderr.flush()
+        with self.blocking():
+            answer = sys.stdin.readline()
+        if not answer.endswith("\n"):
+            self.say("")
+        return answer.strip()
+
+    @contextmanager
+    def blocking(self) -> Iterator[None]:
+        """Marks a blocking call on the main thread, so that Ctrl-C ends it."""
+        self.blocked = True
+        try:
+            yield
+        finally:
+            self.blocked = False
+
+    def _prefix(self, word: str, style: str) -> str:
+        return paint(word, style) if self.colored_messages else word
+
+    def _named(self, text: str) -> str:
+        text = escape(text, keep="\n")
+        return _NAMED.sub(lambda match: paint(match[0], "cyan"), text) if self.colored_messages else text
