@@ -1,3 +1,38 @@
-"""kvctl: NATS key-value buckets and the topologies that replicate them."""
+"""kvctl: NATS key-value buckets and the topologies that replicate them.
+
+    async with kvctl.connect("nats://127.0.0.1:4222") as client:
+        orders = await client.create_bucket("orders", history=5)
+        revision = await orders.put("NEW.7", b"two of these")
+        entry = await orders.get("NEW.7")
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kvctl.contexts import Context as Context
+    from kvctl.kv.bucket import Bucket as Bucket
+    from kvctl.kv.client import Client as Client
+    from kvctl.kv.client import connect as connect
+    from kvctl.kv.config import BucketConfig as BucketConfig
+    from kvctl.kv.entry import Entry as Entry
+    from kvctl.kv.entry import Operation as Operation
+    from kvctl.kv.watch import CURRENT as CURRENT
+
+_HOMES = {
+    "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.watch", "Client": "kv.client", "Context": "contexts",
+    "Entry": "kv.entry", "Operation": "kv.entry", "connect": "kv.client", "errors": "errors",
+}  # fmt: skip
+
+__all__ = ["CURRENT", "Bucket", "BucketConfig", "Client", "Context", "Entry", "Operation", "__version__", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used: every command starts by importing this module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kvctl' has no attribute '{name}'")
+    from importlib import import_module
+
+    module = import_module(f"kvctl.{_HOMES[name]}")
+    return module if name == "errors" else getattr(module, name)

@@ -7,16 +7,25 @@ import json
 import random
 import re
 import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from kvctl.connection import Connection
-from kvctl.errors import ConnectionLost, KvctlError, NoServer, PermissionDenied, RequestTimeout, WrongRevision
+from kvctl.errors import ConnectionLost, KvctlError, NoResponders, NoServer, PermissionDenied, RequestTimeout, WrongRevision
 from kvctl.jetstream.api import BUSY, WRONG_LAST_SEQUENCE, parse_reply, server_error
 from kvctl.wire import publish_frame, status
 
 WINDOW = 4_000
+WINDOW_BYTES = 32 << 20
+RESENDS = 5
 CHUNK = 256
 """Messages that go to the socket in one write."""
+
+Done = Callable[[Any, int], object]
+Failed = Callable[[Any, KvctlError], object]
+_Open = tuple[Any, bytes, bytes, float]
+"""Tag, frame, subject, deadline."""
 
 _SEQUENCE = re.compile(rb'"seq":\s*(\d+)')
 _FOUND = re.compile(r"last sequence: (\d+)")
@@ -67,48 +76,51 @@ def acknowledgement_error(payload: bytes) -> KvctlError:
 class PublishWindow:
     """Many messages in flight on one inbox, each with a deadline; an async context manager.
 
-    `send` waits while the window is full. Outcomes come in the order of acknowledgement to `done(number, sequence)` or
-    `failed(number, error)`; a message whose fate is open fails with RequestTimeout or ConnectionLost.
+    `send` waits while the window is full. Each message ends in exactly one call, `done(tag, sequence)` or
+    `failed(tag, error)`, in the order of acknowledgement. With `resend`, what a lost connection left open is sent
+    again in order; else, and when that fails too, its fate is open: ConnectionLost or RequestTimeout.
     """
 
-    def __init__(self, connection: Connection, done: Any, failed: Any, *, window: int = WINDOW) -> None:
+    def __init__(
+        self, connection: Connection, done: Done, failed: Failed, *, window: int = WINDOW, resend: bool = False
+    ) -> None:
         self._connection = connection
         self._done = done
         self._failed = failed
         self._window = window
-        self._open: dict[int, tuple[bytes, float]] = {}
+        self._resends = RESENDS if resend else 0
+        self._open: dict[int, _Open] = {}
+        self._bytes = 0
         self._ready: list[bytes] = []
         self._number = 0
 
     async def __aenter__(self) -> PublishWindow:
-        self._subscribing = self._connection.subscribe(wildcard=True)
-        self._subscription = await self._subscribing.__aenter__()
+        self._stack = AsyncExitStack()
+        self._subscription = await self._stack.enter_async_context(self._connection.subscribe(wildcard=True))
+        self._stack.enter_context(self._connection.listening(self._hear_denied, self._subscription.inbox))
         self._prefix = self._subscription.subject.encode() + b"."
         self._epoch = self._connection.epoch
-        self._denying = self._connection.listening(self._denied, self._subscription.inbox)
-        self._denying.__enter__()
         return self
 
-    async def __aexit__(self, kind: Any, *rest: Any) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
+            if kind is None or issubclass(kind, KvctlError):
                 await self.finish()
         finally:
-            self._denying.__exit__(None, None, None)
-            await self._subscribing.__aexit__(None, None, None)
+            await self._stack.aclose()
 
-    async def send(self, subject: bytes, payload: bytes, header: bytes = b"") -> int:
-        """Queue a message; returns its number, counted from 0. Raises UsageError for a message over the server's limits."""
+    async def send(self, tag: Any, subject: bytes, payload: bytes, header: bytes = b"") -> None:
+        """Queue a message. Raises UsageError for one over the server's limits."""
         self._connection.check_size(subject, header, payload)
-        number = self._number
+        frame = publish_frame(subject, self._prefix + b"%d" % self._number, header, payload)
+        self._open[self._number] = (tag, frame, subject, time.monotonic() + self._connection.timeout)
         self._number += 1
-        self._ready.append(publish_frame(subject, self._prefix + b"%d" % number, header, payload))
-        self._open[number] = (subject, time.monotonic() + self._connection.timeout)
-        if len(self._ready) >= CHUNK:
+        self._ready.append(frame)
+        self._bytes += len(frame)
+        if len(self._ready) >= CHUNK or self._bytes >= WINDOW_BYTES:
             await self._write()
-            while len(self._open) >= self._window:
+            while len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
                 await self._collect()
-        return number
 
     async def finish(self) -> None:
         """Send what is queued and wait until everything has an outcome."""
@@ -118,61 +130,63 @@ class PublishWindow:
 
     async def _write(self) -> None:
         ready, self._ready = self._ready, []
-        if not ready:
-            return
-        if self._connection.epoch == self._epoch:
-            try:
+        if ready and self._connection.epoch == self._epoch:
+            with suppress(NoServer):  # what could not be sent stays open: `_collect` deals with the cut
                 self._connection.write(b"".join(ready))
                 await self._connection.drain()
-            except NoServer:
-                self._cut()
-            return
-        self._cut()
 
     async def _collect(self) -> None:
-        oldest = next(iter(self._open.values()))[1]
+        oldest = next(iter(self._open.values()))[3]
         frames = await self._subscription.inbox.take(max(min(oldest - time.monotonic(), 1.0), 0.01))
-        if self._connection.epoch != self._epoch:
-            self._cut()
-            return
-        at = len(self._prefix)
         for frame in frames:
-            number = int(frame[0][at:])
-            if self._open.pop(number, None) is None:
-                continue
-            payload = frame[3]
-            if b'"error"' in payload:
-                self._failed(number, acknowledgement_error(payload))
-            elif (found := _SEQUENCE.search(payload)) is not None:
-                self._done(number, int(found[1]))
-            else:
-                self._failed(number, _no_stream(frame[2]))
-        if not frames:
+            self._acknowledged(frame)
+        if self._connection.epoch != self._epoch:
+            await self._cut()
+        elif not frames:
             self._expire()
+
+    def _acknowledged(self, frame: tuple[bytes, bytes, bytes, bytes]) -> None:
+        sent = self._open.pop(int(frame[0][len(self._prefix) :]), None)
+        if sent is None:
+            return
+        self._bytes -= len(sent[1])
+        payload = frame[3]
+        found = None if b'"error"' in payload else _SEQUENCE.search(payload)
+        if found is not None:
+            self._done(sent[0], int(found[1]))
+        elif status(frame[2])[0] == 503:
+            self._failed(sent[0], NoResponders("No stream takes the write"))
+        else:
+            self._failed(sent[0], acknowledgement_error(payload))
+
+    async def _cut(self) -> None:
+        """The connection broke: send what is open once more, or give it up."""
+        while self._resends:
+            self._resends -= 1
+            try:
+                await self._connection.wait_online(self._connection.timeout)
+                self._epoch = self._connection.epoch
+                deadline = time.monotonic() + self._connection.timeout
+                self._open = {number: (*sent[:3], deadline) for number, sent in self._open.items()}
+                self._connection.write(b"".join(sent[1] for sent in self._open.values()))
+                await self._connection.drain()
+                return
+            except NoServer:
+                continue
+        self._epoch = self._connection.epoch
+        self._give_up(list(self._open), ConnectionLost("The connection was lost before the write was acknowledged"))
 
     def _expire(self) -> None:
         now = time.monotonic()
-        for number in [number for number, (_, deadline) in self._open.items() if deadline < now]:
-            del self._open[number]
-            self._failed(number, RequestTimeout("The write was not acknowledged in time"))
+        late = [number for number, sent in self._open.items() if sent[3] < now]
+        self._give_up(late, RequestTimeout("The write was not acknowledged in time"))
 
-    def _cut(self) -> None:
-        lost, self._open = self._open, {}
-        self._epoch = self._connection.epoch
-        for number in lost:
-            self._failed(number, ConnectionLost("The connection was lost before the write was acknowledged"))
-
-    def _denied(self, error: PermissionDenied) -> None:
+    def _hear_denied(self, error: PermissionDenied) -> None:
         subject = (error.subject or "").lower().encode()
-        for number in [number for number, (asked, _) in self._open.items() if asked.lower() == subject]:
-            del self._open[number]
-            self._failed(number, error)
+        self._give_up([number for number, sent in self._open.items() if sent[2].lower() == subject], error)
 
-
-def _no_stream(header: bytes) -> KvctlError:
-    from kvctl.errors import NoResponders
-
-    code, _ = status(header)
-    if code == 503:
-        return NoResponders("No stream takes the write")
-    return KvctlError("The server's acknowledgement cannot be read")
+    def _give_up(self, numbers: list[int], error: KvctlError) -> None:
+        for number in numbers:
+            tag, frame, *_ = self._open.pop(number)
+            self._bytes -= len(frame)
+            self._failed(tag, error)

@@ -1,0 +1,116 @@
+"""Which stream a bucket's name means, and under which subjects its keys live there."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kvctl.errors import BucketNotFound, KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import DEFAULT_PREFIX, Api
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+
+MAX_CHAIN = 8
+"""Mirrors of mirrors that are followed to a bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A stream, the subject prefix of its keys, and where writes and watches go."""
+
+    bucket: str
+    stream: str
+    prefix: str
+    api: Api
+    origin: Binding | None = None
+    """For a mirror: the bucket it replicates."""
+    origins: tuple[str, ...] = ()
+    """For an aggregate: the buckets or streams that feed it."""
+    writable: bool = True
+    direct: bool = True
+    info: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def source(self) -> Binding:
+        """The binding that takes writes and watches: the origin of a mirror, else this one."""
+        return self.origin.source if self.origin else self
+
+    @property
+    def write_prefix(self) -> str:
+        """The subject prefix that a write is published to."""
+        return self.api.write_prefix + self.prefix
+
+    def subject(self, key: str) -> str:
+        """Where the key lives in the stream."""
+        return self.prefix + key
+
+
+def assumed(api: Api, bucket: str, stream: str | None = None, prefix: str | None = None) -> Binding:
+    """ADR-8's convention, without asking: stream `KV_<bucket>`, subjects `$KV.<bucket>.`."""
+    return Binding(bucket, stream or STREAM_PREFIX + bucket, prefix or f"{SUBJECT_PREFIX}{bucket}.", api)
+
+
+def with_info(binding: Binding, info: dict[str, Any]) -> Binding:
+    """The same binding, with what the stream's info says."""
+    return replace(binding, info=info, direct=bool(info["config"].get("allow_direct")))
+
+
+async def locate(api: Api, bucket: str) -> Binding:
+    """Ask what the name means: bucket or aggregate `KV_<bucket>`, else the mirror stream `<bucket>`.
+
+    Raises BucketNotFound, with the nearest name that exists.
+    """
+    info = await streams.find(api, STREAM_PREFIX + bucket)
+    if info is None:
+        info = await streams.find(api, bucket)
+        if info is None or not info["config"].get("mirror"):
+            raise await _missing(api, bucket)
+    return await _bind(api, bucket, info, MAX_CHAIN)
+
+
+async def _bind(api: Api, bucket: str, info: dict[str, Any], depth: int) -> Binding:
+    config = info["config"]
+    direct = bool(config.get("allow_direct"))
+    mirror = config.get("mirror")
+    if mirror:
+        origin = await _origin(api, mirror, depth)
+        direct = direct or bool(config.get("mirror_direct"))
+        return Binding(bucket, config["name"], origin.prefix, api, origin=origin, direct=direct, info=info)
+    origins = tuple(_bucket_of(source["name"]) for source in config.get("sources") or ())
+    subjects = config.get("subjects") or []
+    prefix = f"{SUBJECT_PREFIX}{bucket}."
+    return Binding(
+        bucket, config["name"], prefix, api, origins=origins,
+        writable=bool(subjects) or not origins, direct=direct, info=info,
+    )  # fmt: skip
+
+
+async def _origin(api: Api, mirror: dict[str, Any], depth: int) -> Binding:
+    name = mirror["name"]
+    prefix = (mirror.get("external") or {}).get("api")
+    there = api.at(prefix) if prefix and prefix != DEFAULT_PREFIX else api
+    if not name.startswith(STREAM_PREFIX) and depth:
+        with suppress(KvctlError):
+            info = await streams.find(there, name)
+            if info is not None:
+                return await _bind(there, name, info, depth - 1)
+    bucket = _bucket_of(name)
+    return Binding(bucket, name, f"{SUBJECT_PREFIX}{bucket}.", there)
+
+
+def _bucket_of(stream: str) -> str:
+    return stream.removeprefix(STREAM_PREFIX)
+
+
+async def _missing(api: Api, bucket: str) -> BucketNotFound:
+    from difflib import get_close_matches
+
+    near: list[str] = []
+    with suppress(KvctlError):
+        near = get_close_matches(bucket, [_bucket_of(name) for name in await streams.names(api)], n=1)
+    guess = f"Did you mean `{near[0]}`? " if near else ""
+    return BucketNotFound(
+        f"Bucket `{bucket}` does not exist",
+        hint=f"{guess}List buckets with `kvctl bucket ls`, make one with `kvctl bucket add {bucket}`",
+    )

@@ -1,0 +1,430 @@
+"""A bucket: ADR-8's operations under ADR-8's names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import (
+    BucketNotFound,
+    JetStreamDisabled,
+    KeyExists,
+    KeyNotFound,
+    KvctlError,
+    NoResponders,
+    PermissionDenied,
+    ReadOnly,
+    RequestTimeout,
+    RevisionNotFound,
+    StreamNotFound,
+    UnreachableError,
+    UsageError,
+    WrongRevision,
+)
+from kvctl.jetstream import direct, streams
+from kvctl.jetstream.api import Api
+from kvctl.kv import binding as bindings
+from kvctl.kv import listing, many, writing
+from kvctl.kv.binding import Binding
+from kvctl.kv.entry import Entry, Operation, from_message
+from kvctl.kv.names import check_bucket, check_key, check_literal
+from kvctl.kv.watch import Watcher, WatchOptions
+from kvctl.quantities import format_time
+
+if TYPE_CHECKING:
+    from kvctl.kv.config import BucketStatus
+
+RETRY_PAUSE = 0.1
+RESOLVE_TIMEOUT = 1.0
+
+
+class Bucket:
+    """A handle on a bucket, mirror or aggregate. Making one asks nothing: what does not exist is found when it is used.
+
+    `stream` and `prefix` (ending in a dot) are for buckets imported under other subjects than ADR-8's. Reads never
+    show less than this handle has written.
+    """
+
+    def __init__(
+        self, api: Api, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False
+    ) -> None:
+        self.name = check_bucket(name)
+        self.read_only = read_only or api.connection.context.read_only
+        self.own = writing.OwnWrites()
+        self.binding = bindings.assumed(api, name, stream, prefix)
+        self._fixed = stream is not None or prefix is not None
+        self._located = False
+        self._api = api
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    async def get(self, key: str, *, revision: int | None = None, leader: bool = False) -> Entry:
+        """The key's value, from the nearest replica; with `leader` never a stale one.
+
+        Raises KeyNotFound (also for deleted and expired keys), RevisionNotFound, BucketNotFound, PermissionDenied.
+        """
+        check_key(key)
+        if revision is not None:
+            return await self._at_revision(key, revision, leader)
+        entry = await self.last_entry(key, leader=leader)
+        if entry is None:
+            raise KeyNotFound(f"Key `{key}` is not in bucket `{self.name}`", hint=f"`kvctl keys {self.name}` lists those that are")
+        if entry.operation is not Operation.PUT:
+            raise _gone(entry)
+        return entry
+
+    async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
+        """The key's last entry, deletions included; None for a key never written. Raises as `get`."""
+        message = None
+        if not leader and self.binding.direct:
+            message = await self._direct(key)
+            if message is None and not self._located and await self._moved():
+                return await self.last_entry(key)
+            sequence = message.sequence if message else 0
+            if self.own.stale(key, sequence):
+                leader = True
+        if leader or not self.binding.direct:
+            message = await self._from_leader(last_by_subj=self.binding.subject(key))
+        if message is None or message.subject != self.binding.subject(key):
+            return None  # a foreign key `a.*` is a wildcard to the server: it may answer with `a.b`
+        return from_message(self.name, len(self.binding.prefix), message)
+
+    async def last_revision(self, key: str) -> int:
+        """The revision of the key's last entry at the leader, deletions included; 0 for none."""
+        entry = await self.last_entry(key, leader=True)
+        return entry.revision if entry else 0
+
+    async def get_many(self, keys: Sequence[str], *, leader: bool = False) -> list[Entry | None]:
+        """The values of many keys in the order asked, None for those that are not there.
+
+        Few requests where the server and the permissions allow it, else one a key.
+        """
+        for key in keys:
+            check_key(key)
+        found = await many.get_many(self, list(dict.fromkeys(keys)), leader=leader)
+        return [entry if (entry := found.get(key)) and entry.operation is Operation.PUT else None for key in keys]
+
+    async def entries(self, *filters: str, deleted: bool = False) -> AsyncIterator[Entry]:
+        """The latest entry of every key that matches; all of them without a filter. No key twice."""
+        async for batch in self.entry_batches(*filters, deleted=deleted):
+            for entry in batch:
+                yield entry
+
+    async def entry_batches(self, *filters: str, deleted: bool = False, values: bool = True) -> AsyncIterator[list[Entry]]:
+        """`entries`, as many at a time as have come."""
+        binding = await self._readable()
+        async for batch in listing.entry_batches(binding, filters, deleted=deleted, values=values):
+            yield batch
+
+    async def keys(self, *filters: str, deleted: bool = False) -> AsyncIterator[str]:
+        """The names of the keys that live, none twice; with `deleted` also of those whose last entry is a deletion."""
+        async for batch in self.key_batches(*filters, deleted=deleted):
+            for key in batch:
+                yield key.decode(errors="surrogateescape")
+
+    async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncIterator[list[bytes]]:
+        """`keys` as bytes, as many at a time as have come."""
+        binding = await self._readable()
+        async for batch in listing.key_batches(binding, filters, deleted=deleted):
+            yield batch
+
+    async def history(self, *filters: str) -> AsyncIterator[Entry]:
+        """Every entry held for the keys that match, oldest first."""
+        async for batch in self.history_batches(*filters):
+            for entry in batch:
+                yield entry
+
+    async def history_batches(self, *filters: str) -> AsyncIterator[list[Entry]]:
+        """`history`, as many at a time as have come."""
+        binding = await self._readable()
+        async for batch in listing.history_batches(binding, filters):
+            yield batch
+
+    async def watch(
+        self, *filters: str, history: bool = False, updates_only: bool = False, ignore_deletes: bool = False,
+        meta_only: bool = False, from_revision: int | None = None, follow: bool = True,
+    ) -> Watcher:  # fmt: skip
+        """A watcher of the keys that match, of the whole bucket without a filter; watches on a mirror go to its origin.
+
+        `async with await bucket.watch() as watcher:` yields entries and, once, CURRENT. `follow=False` ends there.
+        """
+        options = WatchOptions(
+            history=history, updates_only=updates_only, ignore_deletes=ignore_deletes,
+            meta_only=meta_only, from_revision=from_revision,
+        )  # fmt: skip
+        return Watcher((await self._readable()).source, filters, options, follow=follow)
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    async def put(self, key: str, value: bytes) -> int:
+        """Write the value; returns the revision. Raises BucketNotFound, ReadOnly, OutcomeUnknown, ServerError, UsageError."""
+        return await self._write(key, value, b"")
+
+    async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> int:
+        """Write a key that does not live: never written, deleted, purged or expired. Raises KeyExists, and as `put`."""
+        last = 0
+        for _ in range(8):
+            try:
+                return await self._write(key, value, writing.write_headers(expected=last, ttl=ttl), last)
+            except WrongRevision as error:
+                try:
+                    entry = await self.last_entry(check_key(key), leader=True)
+                except PermissionDenied:
+                    raise KeyExists(f"`{key}` exists", revision=error.found) from None
+                if entry is not None and entry.operation is Operation.PUT:
+                    hint = f"It is at revision {entry.revision}; `kvctl put` overwrites, `kvctl update` does on condition"
+                    raise KeyExists(f"`{key}` exists", revision=entry.revision, hint=hint) from None
+                last = entry.revision if entry else 0
+        raise WrongRevision(f"`{key}` changes faster than it can be created")
+
+    async def update(self, key: str, value: bytes, revision: int, *, ttl: timedelta | None = None) -> int:
+        """Write if the key's last revision, deletions included, is `revision` (0: never written). Raises WrongRevision, and as `put`."""
+        return await self._conditional(key, value, revision, writing.write_headers(expected=revision, ttl=ttl))
+
+    async def delete(self, key: str, *, revision: int | None = None) -> int:
+        """Mark the key deleted, keeping its history; returns the marker's revision.
+
+        A key that does not live writes nothing. Raises KeyNotFound, WrongRevision, and as `put`.
+        """
+        await self._require_live(check_key(key))
+        return await self._mark(key, "DEL", revision)
+
+    async def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> int:
+        """Erase the key's history, leaving a marker, which `ttl` removes later; returns the marker's revision.
+
+        Raises KeyNotFound for a key without any entry, WrongRevision, and as `put`.
+        """
+        self._check_writable(check_key(key))
+        try:
+            if await self.last_entry(key, leader=True) is None:
+                raise _absent(self.name, key)
+        except PermissionDenied:
+            pass
+        return await self._mark(key, "PURGE", revision, ttl)
+
+    async def delete_literal(self, key: str) -> int:
+        """Mark a foreign key deleted: one that ADR-8 does not allow, taken as its literal subject, never as a wildcard.
+
+        Raises KeyNotFound, and as `put`.
+        """
+        check_literal(key)
+        latest = None
+        binding = await self._readable()
+        async for batch in listing.history_batches(binding, [key], headers_only=True, literal=True):
+            latest = next((entry for entry in reversed(batch) if entry.key == key), latest)
+        if latest is None or latest.operation is not Operation.PUT:
+            raise _absent(self.name, key)
+        return await self._write(key, b"", writing.write_headers(operation="DEL"), literal=True)
+
+    async def revert(self, key: str, revision: int) -> int:
+        """Write the value of an older revision again, if the key does not change meanwhile. Raises RevisionNotFound, WrongRevision."""
+        old = await self.get(key, revision=revision, leader=True)
+        return await self.update(key, old.value, await self.last_revision(key))
+
+    async def put_many(
+        self, items: Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]], *, window: int = many.WINDOW
+    ) -> many.PutSummary:
+        """Write many keys, thousands in flight, each with a deadline; what fails is in the summary, not raised.
+
+        Names and sizes are checked as they come: UsageError ends it, with all before it written. After a lost
+        connection what was not acknowledged is sent again in order, so that a value may be written twice.
+        """
+        self._check_writable(None)
+        return await many.put_many(self, items, window)
+
+    # -- the bucket itself ---------------------------------------------------------------------------------
+
+    async def status(self) -> BucketStatus:
+        """ADR-8's Status. Raises BucketNotFound."""
+        from kvctl.kv.config import BucketStatus
+
+        binding = await self.locate(fresh=True)
+        assert binding.info is not None
+        return BucketStatus.from_info(binding.info)
+
+    async def destroy(self) -> None:
+        """Delete the bucket with all it holds. Raises BucketNotFound, ReadOnly."""
+        self._check_writable(None)
+        try:
+            await streams.delete(self._api, (await self.locate()).stream)
+        except StreamNotFound:
+            raise BucketNotFound(f"Bucket `{self.name}` does not exist") from None
+
+    async def locate(self, *, fresh: bool = False) -> Binding:
+        """Ask the server which stream the name means. Raises BucketNotFound."""
+        if self._fixed:
+            info = await streams.info(self._api, self.binding.stream)
+            self.binding = bindings.with_info(self.binding, info)
+        elif fresh or not self._located:
+            self.binding = await bindings.locate(self._api, self.name)
+        self._located = True
+        return self.binding
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    async def _readable(self) -> Binding:
+        """The stream to read with a consumer."""
+        try:
+            return await self.locate()
+        except PermissionDenied:
+            return self.binding
+
+    async def _direct(self, key: str) -> direct.StoredMessage | None:
+        """A direct get; where nobody answers, what the name means is asked and the read goes on from there."""
+        pause = self._api.connection.timeout / RETRY_PAUSE
+        while True:
+            try:
+                return await direct.last(self.binding.api, self.binding.stream, self.binding.subject(key))
+            except NoResponders:
+                await self.locate(fresh=True)
+                if not self.binding.direct:
+                    return None
+                pause -= 1
+                if pause < 0:
+                    raise UnreachableError(
+                        f"No replica of bucket `{self.name}` answers", hint="Its servers may be down: `kvctl bucket show`"
+                    ) from None
+                await asyncio.sleep(RETRY_PAUSE)
+
+    async def _moved(self) -> bool:
+        """After a miss: whether the name means another stream or prefix than assumed."""
+        before = self.binding
+        try:
+            async with asyncio.timeout(RESOLVE_TIMEOUT):
+                await self.locate()
+        except (TimeoutError, KvctlError):
+            return False
+        return (before.stream, before.prefix) != (self.binding.stream, self.binding.prefix)
+
+    async def _from_leader(self, **request: Any) -> direct.StoredMessage | None:
+        binding = self.binding
+        try:
+            return await direct.from_leader(binding.api, binding.stream, **request)
+        except StreamNotFound:
+            if self._located:
+                raise BucketNotFound(f"Bucket `{self.name}` does not exist") from None
+        moved = await self.locate()
+        if "last_by_subj" in request:
+            request["last_by_subj"] = moved.prefix + request["last_by_subj"][len(binding.prefix) :]
+        return await direct.from_leader(moved.api, moved.stream, **request)
+
+    async def _at_revision(self, key: str, revision: int, leader: bool) -> Entry:
+        missing = RevisionNotFound(
+            f"Bucket `{self.name}` holds no revision {revision} of `{key}`", hint=f"`kvctl history {self.name} {key}` lists those it holds"
+        )
+        if revision < 1:
+            raise UsageError("Revisions count from 1")
+        message = None
+        if not leader and self.binding.direct:
+            try:
+                message = await direct.at(self.binding.api, self.binding.stream, seq=revision)
+            except (NoResponders, PermissionDenied):
+                await self.locate()
+                leader = True
+        if message is None or message.subject != self.binding.subject(key):
+            # The nearest replica may lag, or the name be a mirror's.
+            try:
+                message = await self._from_leader(seq=revision)
+            except (UnreachableError, RequestTimeout):
+                if leader:
+                    raise
+        if message is None or message.subject != self.binding.subject(key):
+            raise missing
+        entry = from_message(self.name, len(self.binding.prefix), message)
+        if entry.operation is not Operation.PUT:
+            raise _gone(entry)
+        return entry
+
+    async def _mark(self, key: str, operation: str, revision: int | None, ttl: timedelta | None = None) -> int:
+        header = writing.write_headers(operation=operation, expected=revision, ttl=ttl, rollup=operation == "PURGE")
+        if revision is None:
+            return await self._write(key, b"", header)
+        return await self._conditional(key, b"", revision, header)
+
+    async def _conditional(self, key: str, value: bytes, revision: int, header: bytes) -> int:
+        try:
+            return await self._write(key, value, header, revision)
+        except WrongRevision as error:
+            if error.found is None or error.found == 0:
+                try:
+                    error.found = await self.last_revision(key)
+                except KvctlError:
+                    error.found = error.found or None
+            raise writing.mismatch(key, revision, error) from None
+
+    async def _require_live(self, key: str) -> None:
+        self._check_writable(key)
+        try:
+            entry = await self.last_entry(key, leader=True)
+        except (PermissionDenied, JetStreamDisabled):
+            return  # without permission to read, the marker is written
+        if entry is None:
+            raise _absent(self.name, key)
+        if entry.operation is not Operation.PUT:
+            raise _gone(entry)
+
+    async def _write(
+        self, key: str, value: bytes, header: bytes, expected: int | None = None, *, literal: bool = False
+    ) -> int:
+        self._check_writable(None if literal else key)
+        attempts = self._api.connection.timeout / RETRY_PAUSE
+        while True:
+            try:
+                target = self.binding.source
+                revision = await writing.write(target, key, value, header, expected)
+            except NoResponders:
+                await self._no_stream()
+                attempts -= 1
+                if attempts < 0:
+                    raise UnreachableError(
+                        f"Bucket `{self.name}` takes no writes at the moment", hint="Its stream has no leader: `kvctl bucket show`"
+                    ) from None
+                await asyncio.sleep(RETRY_PAUSE)
+            else:
+                if target is self.binding:
+                    self.own.note(key, revision)
+                return revision
+
+    async def _no_stream(self) -> None:
+        """Nobody took a write: find out what the name means. Raises BucketNotFound, ReadOnly."""
+        before = self.binding.source.write_prefix
+        binding = await self.locate(fresh=True)
+        source = binding.source
+        self.check_writes_go_somewhere()
+        if source is not binding and source.write_prefix == before and await streams.find(source.api, source.stream) is None:
+            raise BucketNotFound(f"Bucket `{source.bucket}`, the origin of mirror `{self.name}`, does not exist")
+
+    def check_writes_go_somewhere(self) -> None:
+        """Raises ReadOnly for an aggregate that takes no writes of its own."""
+        source = self.binding.source
+        if not source.writable:
+            names = ", ".join(f"`{name}`" for name in source.origins)
+            raise ReadOnly(f"`{self.name}` is a read-only aggregate of {names}", hint="Write to the origin that holds the key")
+
+    def _check_writable(self, key: str | None) -> None:
+        if self.read_only:
+            raise ReadOnly(f"Bucket `{self.name}` is open for reading only", hint="`--read-only` or the context's `read_only` is set")
+        if key is not None:
+            check_key(key)
+            self._check_length(key)
+
+    def _check_length(self, key: str) -> None:
+        """A key is to be readable by every request: the longest puts API, stream and subject on one protocol line."""
+        binding = self.binding
+        asked = f"{binding.api.prefix}.CONSUMER.CREATE.{binding.stream}.kvctl-000000000000.{binding.subject(key)}"
+        self._api.connection.check_size(asked.encode(), b"", b"")
+
+
+def _absent(bucket: str, key: str) -> KeyNotFound:
+    return KeyNotFound(f"Key `{key}` is not in bucket `{bucket}`", hint="Nothing was written")
+
+
+def _gone(entry: Entry) -> KeyNotFound:
+    when = format_time(entry.created_ns)
+    how = {"MaxAge": "expired"}.get(entry.reason or "", "was purged" if entry.operation is Operation.PURGE else "was deleted")
+    return KeyNotFound(
+        f"Key `{entry.key}` is not in bucket `{entry.bucket}`",
+        hint=f"It {how} at {when} (revision {entry.revision}); `kvctl history {entry.bucket} {entry.key}` shows what is left",
+    )

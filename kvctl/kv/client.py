@@ -1,0 +1,95 @@
+"""The library's front door: a connection, its JetStream API, and its buckets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kvctl.connection import Connection
+from kvctl.connection import connect as open_connection
+from kvctl.contexts import Context, ContextStore, resolve
+from kvctl.errors import ReadOnly
+from kvctl.jetstream.api import Api
+from kvctl.kv.bucket import Bucket
+
+if TYPE_CHECKING:
+    from kvctl.kv.config import BucketConfig, BucketStatus
+
+
+class Client:
+    """Buckets over one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.api = Api(connection)
+
+    def bucket(
+        self, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False
+    ) -> Bucket:
+        """A handle; nothing is asked. `stream` and `prefix` are for buckets imported under other subjects. Raises UsageError."""
+        return Bucket(self.api, name, stream=stream, prefix=prefix, read_only=read_only)
+
+    async def create_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
+        """Create a bucket from a BucketConfig, or from its name and settings; the same again is no error.
+
+        Raises BucketExists (another configuration), ServerError.
+        """
+        from kvctl.kv import catalog
+
+        self._check_writable()
+        wanted = _config(config, settings)
+        await catalog.create(self.api, wanted)
+        return self.bucket(wanted.name)
+
+    async def bucket_names(self) -> list[str]:
+        """The names of all buckets and aggregates."""
+        from kvctl.kv import catalog
+
+        return await catalog.names(self.api)
+
+    async def buckets(self) -> list[BucketStatus]:
+        """The status of all buckets and aggregates."""
+        from kvctl.kv import catalog
+
+        return await catalog.statuses(self.api)
+
+    async def delete_bucket(self, name: str) -> None:
+        """Delete the bucket with all it holds. Raises BucketNotFound."""
+        self._check_writable()
+        await self.bucket(name).destroy()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.connection.close()
+
+    def _check_writable(self) -> None:
+        if self.connection.context.read_only:
+            raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
+
+
+@asynccontextmanager
+async def connect(context: Context | str | None = None, *, read_only: bool = False) -> AsyncIterator[Client]:
+    """Connect to a context, to a server by its URL, or as the environment and the selected context say.
+
+    Raises NoServer, AuthenticationRefused, ContextNotFound, UsageError.
+    """
+    if isinstance(context, str):
+        context = Context(url=context) if "://" in context else ContextStore().load(context)
+    elif context is None:
+        context = resolve({}, os.environ)
+    if read_only:
+        context = replace(context, read_only=True)
+    client = Client(await open_connection(context))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def _config(config: BucketConfig | str, settings: dict[str, Any]) -> BucketConfig:
+    from kvctl.kv.config import BucketConfig
+
+    return BucketConfig(name=config, **settings) if isinstance(config, str) else config

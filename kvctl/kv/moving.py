@@ -1,0 +1,85 @@
+"""Copy and rename a key, within a bucket or to another."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from kvctl.errors import KeyExists, KeyNotFound, UsageError, WrongRevision
+from kvctl.jetstream.batch import publish_batch
+from kvctl.kv.entry import Entry
+from kvctl.kv.writing import EXPECTED
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+
+async def copy(source: Bucket, key: str, target: Bucket, new_key: str, *, overwrite: bool = False) -> int:
+    """Write the key's value under another name; what is left of its ttl goes along. Returns the new revision.
+
+    Raises KeyNotFound, KeyExists unless `overwrite`.
+    """
+    entry = await source.get(key, leader=True)
+    return await _place(entry, target, new_key, overwrite)
+
+
+async def rename(source: Bucket, key: str, target: Bucket, new_key: str, *, overwrite: bool = False) -> int:
+    """Move a key: in one atomic batch where the bucket allows it, else the new name first, then the old one's deletion.
+
+    Interrupted half-way it leaves both names, never neither. A key that changes meanwhile keeps its old name too, and
+    WrongRevision says so. Raises KeyNotFound, KeyExists unless `overwrite`.
+    """
+    if target is source and key == new_key:
+        raise UsageError("The new name is the old one")
+    entry = await source.get(key, leader=True)
+    binding = await source.locate()
+    atomic = bool(binding.info and binding.info["config"].get("allow_atomic"))
+    if target is source and atomic and binding.origin is None and entry.ttl is None:
+        return await _rename_at_once(source, entry, new_key, overwrite)
+    revision = await _place(entry, target, new_key, overwrite)
+    try:
+        await source.delete(key, revision=entry.revision)
+    except (WrongRevision, KeyNotFound) as error:
+        raise WrongRevision(
+            f"`{key}` changed while it was being renamed: its value of revision {entry.revision} is at `{new_key}`, the new one at `{key}`",
+            found=getattr(error, "found", None),
+        ) from None
+    return revision
+
+
+async def _place(entry: Entry, target: Bucket, new_key: str, overwrite: bool) -> int:
+    ttl = _left(entry)
+    if not overwrite:
+        return await target.create(new_key, entry.value, ttl=ttl)
+    if ttl is None:
+        return await target.put(new_key, entry.value)
+    last = await target.last_revision(new_key)
+    return await target.update(new_key, entry.value, last, ttl=ttl)
+
+
+async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite: bool) -> int:
+    binding = bucket.binding.source
+    last = await bucket.last_entry(new_key)
+    if last is not None and last.operation == "PUT" and not overwrite:
+        raise KeyExists(f"`{new_key}` exists", revision=last.revision, hint="`--overwrite` replaces it")
+    placed = {EXPECTED: str(last.revision if last else 0)}
+    removed = {EXPECTED: str(entry.revision), "KV-Operation": "DEL"}
+    sequence = await publish_batch(
+        binding.api.connection,
+        [
+            (binding.write_prefix + new_key, entry.value, placed),
+            (binding.write_prefix + entry.key, b"", removed),
+        ],
+    )
+    bucket.own.note(new_key, sequence - 1)
+    bucket.own.note(entry.key, sequence)
+    return sequence - 1
+
+
+def _left(entry: Entry) -> timedelta | None:
+    """What is left of the entry's ttl, a second at least."""
+    if entry.ttl is None:
+        return None
+    age = timedelta(microseconds=(time.time_ns() - entry.created_ns) // 1000)
+    return max(timedelta(seconds=round((entry.ttl - age).total_seconds())), timedelta(seconds=1))

@@ -1,0 +1,102 @@
+"""Watching: what is there, a marker, then every change, in order, across restarts of the server (ADR-8)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+
+from kvctl.errors import StreamReplaced, UsageError
+from kvctl.jetstream.consumers import OrderedConsumer, RawFrame, Selection, delivery
+from kvctl.kv.binding import Binding
+from kvctl.kv.entry import Entry, from_frame, is_tombstone
+from kvctl.kv.listing import subjects_of
+from kvctl.kv.names import matches
+
+
+class Marker(Enum):
+    """What a watcher yields besides entries."""
+
+    CURRENT = "current"
+    """The end of the initial data: always sent, once."""
+
+
+CURRENT = Marker.CURRENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """ADR-8's options of a watch, and from which revision to start (an extension)."""
+
+    history: bool = False
+    updates_only: bool = False
+    ignore_deletes: bool = False
+    meta_only: bool = False
+    from_revision: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for options that exclude each other."""
+        chosen = [name for name in ("history", "updates_only") if getattr(self, name)]
+        if self.from_revision is not None:
+            chosen.append("from_revision")
+        if self.updates_only and len(chosen) > 1:
+            other = chosen[0] if chosen[0] != "updates_only" else chosen[1]
+            raise UsageError(f"`--updates-only` excludes `--{other.replace('_', '-')}`")
+
+
+class Watcher:
+    """Entries and CURRENT, one by one or in batches; an async context manager and iterator.
+
+    Raises StreamReplaced when the bucket is deleted, recreated or emptied under it.
+    """
+
+    def __init__(self, binding: Binding, filters: Sequence[str], options: WatchOptions, *, follow: bool = True) -> None:
+        subjects, self._rest = subjects_of(binding, filters)
+        self._bucket = binding.bucket
+        self._cut = len(binding.prefix.encode())
+        self._options = options
+        self._last = 0
+        deliver, start = "last_per_subject", 0
+        if options.updates_only:
+            deliver = "new"
+        elif options.from_revision is not None:
+            deliver, start = "by_start_sequence", options.from_revision
+        elif options.history:
+            deliver = "all"
+        selection = Selection(subjects=subjects, deliver=deliver, start=start, headers_only=options.meta_only)
+        self._consumer = OrderedConsumer(binding.api, binding.stream, selection, follow=follow)
+
+    async def __aenter__(self) -> Self:
+        await self._consumer.__aenter__()
+        return self
+
+    async def __aexit__(self, *exit: object) -> None:
+        await self._consumer.__aexit__(*exit)
+
+    async def __aiter__(self) -> AsyncIterator[Entry | Marker]:
+        async for batch in self.batches():
+            if not batch:
+                yield CURRENT
+            for entry in batch:
+                yield entry
+
+    async def batches(self) -> AsyncIterator[list[Entry]]:
+        """Entries as they come; an empty list stands for CURRENT."""
+        try:
+            async for frames in self._consumer.batches():
+                found = [entry for frame in frames if (entry := self._entry(frame)) is not None]
+                if found or not frames:
+                    yield found
+        except StreamReplaced as error:
+            raise StreamReplaced(error.message.replace("stream `KV_", "bucket `").replace("being read", "being watched")) from None
+
+    def _entry(self, frame: RawFrame) -> Entry | None:
+        sequence = delivery(frame[1])[0]
+        if sequence <= self._last:
+            return None
+        self._last = sequence
+        if self._options.ignore_deletes and is_tombstone(frame[2]):
+            return None
+        entry = from_frame(self._bucket, self._cut, frame)
+        return entry if not self._rest or matches(entry.key, self._rest) else None

@@ -1,0 +1,163 @@
+"""One write of a key: published, acknowledged, and resolved by reading back when the acknowledgement is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from datetime import timedelta
+
+from kvctl.errors import (
+    ConnectionLost,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    NoServer,
+    OutcomeUnknown,
+    PermissionDenied,
+    RequestTimeout,
+    ServerError,
+    StreamNotFound,
+    UsageError,
+    WrongRevision,
+)
+from kvctl.jetstream import direct
+from kvctl.jetstream.publish import publish
+from kvctl.kv.binding import Binding
+from kvctl.kv.entry import operation_of
+from kvctl.quantities import duration_seconds
+from kvctl.wire import encode_headers
+
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+OPEN = (RequestTimeout, ConnectionLost)
+"""Errors after which a write may or may not have been stored."""
+
+
+def write_headers(
+    *, operation: str | None = None, expected: int | None = None, ttl: timedelta | None = None, rollup: bool = False
+) -> bytes:
+    """The header block of a put, a conditional write, or a marker."""
+    headers: dict[str, str] = {}
+    if operation:
+        headers["KV-Operation"] = operation
+    if rollup:
+        headers["Nats-Rollup"] = "sub"
+    if expected is not None:
+        headers[EXPECTED] = str(expected)
+    if ttl is not None:
+        headers["Nats-TTL"] = _ttl_text(ttl)
+    return encode_headers(headers)
+
+
+def _ttl_text(ttl: timedelta) -> str:
+    if ttl < timedelta(seconds=1):
+        raise UsageError("The ttl of a key is one second at least")
+    seconds = duration_seconds(ttl)
+    return str(seconds) if isinstance(seconds, int) else f"{seconds}s"
+
+
+async def write(binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None = None) -> int:
+    """Publish to the key's subject; returns the revision.
+
+    A lost acknowledgement is resolved at the leader. Raises WrongRevision, OutcomeUnknown, NoResponders (nothing was
+    stored), ServerError, PermissionDenied, UsageError.
+    """
+    connection = binding.api.connection
+    deadline = time.monotonic() + connection.timeout
+    subject = binding.write_prefix + key
+    while True:
+        try:
+            return await publish(connection, subject, payload, header)
+        except ServerError as error:
+            raise _explained(error, binding) from None
+        except OPEN as error:
+            revision = await _resolve(binding, key, payload, header, expected, error)
+            if revision is not None:
+                return revision
+            if time.monotonic() > deadline + connection.timeout:
+                raise _unknown(binding, key, error) from None
+
+
+async def _resolve(
+    binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None, error: KvctlError
+) -> int | None:
+    """The revision when the write is there; None when it is not and may be sent again, as only conditional writes may.
+
+    Raises OutcomeUnknown, WrongRevision.
+    """
+    deadline = time.monotonic() + binding.api.connection.timeout
+    while True:
+        try:
+            found = await direct.from_leader(binding.api, binding.stream, last_by_subj=binding.subject(key))
+        except (*OPEN, NoServer, NoResponders, JetStreamDisabled, PermissionDenied, StreamNotFound):
+            if time.monotonic() > deadline:
+                raise _unknown(binding, key, error) from None
+            await asyncio.sleep(0.1)
+            continue
+        sequence = found.sequence if found else 0
+        same = found is not None and found.payload == payload and operation_of(found.header)[0] == operation_of(header)[0]
+        if same and sequence > (expected or 0):
+            return sequence
+        if expected is not None:
+            if sequence <= expected:
+                return None
+            # Ours may have been stored and overwritten since: only its absence right after `expected` would tell.
+            raise _unknown(binding, key, error)
+        if time.monotonic() > deadline:
+            raise _unknown(binding, key, error)
+        await asyncio.sleep(0.1)
+
+
+def _unknown(binding: Binding, key: str, error: KvctlError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"It is not known whether the write to `{key}` was stored: {error.message}",
+        hint=f"`kvctl get {binding.bucket} {key} --leader -o json` shows what is there now",
+    )
+
+
+def _explained(error: ServerError, binding: Binding) -> KvctlError:
+    """The server's refusal with the way out that a bucket has."""
+    bucket = binding.bucket
+    if error.err_code in (10166, 10165):
+        error.hint = f"Keys with a ttl of their own need `kvctl bucket edit {bucket} --marker-ttl 1h`"
+    elif error.err_code == 10077:
+        error.hint = f"The bucket is full: `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys"
+    elif error.err_code == 10054:
+        error.hint = f"`kvctl bucket show {bucket}` names the largest value; headers count: `kvctl bucket edit {bucket} --max-value-size SIZE`"
+    return error
+
+
+def mismatch(key: str, expected: int, error: WrongRevision) -> WrongRevision:
+    """The conflict, naming key and revisions."""
+    found = "" if error.found is None else f", its last is {error.found}"
+    return WrongRevision(
+        f"Revision {expected} of `{key}` is not the last{found}" if expected else f"`{key}` has been written{found}",
+        found=error.found,
+        hint="Read it again, then update with the revision found",
+    )
+
+
+class OwnWrites:
+    """The highest revision this session was acknowledged for each key, so that reads never show older ones."""
+
+    LIMIT = 10_000
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[str, int] = OrderedDict()
+        self._forgotten = 0
+
+    def note(self, key: str, revision: int) -> None:
+        """Remember an acknowledged write."""
+        self._last[key] = max(revision, self._last.pop(key, 0))
+        if len(self._last) > self.LIMIT:
+            _, oldest = self._last.popitem(last=False)
+            self._forgotten = max(self._forgotten, oldest)
+
+    def note_many(self, revision: int) -> None:
+        """Remember that keys not named were written up to this revision."""
+        self._forgotten = max(self._forgotten, revision)
+
+    def stale(self, key: str, revision: int) -> bool:
+        """Whether an answer of this revision (0: none) may be older than what this session wrote."""
+        known = self._last.get(key)
+        return revision < (self._forgotten if known is None else known)
