@@ -1,0 +1,187 @@
+"""Runs kvctl as a process, in pipes or on terminals, and shows what came of it in one block."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.amber import AmberSnapshotExtension
+
+COLUMNS = 100
+"""Width of the terminals that tests run on."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left behind. Compare it with `snapshot`, which sees `transcript`, or its parts by themselves."""
+
+    args: tuple[str, ...]
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    masks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def out(self) -> str:
+        """stdout as text."""
+        return self.stdout.decode("utf-8", "surrogateescape")
+
+    @property
+    def err(self) -> str:
+        """stderr as text."""
+        return self.stderr.decode("utf-8", "surrogateescape")
+
+    def masked(self, masks: Mapping[str, str] | None = None, **named: str) -> "Result":
+        """The same, where the transcript shows `{pattern: word}` and `WORD=text` as words."""
+        words = {re.escape(text): word for word, text in named.items()}
+        return replace(self, masks={**self.masks, **words, **(masks or {})})
+
+    def transcript(self) -> str:
+        """Command line, exit code, stdout and stderr, with what changes from run to run replaced."""
+        text = f"$ kvctl {' '.join(self.args)}\nexit code {self.exit_code}\n"
+        text += "".join(
+            f"----- {name}\n{stream}" + ("" if stream.endswith("\n") else "(no newline)\n")
+            for name, stream in (("stdout", self.out), ("stderr", self.err))
+            if stream
+        )
+        for pattern, word in {**self.masks, **MASKS}.items():
+            text = re.sub(pattern, word, text)
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+MASKS = {
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "TIME",
+    r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
+    r"\b(just now|\d+[smhdy] ago)": "AGE",
+    r"\b\d+\.\d ms": "N ms",
+    r"/tmp/[^\s`'\"]*": "PATH",
+}
+"""Pattern -> word, for every transcript."""
+
+
+class Run(Protocol):
+    """`run("bucket", "ls", stdin=b"", env={...}, tty=True)`"""
+
+    def __call__(
+        self,
+        *args: str,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        tty: bool = False,
+        timeout: float = 30,
+    ) -> Result: ...
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs kvctl to its end, as a process of its own; with `tty`, each of its streams is a terminal."""
+    return run_process
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    """Starts kvctl with pipes and leaves it running: `start("watch", bucket)`; killed when the test ends."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def begin(*args: str, env: Mapping[str, str] | None = None, **settings: Any) -> "subprocess.Popen[bytes]":
+        streams = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        process = subprocess.Popen(_command(args), env=_environment(env), **{**streams, **settings})
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def snapshot(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    """Syrupy's, which shows a `Result` as its transcript."""
+    return snapshot.use_extension(_Transcripts)
+
+
+class _Transcripts(AmberSnapshotExtension):
+    def serialize(self, data: Any, **settings: Any) -> str:
+        return super().serialize(data.transcript() if isinstance(data, Result) else data, **settings)
+
+
+def run_process(
+    *args: str,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    tty: bool = False,
+    timeout: float = 30,
+    command: list[str] | None = None,
+) -> Result:
+    """`run`, for use outside of tests; `command` runs another program than kvctl."""
+    line = [*(command or _command(())), *args]
+    if tty:
+        return _run_on_terminals(line, args, stdin, _environment({"NO_COLOR": "1", **(env or {})}), timeout)
+    done = subprocess.run(line, input=stdin, capture_output=True, env=_environment(env), timeout=timeout)
+    return Result(args, done.returncode, done.stdout, done.stderr)
+
+
+def _command(args: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "kvctl", *args]
+
+
+def _environment(env: Mapping[str, str] | None) -> dict[str, str]:
+    here = str(Path(__file__).parents[2])
+    return {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": here, **(env or {})}
+
+
+def _run_on_terminals(
+    line: list[str], args: tuple[str, ...], stdin: bytes, env: Mapping[str, str], timeout: float
+) -> Result:
+    """A terminal for each stream, so that stdout and stderr can be told apart."""
+    pairs = [_terminal() for _ in range(3)]
+    process = subprocess.Popen(line, stdin=pairs[0][1], stdout=pairs[1][1], stderr=pairs[2][1], env=env)
+    try:
+        for _, slave in pairs:
+            os.close(slave)
+        os.write(pairs[0][0], stdin)
+        stdout, stderr = _drain(pairs[1][0], pairs[2][0], deadline=time.monotonic() + timeout)
+        return Result(args, process.wait(timeout), stdout, stderr)
+    finally:
+        process.kill()
+        process.wait()
+        for master, _ in pairs:
+            os.close(master)
+
+
+def _terminal() -> tuple[int, int]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    modes = termios.tcgetattr(slave)
+    modes[1] &= ~termios.OPOST  # newlines stay as they are written
+    modes[3] &= ~termios.ECHO
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+    return master, slave
+
+
+def _drain(*masters: int, deadline: float) -> list[bytes]:
+    output = {master: b"" for master in masters}
+    open_ones = set(masters)
+    while open_ones and time.monotonic() < deadline:
+        for master in select.select(list(open_ones), [], [], 0.1)[0]:
+            try:
+                data = os.read(master, 65536)
+            except OSError:  # Linux: nobody holds the other end any more
+                data = b""
+            output[master] += data
+            if not data:
+                open_ones.discard(master)
+    return [output[master] for master in masters]
