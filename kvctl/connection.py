@@ -28,7 +28,7 @@ from kvctl.errors import (
     RequestTimeout,
     UsageError,
 )
-from kvctl.handshake import START_HINT, connect_options, explain
+from kvctl.handshake import START_HINT, connect_options, explain, insist_on_tls
 from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_frame, status
 
 RECONNECT_WAIT = 0.1
@@ -277,6 +277,7 @@ class Connection:
 
     async def _open(self) -> None:
         options = connect_options(self.context)
+        insist_on_tls(self._client, self.context)
         self._inbox_prefix = f"{self.context.inbox_prefix or '_INBOX'}.{os.urandom(8).hex()}.".encode()
         try:
             async with asyncio.timeout(self.timeout):
@@ -295,8 +296,9 @@ class Connection:
                     pending_size=0,
                 )
         except Exception as error:
+            self._abandon()
             await self.close()
-            raise explain([*self._causes, error], self.context) from None
+            raise explain([*self._causes, error], self.context, self._client._server_info) from None
         self._client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         self._online.set()
         if self._fast:
@@ -310,6 +312,13 @@ class Connection:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(1):
                 await self._client.close()
+
+    def _abandon(self) -> None:
+        """Drop a half-made connection: after a failed handshake the library would wait for its end in vain."""
+        writer = getattr(self._client._transport, "_bare_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+            self._client._transport = None
 
     def _replied(self, frame: tuple[bytes, bytes, bytes, bytes]) -> None:
         waiting = self._pending.pop(frame[0][len(self._inbox_prefix) :], None)
