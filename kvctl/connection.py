@@ -178,7 +178,7 @@ class Connection:
         """Wait until the socket has taken what was written. Raises NoServer."""
         try:
             if self._client._transport is not None:
-                await self._client._transport.drain()
+                await self._client._transport.drain()  # type: ignore[no-untyped-call]
         except OSError:
             raise self._gone() from None
 
@@ -290,7 +290,7 @@ class Connection:
                     # A dead server must be an error at once; a live connection is to come back for ever.
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
-                    reconnect_time_wait=RECONNECT_WAIT,
+                    reconnect_time_wait=RECONNECT_WAIT,  # type: ignore[arg-type]  # a float works
                     ping_interval=PING_INTERVAL,
                     max_outstanding_pings=2,
                     pending_size=0,
