@@ -110,7 +110,7 @@ class Connection:
             await self.wait_online(limit)
         asked = subject.encode(errors="surrogateescape")
         token = b"%d" % next(self._tokens)
-        reply = self._inbox_prefix + token
+        reply = self._replies + token
         self._check_sizes(asked, reply, header, payload)
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._pending[token] = (future, asked)
@@ -184,7 +184,7 @@ class Connection:
 
     def check_size(self, subject: bytes, header: bytes, payload: bytes) -> None:
         """Raises UsageError for a message that the server would refuse by closing the connection."""
-        self._check_sizes(subject, self._inbox_prefix + b"0" * 12, header, payload)
+        self._check_sizes(subject, self._replies + b"0" * 12, header, payload)
 
     def _check_sizes(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         size = len(header) + len(payload)
@@ -201,7 +201,7 @@ class Connection:
     @contextlib.asynccontextmanager
     async def subscribe(self, wildcard: bool = False) -> AsyncIterator[Subscription]:
         """An own inbox subject whose frames arrive in an Inbox; with `wildcard` all subjects one token below it."""
-        subject = f"{self._inbox_prefix.decode()}s{next(self._tokens)}"
+        subject = f"{self._inbox}s{next(self._tokens)}"
         inbox = Inbox()
         sid = await self._add(subject + ".*" if wildcard else subject, inbox.frames.append, inbox)
         self._inboxes.append(inbox)
@@ -278,7 +278,9 @@ class Connection:
     async def _open(self) -> None:
         options = connect_options(self.context)
         insist_on_tls(self._client, self.context)
-        self._inbox_prefix = f"{self.context.inbox_prefix or '_INBOX'}.{os.urandom(8).hex()}.".encode()
+        # Replies and subscriptions stand apart, or the wildcard for replies would receive everything twice.
+        self._inbox = f"{self.context.inbox_prefix or '_INBOX'}.{os.urandom(8).hex()}."
+        self._replies = f"{self._inbox}r.".encode()
         try:
             async with asyncio.timeout(self.timeout):
                 await self._client.connect(
@@ -303,7 +305,7 @@ class Connection:
         self._online.set()
         if self._fast:
             self._parser = install_parser(self._client, self._server_error)
-        self._mux = await self._add(self._inbox_prefix.decode() + "*", self._replied, None)
+        await self._add(f"{self._inbox}r.*", self._replied, None)
 
     async def close(self) -> None:
         """Close; requests under way end with NoServer."""
@@ -321,7 +323,7 @@ class Connection:
             self._client._transport = None
 
     def _replied(self, frame: tuple[bytes, bytes, bytes, bytes]) -> None:
-        waiting = self._pending.pop(frame[0][len(self._inbox_prefix) :], None)
+        waiting = self._pending.pop(frame[0][len(self._replies) :], None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(Frame(*frame))
 
