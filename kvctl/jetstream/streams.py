@@ -6,19 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from kvctl.errors import NotFoundError, RequestTimeout, ServerError, StreamNotFound
+from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound
 from kvctl.jetstream.api import Api
 
 SUBJECTS_PAGE = 100_000
+LISTINGS = 4
+"""Times that a listing is begun anew because streams came or went."""
 
 
 async def create(api: Api, config: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
-    """Create a stream; the same configuration again is no error. Returns its info. Raises ConflictError, ServerError."""
+    """Create a stream; the same configuration again is no error. Returns its info. Raises ConflictError, ServerError, ReadOnly."""
+    _require_writable(api)
     return await api.call(f"STREAM.CREATE.{config['name']}", config, timeout=timeout)
 
 
 async def update(api: Api, config: dict[str, Any]) -> dict[str, Any]:
-    """Replace a stream's configuration; returns its info. Raises StreamNotFound, ServerError."""
+    """Replace a stream's configuration; returns its info. Raises StreamNotFound, ServerError, ReadOnly."""
+    _require_writable(api)
     return await api.call(f"STREAM.UPDATE.{config['name']}", config)
 
 
@@ -36,17 +40,20 @@ async def find(api: Api, stream: str) -> dict[str, Any] | None:
 
 
 async def delete(api: Api, stream: str) -> None:
-    """Delete the stream with all it holds. Raises StreamNotFound."""
+    """Delete the stream with all it holds. Raises StreamNotFound, ReadOnly."""
+    _require_writable(api)
     await api.call(f"STREAM.DELETE.{stream}")
 
 
 async def purge(api: Api, stream: str, **request: Any) -> int:
     """Remove messages by `filter`, up to `seq`, or all but the last `keep`; returns how many went."""
+    _require_writable(api)
     return int((await api.call(f"STREAM.PURGE.{stream}", request or None))["purged"])
 
 
 async def delete_message(api: Api, stream: str, sequence: int, *, erase: bool = True) -> None:
     """Remove one message. Raises NotFoundError."""
+    _require_writable(api)
     await api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
 
 
@@ -66,18 +73,11 @@ async def names(api: Api, subject: str | None = None) -> list[str]:
 
 async def listing(api: Api) -> tuple[list[dict[str, Any]], list[str]]:
     """The infos of all streams, every page, and the names of those whose host did not answer."""
-    found: list[dict[str, Any]] = []
-    missing: set[str] = set()
-    offset = 0
-    while True:
-        page = await api.call("STREAM.LIST", {"offset": offset}, timeout=max(api.connection.timeout, 10), retry=True)
-        batch = page.get("streams") or []
-        found.extend(batch)
-        missing.update(page.get("missing") or [])
-        offset += len(batch) or page.get("limit", 256)
-        if offset >= page.get("total", 0):
-            known = {item["config"]["name"] for item in found}
-            return found, sorted(missing - known)
+    for _ in range(LISTINGS):
+        found, missing, steady = await _pages(api)
+        if steady:
+            break
+    return list(found.values()), sorted(missing - found.keys())
 
 
 async def infos(api: Api, wanted: Sequence[str], at_once: int = 32) -> AsyncIterator[tuple[str, dict[str, Any] | None]]:
@@ -111,3 +111,29 @@ async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
         offset += len(page)
         if not page or offset >= reply.get("total", 0):
             return found
+
+
+async def _pages(api: Api) -> tuple[dict[str, dict[str, Any]], set[str], bool]:
+    """One walk through the pages of all streams; not steady when streams came or went meanwhile, which moves pages."""
+    found: dict[str, dict[str, Any]] = {}
+    missing: set[str] = set()
+    totals: set[int] = set()
+    offset = 0
+    while True:
+        # A server that waits for the hosts of others that are down takes four seconds.
+        limit = max(api.connection.timeout, 10)
+        page = await api.call("STREAM.LIST", {"offset": offset}, timeout=limit, retry=True)
+        batch = page.get("streams") or []
+        found.update((item["config"]["name"], item) for item in batch)
+        missing.update(page.get("missing") or [], page.get("offline") or {})
+        totals.add(page.get("total", 0))
+        offset += len(batch) or page.get("limit", 256)
+        if offset >= page.get("total", 0):
+            return found, missing, len(totals) == 1
+
+
+def _require_writable(api: Api) -> None:
+    if api.connection.context.read_only:
+        raise ReadOnly(
+            "The connection is for reading only", hint="`--read-only` or the context's `read_only` is set"
+        )

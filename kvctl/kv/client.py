@@ -44,14 +44,34 @@ class Client:
         await catalog.create(self.api, wanted)
         return self.bucket(wanted.name)
 
+    async def update_bucket(self, config: BucketConfig) -> Bucket:
+        """Give an existing bucket this configuration; stream fields that a BucketConfig does not have stay.
+
+        Smaller limits lose what exceeds them. Raises BucketNotFound, ServerError.
+        """
+        from kvctl.kv import catalog
+
+        self._check_writable()
+        await catalog.update(self.api, config)
+        return self.bucket(config.name)
+
+    async def create_or_update_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
+        """Create the bucket, or give the one that exists this configuration. Raises as both."""
+        from kvctl.kv import catalog
+
+        self._check_writable()
+        wanted = _config(config, settings)
+        await catalog.create_or_update(self.api, wanted)
+        return self.bucket(wanted.name)
+
     async def bucket_names(self) -> list[str]:
-        """The names of all buckets and aggregates."""
+        """The names of all buckets, aggregates and mirrors."""
         from kvctl.kv import catalog
 
         return await catalog.names(self.api)
 
     async def buckets(self) -> list[BucketStatus]:
-        """The status of all buckets and aggregates."""
+        """The status of all buckets, aggregates and mirrors."""
         from kvctl.kv import catalog
 
         return await catalog.statuses(self.api)

@@ -1,0 +1,279 @@
+"""Create, change, list and delete buckets: ADR-8's stream configurations, read back, with nothing left half done."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import (
+    BucketExists,
+    BucketNotFound,
+    ConflictError,
+    ConnectionLost,
+    JetStreamDisabled,
+    KvctlError,
+    NoServer,
+    OutcomeUnknown,
+    PermissionDenied,
+    RefusedError,
+    RequestTimeout,
+    StreamNotFound,
+)
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv import binding
+from kvctl.kv.config import BucketConfig, BucketStatus
+from kvctl.kv.difference import Difference, differences, listed, missing
+from kvctl.kv.fields import edited
+from kvctl.kv.kinds import Kind, StreamConfig, kind_of
+from kvctl.kv.names import STREAM_PREFIX, check_bucket
+
+StreamInfo = dict[str, Any]
+
+OPEN = (RequestTimeout, ConnectionLost)
+"""After these a request may or may not have been carried out."""
+_ABSENT = (*OPEN, NoServer, JetStreamDisabled)
+_USABLE = (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """What became of a creation."""
+
+    info: StreamInfo
+    created: bool
+    """False when the bucket was there already, with the same configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of a bucket's stream configuration, not yet made."""
+
+    info: StreamInfo
+    after: StreamConfig
+
+    @property
+    def before(self) -> StreamConfig:
+        """The configuration as it is."""
+        config: StreamConfig = self.info["config"]
+        return config
+
+    @property
+    def differences(self) -> list[Difference]:
+        """What changes, field by field; empty when nothing does."""
+        return differences(self.before, self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The buckets in view, and the streams whose servers do not answer."""
+
+    statuses: list[BucketStatus]
+    unreachable: list[str]
+
+
+async def create(api: Api, config: BucketConfig) -> Creation:
+    """Create a bucket; the same configuration again is no error. What the server stored is read back.
+
+    Raises BucketExists (with another configuration, or as a mirror), OutcomeUnknown, ServerError, UsageError, and
+    KvctlError when the server dropped fields: then nothing is left behind.
+    """
+    wanted = config.to_stream()
+    found, _ = await asyncio.gather(streams.find(api, wanted["name"]), _refuse_namesake(api, config.name))
+    if found is None:
+        try:
+            return Creation(await create_stream(api, wanted), created=True)
+        except ConflictError:
+            found = await streams.info(api, wanted["name"])
+    _require_same(config.name, found["config"], wanted)
+    return Creation(found, created=False)
+
+
+async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
+    """Create a stream that does not exist and compare what the server made of it.
+
+    Raises ConflictError when it exists after all, OutcomeUnknown, KvctlError when fields were dropped: it is removed.
+    """
+    name = wanted["name"]
+    try:
+        await streams.create(api, wanted)
+    except OPEN as error:
+        info = await _wait_for(api, name, lambda found: found is not None)
+        if info is None:
+            raise _unknown(f"Whether `{name}` was created is not known", name, error) from None
+        if missing(wanted, info["config"]):
+            raise ConflictError(f"`{name}` was created by somebody else meanwhile") from None
+        return info
+    info = await streams.info(api, name)
+    dropped = missing(wanted, info["config"])
+    if dropped:
+        await streams.delete(api, name)
+        raise _too_old(api, dropped, "nothing was created")
+    return info
+
+
+async def find(api: Api, name: str) -> StreamInfo:
+    """The stream info of the bucket, aggregate or mirror that the name means. Raises BucketNotFound."""
+    info = (await binding.locate(api, check_bucket(name))).info
+    assert info is not None
+    return info
+
+
+async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> Edit:
+    """The change of fields of BucketConfig on the full live configuration; nothing is changed yet.
+
+    Raises BucketNotFound, UsageError, RefusedError for what no server can change.
+    """
+    info = await find(api, name)
+    if kind_of(info["config"]) is Kind.INCOMPLETE:
+        raise _incomplete(name)
+    after = edited(info["config"], changes, clear)
+    if after.get("storage", "file") != info["config"].get("storage", "file"):
+        raise RefusedError(
+            f"The storage of `{name}` cannot be changed: it is chosen when a bucket is made",
+            hint=f"Make another with `--storage {after['storage']}` and copy the data, or back up and restore",
+        )
+    return Edit(info, after)
+
+
+async def apply_edit(api: Api, edit: Edit) -> StreamInfo:
+    """Make the change and read it back; returns the new info. A change that did not arrive whole is taken back.
+
+    Raises OutcomeUnknown, ServerError, and KvctlError when the server dropped fields.
+    """
+    stream = edit.after["name"]
+    try:
+        info = await streams.update(api, edit.after)
+    except OPEN as error:
+        settled = await _wait_for(
+            api, stream, lambda found: bool(found) and not differences(edit.after, found["config"])
+        )
+        if settled is None:
+            raise _unknown(f"Whether `{stream}` was changed is not known", stream, error) from None
+        info = settled
+    asked = {difference.field for difference in edit.differences}
+    dropped = [difference for difference in differences(edit.after, info["config"]) if difference.field in asked]
+    if dropped:
+        await streams.update(api, edit.before)
+        raise _too_old(api, dropped, "the bucket is as it was")
+    return info
+
+
+async def update(api: Api, config: BucketConfig) -> StreamInfo:
+    """Give an existing bucket all of the configuration's fields; what a BucketConfig does not say stays.
+
+    Loses history or entries where the new limits are smaller. Raises BucketNotFound, and as `apply_edit`.
+    """
+    edit = await plan_edit(api, config.name, config.settings(), clear=["metadata"])
+    return await apply_edit(api, edit) if edit.differences else edit.info
+
+
+async def create_or_update(api: Api, config: BucketConfig) -> Creation:
+    """Create the bucket, or update the one that exists. Raises as `create` and `update`."""
+    if await streams.find(api, STREAM_PREFIX + check_bucket(config.name)) is not None:
+        return Creation(await update(api, config), created=False)
+    return await create(api, config)
+
+
+async def delete(api: Api, stream: str) -> None:
+    """Delete the stream of a bucket with all it holds. Raises BucketNotFound, OutcomeUnknown."""
+    try:
+        await streams.delete(api, stream)
+    except StreamNotFound:
+        raise BucketNotFound(f"Bucket `{stream.removeprefix(STREAM_PREFIX)}` does not exist") from None
+    except OPEN as error:
+        if not await _is_gone(api, stream):
+            raise _unknown(f"Whether `{stream}` was deleted is not known", stream, error) from None
+
+
+async def listing(api: Api) -> Listing:
+    """Every bucket, aggregate, mirror and stream named like a bucket, by name; pages through all streams."""
+    infos, unreachable = await streams.listing(api)
+    known = {info["config"]["name"]: info["config"] for info in infos}
+    statuses = [BucketStatus.from_info(info, known) for info in infos if kind_of(info["config"], known)]
+    return Listing(sorted(statuses, key=lambda status: (status.bucket, status.stream)), unreachable)
+
+
+async def statuses(api: Api) -> list[BucketStatus]:
+    """The status of every bucket, aggregate and mirror."""
+    return [status for status in (await listing(api)).statuses if status.kind in _USABLE]
+
+
+async def names(api: Api) -> list[str]:
+    """The names of all buckets, aggregates and mirrors."""
+    return [status.bucket for status in await statuses(api)]
+
+
+async def _refuse_namesake(api: Api, name: str) -> None:
+    """A mirror stream of this name would be hidden by the bucket. Raises BucketExists."""
+    with suppress(PermissionDenied):
+        info = await streams.find(api, name)
+        if info is not None and info["config"].get("mirror"):
+            raise BucketExists(
+                f"`{name}` is a mirror of `{info['config']['mirror']['name'].removeprefix(STREAM_PREFIX)}`",
+                hint=f"Choose another name, or delete the mirror with `kvctl bucket delete {name}`",
+            )
+
+
+def _require_same(name: str, found: StreamConfig, wanted: StreamConfig) -> None:
+    kind = kind_of(found)
+    if kind is Kind.INCOMPLETE:
+        raise _incomplete(name)
+    if kind is Kind.STREAM:
+        raise BucketExists(f"A stream `{found['name']}` exists that is no bucket", hint="Choose another name")
+    differing = differences(found, wanted)
+    if differing:
+        what = "Bucket" if kind is Kind.BUCKET else str(kind).capitalize()
+        raise BucketExists(
+            f"{what} `{name}` exists with another configuration (there -> asked for):\n{listed(differing)}",
+            hint=f"`kvctl bucket edit {name}` changes it, `kvctl bucket show {name}` shows it",
+        )
+
+
+def _incomplete(name: str) -> ConflictError:
+    return BucketExists(
+        f"`{name}` is what an interrupted restore left behind",
+        hint=f"Run `kvctl bucket restore DIR` again, which starts over, or remove it with `kvctl bucket delete {name}`",
+    )
+
+
+async def _wait_for(api: Api, stream: str, good: Any) -> StreamInfo | None:
+    """The stream's info once it is `good`; None when it is not within the connection's timeout."""
+    deadline = time.monotonic() + api.connection.timeout
+    while True:
+        with suppress(*_ABSENT):
+            info = await streams.find(api, stream)
+            if good(info):
+                return info
+        if time.monotonic() > deadline:
+            return None
+        await asyncio.sleep(0.1)
+
+
+async def _is_gone(api: Api, stream: str) -> bool:
+    deadline = time.monotonic() + api.connection.timeout
+    while time.monotonic() < deadline:
+        with suppress(*_ABSENT):
+            if await streams.find(api, stream) is None:
+                return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+def _unknown(what: str, stream: str, error: KvctlError) -> OutcomeUnknown:
+    bucket = stream.removeprefix(STREAM_PREFIX)
+    return OutcomeUnknown(f"{what}: {error.message}", hint=f"`kvctl bucket show {bucket}` tells; then run it again")
+
+
+def _too_old(api: Api, dropped: list[Difference], outcome: str) -> KvctlError:
+    version = ".".join(map(str, api.connection.server_version))
+    fields = ", ".join(f"`{difference.field}`" for difference in dropped)
+    them = "it" if len(dropped) == 1 else "them"
+    return KvctlError(
+        f"The server silently dropped {fields}; {outcome}",
+        hint=f"nats-server {version} does not know {them}: leave {them} out, or use a newer server",
+    )

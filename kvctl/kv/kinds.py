@@ -1,0 +1,86 @@
+"""What a stream is to a key-value user: told from its configuration alone (ADR-8). [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+
+StreamConfig = dict[str, Any]
+"""A stream's configuration in the server's own JSON: durations in nanoseconds, -1 for no limit."""
+
+RESTORE_MARK = "kvctl.restore"
+"""Metadata of a stream whose restore is not finished; the value names the restore."""
+SERVER_METADATA = "_nats."
+"""What the server's own metadata begins with."""
+
+_LONGEST_CHAIN = 8
+
+
+class Kind(StrEnum):
+    """What a stream is to a key-value user."""
+
+    BUCKET = "bucket"
+    AGGREGATE = "aggregate"
+    MIRROR = "mirror"
+    STREAM = "stream"
+    """Named like a bucket, but none."""
+    INCOMPLETE = "incomplete"
+    """What an interrupted restore left behind."""
+    UNREACHABLE = "unreachable"
+    """The servers that hold it do not answer."""
+
+
+def kind_of(stream: StreamConfig, others: Mapping[str, StreamConfig] | None = None) -> Kind | None:
+    """What the stream is; None for one that has nothing to do with buckets.
+
+    `others` are the streams in view by name: a mirror of a mirror is followed there.
+    """
+    name: str = stream["name"]
+    named = name.startswith(STREAM_PREFIX)
+    if RESTORE_MARK in (stream.get("metadata") or {}):
+        return Kind.INCOMPLETE
+    if stream.get("mirror"):
+        return Kind.MIRROR if _leads_to_bucket(stream, others or {}) else (Kind.STREAM if named else None)
+    return _kind_of_named(stream) if named else None
+
+
+def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:
+    """The name that users type: what is no bucket keeps its stream's, others lose `KV_`."""
+    name: str = stream["name"]
+    return name if kind in (None, Kind.STREAM) else name.removeprefix(STREAM_PREFIX)
+
+
+def own_metadata(stream: StreamConfig) -> dict[str, str]:
+    """The metadata that users set: without the server's and the mark of a restore."""
+    metadata = stream.get("metadata") or {}
+    return {name: value for name, value in metadata.items() if not reserved(name)}
+
+
+def reserved(name: str) -> bool:
+    """Whether metadata of this name is not for users."""
+    return name.startswith(SERVER_METADATA) or name == RESTORE_MARK
+
+
+def _kind_of_named(stream: StreamConfig) -> Kind:
+    subjects = stream.get("subjects") or []
+    keys = f"{SUBJECT_PREFIX}{stream['name'].removeprefix(STREAM_PREFIX)}.>"
+    if stream.get("max_msgs_per_subject", 0) < 1:
+        return Kind.STREAM
+    if stream.get("sources"):
+        return Kind.AGGREGATE if not subjects or keys in subjects else Kind.STREAM
+    return Kind.BUCKET if keys in subjects else Kind.STREAM
+
+
+def _leads_to_bucket(stream: StreamConfig, others: Mapping[str, StreamConfig]) -> bool:
+    for _ in range(_LONGEST_CHAIN):
+        origin = stream["mirror"]["name"]
+        if origin.startswith(STREAM_PREFIX):
+            return True
+        following = None if stream["mirror"].get("external") else others.get(origin)
+        if following is None or not following.get("mirror"):
+            return False
+        stream = following
+    return False
