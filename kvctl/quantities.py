@@ -12,7 +12,18 @@ from kvctl.errors import UsageError
 
 SECOND_NS = 1_000_000_000
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
+_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1,
+    "m": 60,
+    "h": 3600,
+    "d": 86400,
+    "w": 604800,
+    "y": 31536000,
+}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w|y)")
 _DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+\Z")
 _SIZES = {
@@ -44,7 +55,14 @@ def format_duration(duration: timedelta) -> str:
     if not micros:
         return "0s"
     parts = []
-    for unit, size in (("d", 86400 * 10**6), ("h", 3600 * 10**6), ("m", 60 * 10**6), ("s", 10**6), ("ms", 10**3), ("us", 1)):
+    for unit, size in (
+        ("d", 86400 * 10**6),
+        ("h", 3600 * 10**6),
+        ("m", 60 * 10**6),
+        ("s", 10**6),
+        ("ms", 10**3),
+        ("us", 1),
+    ):
         count, micros = divmod(micros, size)
         if count:
             parts.append(f"{count}{unit}")

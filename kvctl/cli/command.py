@@ -1,6 +1,7 @@
 """Groups and commands. Parsing a command line gives a call; running it is main's part."""
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,8 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from kvctl.cli.help_page import HelpPage, help_option
-from kvctl.cli.options import shared_options
 from kvctl.cli.session import Session
+from kvctl.cli.shared import shared_options
 from kvctl.errors import UsageError
 
 Call = Callable[[Session], Awaitable[int | None] | int | None]
@@ -33,7 +34,7 @@ class Entry:
     """A command of a group, as its help lists it; `load` makes the command itself."""
 
     summary: str
-    load: Callable[[], TyperCommand | TyperGroup]
+    load: Callable[[], "Command | Group"]
     section: str = "Commands"
     hidden: bool = False
 
@@ -94,11 +95,11 @@ def _binder(function: Callable[..., Any], examples: Sequence[str], see: Sequence
     return bind
 
 
-def _build(binder: Callable[..., Call], name: str, hidden: bool) -> TyperCommand:
+def _build(binder: Callable[..., Call], name: str, hidden: bool) -> "Command":
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(name, cls=Command, hidden=hidden, add_help_option=False)(binder)
     built = get_command(app)
-    assert isinstance(built, TyperCommand)
+    assert isinstance(built, Command)
     return built
 
 
@@ -134,18 +135,29 @@ class Command(HelpPage, TyperCommand):
 class Group(HelpPage, TyperGroup):
     """A group that makes a command when it is used, and takes the aliases of COMMANDS.md."""
 
-    def __init__(
-        self, name: str, help: str, entries: Mapping[str, Entry], params: Sequence[Any] = ()
-    ) -> None:
+    def __init__(self, name: str, help: str, entries: Mapping[str, Entry], params: Sequence[Any] = ()) -> None:
         super().__init__(name=name, help=help, add_help_option=False, rich_markup_mode=None)
         self.params = _with_shared(list(params))
         self.entries = entries
-        self._loaded: dict[str, TyperCommand | TyperGroup] = {}
+        self._loaded: dict[str, Command | Group] = {}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            raise NoCommand(ctx.get_help())
+            raise NoCommand(self.help_text(ctx, sys.stderr))
         return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`COMMAND [OPTIONS]`"""
+        return ["COMMAND", "[OPTIONS]"]
+
+    def command_sections(self) -> dict[str, list[tuple[str, str]]]:
+        """The commands by the sections of the help, names padded to stand below each other across sections."""
+        widest = max((len(name) for name in self.list_commands(None)), default=0)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(None):
+            entry = self.entries[name]
+            sections.setdefault(entry.section, []).append((name.ljust(widest), entry.summary))
+        return sections
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name, entry in self.entries.items() if not entry.hidden]
@@ -182,12 +194,9 @@ class Group(HelpPage, TyperGroup):
 
     def _unknown(self, ctx: Any, name: str) -> UsageError:
         path = ctx.command_path
-        names = self.list_commands(ctx)
-        close = get_close_matches(name, names, n=1, cutoff=0.5)
+        close = get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.5)
         meant = f"Did you mean `{path} {close[0]}`? " if close else ""
-        return UsageError(
-            f"No such command `{path} {name}`", hint=f"{meant}`{path} --help` lists the commands"
-        )
+        return UsageError(f"No such command `{path} {name}`", hint=f"{meant}`{path} --help` lists the commands")
 
 
 class NoCommand(Exception):

@@ -3,43 +3,20 @@
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
 
 from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
-from kvctl.cli.options import SharedOption, shared_options
+from kvctl.cli.shared import SharedOption, shared_options
 from kvctl.render.terminal import paint, wants_color
+
+Rows = Sequence[tuple[str, str]]
 
 
 class TextRequested(Exception):
     """`--help` or `--version` was given; its text goes to stdout."""
-
-
-def help_option() -> TyperOption:
-    """`-h` and `--help`, which print through the same output as everything else."""
-    return _eager("-h", "--help", help="Show this help", text=lambda ctx: str(ctx.get_help()))
-
-
-def version_option() -> TyperOption:
-    """`--version` of the root."""
-    return _eager("--version", help="Show the version", text=lambda ctx: f"kvctl {__version__}")
-
-
-def _eager(*spellings: str, help: str, text: Callable[[Any], str]) -> TyperOption:
-    def request(ctx: Any, param: Any, value: Any) -> None:
-        if value and not ctx.resilient_parsing:
-            raise TextRequested(text(ctx))
-
-    return TyperOption(
-        param_decls=[spellings[-1].strip("-"), *spellings],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=request,
-        help=help,
-    )
 
 
 class HelpPage:
@@ -49,64 +26,65 @@ class HelpPage:
     help: str | None
     callback: Any
 
+    def help_text(self, ctx: Any, stream: TextIO | None) -> str:
+        """The page for a stream, coloured if that is wanted there."""
+        ctx.color = wants_color(stream, ctx.obj.color, os.environ)
+        return str(ctx.get_help())
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The whole page."""
+        """Write the page; called by Typer."""
+        page = _Page(formatter, bool(ctx.color))
         summary, _, details = inspect.cleandoc(self.help or "").partition("\n")
-        formatter.write_text(summary)
-        formatter.write_paragraph()
-        formatter.write(f"{_heading('Usage')} {usage(ctx)}\n")
-        if details.strip():
-            formatter.write_paragraph()
-            formatter.write_text(details.strip())
-        self._write_examples(formatter)
-        self._write_commands(ctx, formatter)
-        _write_list(formatter, "Arguments", [argument_line(param) for param in _arguments(self.params)])
-        _write_list(formatter, "Options", [option_line(param) for param in own_options(self.params)])
-        self._write_shared(ctx, formatter)
-        self._write_see(ctx, formatter)
+        page.text(summary)
+        page.line("Usage", usage(ctx))
+        page.text(details.strip())
+        page.block("Examples", getattr(self.callback, "examples", ()))
+        for section, rows in self.command_sections().items():
+            page.list(section, rows)
+        page.list("Arguments", [argument_line(param) for param in arguments(self.params)])
+        page.list("Options", [option_line(param) for param in own_options(self.params)])
+        self._format_shared(ctx, page)
+        self._format_references(ctx, page)
+
+    def command_sections(self) -> dict[str, list[tuple[str, str]]]:
+        """Headings of a group's help, with the names and summaries of commands; none for a command."""
+        return {}
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The arguments, then `[OPTIONS]`."""
-        is_group = hasattr(self, "entries")
-        pieces = ["COMMAND"] if is_group else [argument_usage(param) for param in _arguments(self.params)]
-        return [*pieces, "[OPTIONS]"]
+        return [*(argument_usage(param) for param in arguments(self.params)), "[OPTIONS]"]
 
-    def _write_examples(self, formatter: Any) -> None:
-        examples = getattr(self.callback, "examples", ())
-        if examples:
-            formatter.write(f"\n{_heading('Examples')}\n")
-            for example in examples:
-                formatter.write(f"  {example}\n")
-
-    def _write_commands(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, entry in getattr(self, "entries", {}).items():
-            if not entry.hidden:
-                sections.setdefault(entry.section, []).append((name, entry.summary))
-        widest = max((len(name) for rows in sections.values() for name, _ in rows), default=0)
-        for section, rows in sections.items():
-            _write_list(formatter, section, [(name.ljust(widest), summary) for name, summary in rows])
-
-    def _write_shared(self, ctx: Any, formatter: Any) -> None:
+    def _format_shared(self, ctx: Any, page: "_Page") -> None:
         if ctx.parent is None:
-            _write_list(formatter, "Shared options", [option_line(option) for option in shared_options()])
-            return
-        shared = [param for param in self.params if isinstance(param, SharedOption)]
-        formatter.write(f"\n{_heading('Shared options')} (`kvctl --help` explains them)\n")
-        formatter.write(_wrapped([shared_usage(option) for option in shared], formatter.width))
+            page.list("Shared options, for every command", [option_line(option) for option in shared_options()])
+        else:
+            shared = [shared_usage(param) for param in self.params if isinstance(param, SharedOption)]
+            page.block("Shared options, which `kvctl --help` explains", _wrapped(shared, page.width - 2))
 
-    def _write_see(self, ctx: Any, formatter: Any) -> None:
-        see = getattr(self.callback, "see", ())
+    def _format_references(self, ctx: Any, page: "_Page") -> None:
         aliases = ctx.parent.command.aliases(ctx.info_name) if ctx.parent is not None else []
-        if aliases:
-            formatter.write(f"\n{_heading('Also called')} {', '.join(aliases)}\n")
-        if see:
-            formatter.write(f"\n{_heading('See also')} {', '.join(f'`kvctl {name}`' for name in see)}\n")
+        page.line("Also called", ", ".join(aliases))
+        page.line("See also", ", ".join(f"kvctl {name}" for name in getattr(self.callback, "see", ())))
+
+
+def help_option() -> TyperOption:
+    """`-h` and `--help`, which print through the same output as everything else."""
+    return _eager("-h", "--help", help="Show this help", text=lambda ctx: ctx.command.help_text(ctx, sys.stdout))
+
+
+def version_option() -> TyperOption:
+    """`--version` of the root."""
+    return _eager("--version", help="Show the version", text=lambda ctx: f"kvctl {__version__}")
 
 
 def usage(ctx: Any) -> str:
     """`kvctl get BUCKET KEY... [OPTIONS]`"""
     return " ".join([ctx.command_path, *ctx.command.collect_usage_pieces(ctx)])
+
+
+def arguments(params: Iterable[Any]) -> list[TyperArgument]:
+    """The arguments among a command's parameters."""
+    return [param for param in params if isinstance(param, TyperArgument) and not param.hidden]
 
 
 def argument_usage(param: TyperArgument) -> str:
@@ -121,25 +99,8 @@ def argument_line(param: TyperArgument) -> tuple[str, str]:
     return argument_usage(param), (param.help or "") + _default(param)
 
 
-def option_line(option: TyperOption) -> tuple[str, str]:
-    """Spellings and help of an option."""
-    return option_spelling(option), (option.help or "") + _default(option)
-
-
-def option_spelling(option: TyperOption) -> str:
-    """`-o, --output FORMAT`, lined up so that long names stand below each other."""
-    shown = sorted(getattr(option, "spellings", option.opts), key=len)
-    text = ", ".join([*shown, *option.secondary_opts])
-    return ("" if not shown[0].startswith("--") else "    ") + text + _metavar(option)
-
-
-def shared_usage(option: SharedOption) -> str:
-    """`-o/--output FORMAT`"""
-    return "/".join(sorted(option.spellings, key=len)) + _metavar(option)
-
-
 def own_options(params: Iterable[Any]) -> list[TyperOption]:
-    """The options that are the command's own, shown ones, `--help` last."""
+    """The options that are the command's own, without hidden ones."""
     return [
         param
         for param in params
@@ -147,16 +108,79 @@ def own_options(params: Iterable[Any]) -> list[TyperOption]:
     ]
 
 
-def _arguments(params: Iterable[Any]) -> list[TyperArgument]:
-    return [param for param in params if isinstance(param, TyperArgument) and not param.hidden]
+def option_line(option: TyperOption) -> tuple[str, str]:
+    """Spellings and help of an option: `-o, --output FORMAT`, long names below each other."""
+    shown = sorted(spellings(option), key=len)
+    indent = "    " if shown[0].startswith("--") else ""
+    return indent + ", ".join(shown) + metavar(option), (option.help or "") + _default(option)
 
 
-def _metavar(option: TyperOption) -> str:
+def shared_usage(option: SharedOption) -> str:
+    """`-o/--output FORMAT`"""
+    return "/".join(sorted(option.spellings, key=len)) + metavar(option)
+
+
+def spellings(option: TyperOption) -> list[str]:
+    """An option's names, without those that are kept from help."""
+    if isinstance(option, SharedOption):
+        return list(option.spellings)
+    return [*option.opts, *option.secondary_opts]
+
+
+def metavar(option: TyperOption) -> str:
+    """` FORMAT`, or nothing for a flag."""
     if option.is_flag:
         return ""
     choices = getattr(option.type, "choices", None)
     name = option.metavar or ("|".join(map(str, choices)) if choices else option.type.name.upper())
     return f" {name}{'...' if option.multiple else ''}"
+
+
+class _Page:
+    """Sections with a heading, a blank line before each, empty ones left out."""
+
+    def __init__(self, formatter: Any, color: bool) -> None:
+        self.width: int = formatter.width
+        self._formatter = formatter
+        self._color = color
+
+    def text(self, text: str) -> None:
+        if text:
+            self._formatter.write_paragraph()
+            self._formatter.write_text(text)
+
+    def line(self, title: str, text: str) -> None:
+        if text:
+            self._formatter.write(f"\n{self._heading(title)} {text}\n")
+
+    def block(self, title: str, lines: Sequence[str]) -> None:
+        if lines:
+            self._formatter.write(f"\n{self._heading(title)}\n")
+            self._formatter.write("".join(f"  {line}\n" for line in lines))
+
+    def list(self, title: str, rows: Rows) -> None:
+        if rows:
+            self._formatter.write(f"\n{self._heading(title)}\n")
+            with self._formatter.indentation():
+                self._formatter.write_dl(rows, col_max=32)
+
+    def _heading(self, title: str) -> str:
+        return paint(f"{title}:", "bold") if self._color else f"{title}:"
+
+
+def _eager(*names: str, help: str, text: Callable[[Any], str]) -> TyperOption:
+    def request(ctx: Any, param: Any, value: Any) -> None:
+        if value and not ctx.resilient_parsing:
+            raise TextRequested(text(ctx))
+
+    return TyperOption(
+        param_decls=[names[-1].strip("-"), *names],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=request,
+        help=help,
+    )
 
 
 def _default(param: Any) -> str:
@@ -165,22 +189,11 @@ def _default(param: Any) -> str:
     return f" [default: {param.default}]"
 
 
-def _heading(text: str) -> str:
-    return paint(f"{text}:", "bold") if wants_color(sys.stdout, "auto", os.environ) else f"{text}:"
-
-
-def _write_list(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
-    if rows:
-        formatter.write(f"\n{_heading(title)}\n")
-        formatter.indent()
-        formatter.write_dl(rows, col_max=32)
-        formatter.dedent()
-
-
-def _wrapped(words: list[str], width: int) -> str:
-    lines = [""]
+def _wrapped(words: Sequence[str], width: int) -> list[str]:
+    lines: list[str] = []
     for word in words:
-        if len(lines[-1]) + 4 + len(word) > width and lines[-1]:
-            lines.append("")
-        lines[-1] += ("  " if lines[-1] else "") + word
-    return "".join(f"  {line}\n" for line in lines)
+        if lines and len(lines[-1]) + 2 + len(word) <= width:
+            lines[-1] += f"  {word}"
+        else:
+            lines.append(word)
+    return lines

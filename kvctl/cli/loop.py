@@ -32,9 +32,7 @@ class _Interrupts:
         self._loop = loop
         self._terminal = terminal
         self._task: asyncio.Task[int | None] | None = None
-        self._before = {
-            number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
     async def guard(self, session: Session, work: Awaitable[int | None]) -> int | None:
         self._task = asyncio.current_task()

@@ -7,13 +7,11 @@ from functools import partial
 from importlib import import_module
 from typing import NoReturn
 
-from typer.core import TyperCommand, TyperGroup
-
-from kvctl.cli.command import Call, Entry, Group, NoCommand, Noun
+from kvctl.cli.command import Call, Command, Entry, Group, NoCommand, Noun
 from kvctl.cli.help_page import TextRequested, version_option
-from kvctl.cli.options import Shared
 from kvctl.cli.report import report
 from kvctl.cli.session import Session
+from kvctl.cli.shared import Shared
 from kvctl.errors import KvctlError
 from kvctl.render.terminal import OutputClosed, Terminal
 
@@ -66,7 +64,18 @@ def root() -> Group:
         for section, commands in COMMANDS.items()
         for name, (module, summary) in commands.items()
     }
-    return Group("kvctl", HELP, entries, [version_option()])
+    entries["__complete"] = Entry("", partial(_load, "completion", "__complete"), hidden=True)
+    return Root("kvctl", HELP, entries, [version_option()])
+
+
+class Root(Group):
+    """The root, whose help lists the topics too."""
+
+    def command_sections(self) -> dict[str, list[tuple[str, str]]]:
+        from kvctl.cli.help import topics
+
+        listed = list(topics().items())
+        return {**super().command_sections(), **({"Help topics (kvctl help TOPIC)": listed} if listed else {})}
 
 
 def run(argv: list[str], tree: Group | None = None) -> int:
@@ -98,11 +107,11 @@ def _run(tree: Group, argv: list[str], shared: Shared) -> int:
         _terminal(shared).write(f"{request}\n".encode())
         return 0
     except NoCommand as request:
-        _terminal(shared).say(str(request))
+        _terminal(shared).emit(str(request))
         return 2
 
 
-def _load(module: str, name: str) -> TyperCommand | TyperGroup:
+def _load(module: str, name: str) -> Command | Group:
     noun: Noun = import_module(f"kvctl.cli.{module}").app
     return noun.build() if noun.name == name else noun.entries[name].load()
 

@@ -66,7 +66,7 @@ def _as_kvctl_error(error: BaseException) -> KvctlError | None:
 
 def _bug(error: BaseException, terminal: Terminal) -> KvctlError:
     if terminal.verbose:
-        terminal.say("".join(traceback.format_exception(error)).rstrip())
+        terminal.emit("".join(traceback.format_exception(error)).rstrip())
     hint = None if terminal.verbose else "`-v` shows where it happened; please report it"
     return KvctlError(f"This is a bug in kvctl: {type(error).__name__}: {error}", hint=hint)
 

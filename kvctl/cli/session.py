@@ -5,9 +5,9 @@ import sys
 from collections.abc import AsyncIterable, Sequence
 from contextlib import AsyncExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvctl.cli.options import Shared
+from kvctl.cli.shared import Shared
 from kvctl.errors import UsageError
 from kvctl.render.escapes import escape
 from kvctl.render.formats import WRITERS, Writer, render
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from kvctl.contexts import Context
+    from kvctl.kv.client import Client
     from kvctl.render.progress import Progress
 
 
@@ -38,7 +39,7 @@ class Session:
         self.output = options.output or ("table" if terminal.is_terminal else "tsv")
         """The format asked for, or the default: `table` on a terminal, else `tsv`."""
         self._resources = AsyncExitStack()
-        self._client: Any = None
+        self._client: Client | None = None
         self._writing: ThreadPoolExecutor | None = None
 
     @property
@@ -51,15 +52,18 @@ class Session:
         """How to connect, from flags, environment and context files (COMMANDS.md, precedence)."""
         from kvctl.contexts import resolve
 
-        return resolve(self.options.connection_flags(), os.environ)
+        context = resolve(self.options.connection_flags(), os.environ)
+        for warning in context.warnings:
+            self.warn(warning)
+        return context
 
-    async def client(self) -> Any:
+    async def client(self) -> "Client":
         """The client of `context`, connected at the first call and closed by the frame."""
         if self._client is None:
             self._client = await self.connect(self.context)
         return self._client
 
-    async def connect(self, context: "Context") -> Any:
+    async def connect(self, context: "Context") -> "Client":
         """A further client, for commands on two contexts; closed by the frame."""
         import kvctl
 
@@ -82,9 +86,7 @@ class Session:
         if data:
             self.write(data)
 
-    async def stream(
-        self, view: View, batches: AsyncIterable[Sequence[Row]], *, endless: bool = False
-    ) -> None:
+    async def stream(self, view: View, batches: AsyncIterable[Sequence[Row]], *, endless: bool = False) -> None:
         """Print batches of rows as they come; the next one is asked for when the last was written.
 
         Endless output has no closing bracket to wait for: json is ndjson there.
@@ -157,9 +159,7 @@ class Session:
 
             kind = DetailsWriter if view.single else TableWriter
             return kind(view, width=self.terminal.width if terminal else None, color=self.terminal.colored)
-        return WRITERS["ndjson" if endless and self.output == "json" else self.output](
-            view, terminal=terminal
-        )
+        return WRITERS["ndjson" if endless and self.output == "json" else self.output](view, terminal=terminal)
 
     async def _write_aside(self, data: bytes) -> None:
         """Write in a thread, so that a reader that stalls stops the output and nothing else."""

@@ -41,8 +41,7 @@ class TableWriter:
 
     def _measure(self, lines: list[list[str]]) -> None:
         self._widths = [
-            max(width, *(cell_width(line[index]) for line in lines))
-            for index, width in enumerate(self._widths)
+            max(width, *(cell_width(line[index]) for line in lines)) for index, width in enumerate(self._widths)
         ]
 
     def _styles(self, row: Row) -> list[str]:

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from kvctl.errors import Cancelled, KvctlError, UsageError
@@ -82,31 +82,29 @@ class Terminal:
     def note(self, text: str) -> None:
         """A line for the person at the terminal about what was done; silent in pipes and with `-q`."""
         if self.speaks and not self.quiet:
-            self.say(text)
+            self.emit(self._named(text))
 
     def warn(self, text: str) -> None:
         """A line about what may surprise; also in pipes and with `-q`."""
-        self.say(f"{self._prefix('warning:', 'yellow')} {self._named(text)}", named=True)
+        self.emit(f"{self._painted('warning:', 'yellow bold')} {self._named(text)}")
 
     def report(self, error: KvctlError) -> None:
         """An error, and its hint after a blank line."""
-        self.say(f"{self._prefix('error:', 'red bold')} {self._named(error.message)}", named=True)
+        self.emit(f"{self._painted('error:', 'red bold')} {self._named(error.message)}")
         if error.hint:
-            self.say(f"\n{self._prefix('hint:', 'cyan')} {self._named(error.hint)}", named=True)
+            self.emit(f"\n{self._painted('hint:', 'cyan bold')} {self._named(error.hint)}")
 
     def trace(self, subject: str, seconds: float, note: str = "") -> None:
         """With `-v`, an API subject that was asked and how long the answer took."""
         if self.verbose:
-            line = escape(f"{subject}  {seconds * 1000:.1f} ms{f'  {note}' if note else ''}")
-            self.say(paint(line, "dim") if self.colored_messages else line, named=True)
+            text = f"{subject}  {seconds * 1000:.1f} ms{f'  {note}' if note else ''}"
+            self.emit(self._painted(escape(text), "dim"))
 
-    def say(self, text: str, *, named: bool = False) -> None:
-        """A line to stderr. Never fails: there is nowhere to report to."""
-        try:
-            sys.stderr.write((text if named else self._named(text)) + "\n")
+    def emit(self, text: str) -> None:
+        """A line to stderr as it is. Never fails: there is nowhere to report to."""
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
-        except (OSError, ValueError, AttributeError):
-            pass
 
     def confirm(
         self, question: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
@@ -125,10 +123,8 @@ class Terminal:
             raise UsageError(f"`--confirm {confirmed}` does not name `{name}`")
         if confirmed is None:
             if not self.interactive:
-                raise UsageError(
-                    f"`--confirm {name}` is required when input is not a terminal", hint=question
-                )
-            self.say(question)
+                raise UsageError(f"`--confirm {name}` is required when input is not a terminal", hint=question)
+            self.emit(self._named(question))
             if self._ask(f"Type `{name}` to go on: ") != name:
                 raise Cancelled("Cancelled")
 
@@ -138,7 +134,7 @@ class Terminal:
         with self.blocking():
             answer = sys.stdin.readline()
         if not answer.endswith("\n"):
-            self.say("")
+            self.emit("")
         return answer.strip()
 
     @contextmanager
@@ -150,7 +146,7 @@ class Terminal:
         finally:
             self.blocked = False
 
-    def _prefix(self, word: str, style: str) -> str:
+    def _painted(self, word: str, style: str) -> str:
         return paint(word, style) if self.colored_messages else word
 
     def _named(self, text: str) -> str:

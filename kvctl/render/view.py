@@ -54,13 +54,9 @@ class View:
     """Further tables under a heading, for terminals: what the document holds as lists of objects."""
 
 
-def document(
-    row: Row, *columns: Column, name: str = "name", sections: Sequence[tuple[str, View]] = ()
-) -> View:
+def document(row: Row, *columns: Column, name: str = "name", sections: Sequence[tuple[str, View]] = ()) -> View:
     """A view of one document; without columns, one for each of its fields."""
-    return View(
-        columns=columns or [Column(key) for key in row], rows=[row], single=True, name=name, sections=sections
-    )
+    return View(columns=columns or [Column(key) for key in row], rows=[row], single=True, name=name, sections=sections)
 
 
 def age_text(time: str) -> str:

@@ -96,7 +96,7 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     processes: list[subprocess.Popen[bytes]] = []
 
     def begin(*args: str, env: Mapping[str, str] | None = None, **settings: Any) -> "subprocess.Popen[bytes]":
-        streams = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         process = subprocess.Popen(_command(args), env=_environment(env), **{**streams, **settings})
         processes.append(process)
         return process
@@ -173,7 +173,7 @@ def _terminal() -> tuple[int, int]:
 
 
 def _drain(*masters: int, deadline: float) -> list[bytes]:
-    output = {master: b"" for master in masters}
+    output = dict.fromkeys(masters, b"")
     open_ones = set(masters)
     while open_ones and time.monotonic() < deadline:
         for master in select.select(list(open_ones), [], [], 0.1)[0]:

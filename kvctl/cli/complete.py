@@ -1,0 +1,158 @@
+"""What may come next on a command line, live names included; silent on any failure, one second at most."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from typer.core import TyperArgument, TyperOption
+
+from kvctl.cli.command import Group
+from kvctl.cli.help_page import spellings
+from kvctl.cli.shared import Shared, SharedOption
+
+BUDGET = 0.8
+"""Seconds for asking a server; the rest of the second is Python's start."""
+MOST_KEYS = 200
+FILES = "\tfiles"
+"""Instead of candidates: the shell shall offer files."""
+
+Candidate = tuple[str, str]
+"""What to put on the line, and what it is."""
+
+# What a shell could take for code, or a terminal for a command, is never offered.
+_SAFE = re.compile(r"[-\w./=:@%+,]+\Z")
+_PATHS = ("FILE", "DIR", "PATH")
+
+
+def complete(tree: Group, words: Sequence[str], incomplete: str) -> list[Candidate]:
+    """Candidates for the word `incomplete` after `words`."""
+    ctx = _walk(tree, list(words))
+    option = _option_awaiting_value(ctx, words)
+    if option is not None:
+        return _values(ctx, option, incomplete)
+    if incomplete.startswith("-") and "--" not in words:
+        return _option_names(ctx, incomplete)
+    if isinstance(ctx.command, Group):
+        return _commands(ctx.command, incomplete)
+    argument = next((param for param in ctx.command.params if _takes_more(ctx, param)), None)
+    return [] if argument is None else _values(ctx, argument, incomplete)
+
+
+def contexts(incomplete: str) -> list[str]:
+    """Names of contexts."""
+    from kvctl.contexts import ContextStore
+
+    return [name for name in ContextStore().names() if name.startswith(incomplete)]
+
+
+def buckets(shared: Shared, incomplete: str) -> list[str]:
+    """Names of buckets."""
+
+    async def names(client: Any, found: dict[str, None]) -> None:
+        found.update(dict.fromkeys(await client.bucket_names()))
+
+    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+
+
+def keys(shared: Shared, bucket: str | None, incomplete: str) -> list[str]:
+    """Names of keys up to their next token: `NEW.` stands for all that begin with it."""
+    head = incomplete[: incomplete.rfind(".") + 1]
+
+    async def tokens(client: Any, found: dict[str, None]) -> None:
+        async for key in _keys(client.bucket(bucket), head):
+            token, dot, _ = key[len(head) :].partition(".")
+            if (head + token).startswith(incomplete):
+                found[head + token + dot] = None
+            if len(found) >= MOST_KEYS:
+                return
+
+    return _ask(shared, tokens) if bucket else []
+
+
+async def _keys(bucket: Any, head: str) -> AsyncIterator[str]:
+    filters = [f"{head}>"] if head else []
+    async for key in bucket.keys(*filters):
+        yield key
+
+
+def _ask(shared: Shared, question: Callable[[Any, dict[str, None]], Awaitable[None]]) -> list[str]:
+    """What the question found in time: it fills a dict, so that half an answer is one, too."""
+    import asyncio
+    import os
+
+    import kvctl
+    from kvctl.contexts import resolve
+
+    found: dict[str, None] = {}
+
+    async def ask() -> None:
+        async with asyncio.timeout(BUDGET):
+            context = resolve(shared.connection_flags(), os.environ)
+            async with kvctl.connect(replace(context, timeout=timedelta(seconds=BUDGET))) as client:
+                await question(client, found)
+
+    with suppress(Exception):
+        asyncio.run(ask())
+    return list(found)
+
+
+def _walk(tree: Group, words: list[str]) -> Any:
+    """The innermost command that `words` name, with what they say parsed."""
+    ctx = tree.make_context("kvctl", words, obj=Shared(), resilient_parsing=True)
+    while isinstance(ctx.command, Group):
+        rest = [*ctx._protected_args, *ctx.args]
+        name, command, arguments = ctx.command.resolve_command(ctx, rest) if rest else (None, None, [])
+        if command is None:
+            return ctx
+        ctx = command.make_context(name, arguments, parent=ctx, resilient_parsing=True)
+    return ctx
+
+
+def _option_awaiting_value(ctx: Any, words: Sequence[str]) -> TyperOption | None:
+    if not words or "--" in words:
+        return None
+    options = [param for param in ctx.command.params if isinstance(param, TyperOption) and not param.is_flag]
+    return next((option for option in options if words[-1] in option.opts), None)
+
+
+def _option_names(ctx: Any, incomplete: str) -> list[Candidate]:
+    name, equals, value = incomplete.partition("=")
+    options = [param for param in ctx.command.params if isinstance(param, TyperOption) and not param.hidden]
+    if equals:
+        option = next((option for option in options if name in option.opts and not option.is_flag), None)
+        found = _values(ctx, option, value) if option is not None else []
+        return [(text if text == FILES else f"{name}={text}", help) for text, help in found]
+    # A command's own options first: the shared ones are many, and rarely what is looked for.
+    options.sort(key=lambda option: isinstance(option, SharedOption))
+    return [
+        (spelling, option.help or "")
+        for option in options
+        for spelling in sorted(spellings(option), key=len, reverse=True)
+        if spelling.startswith(incomplete)
+    ]
+
+
+def _commands(group: Group, incomplete: str) -> list[Candidate]:
+    names = group.list_commands(None)
+    return [(name, group.entries[name].summary) for name in names if name.startswith(incomplete)]
+
+
+def _takes_more(ctx: Any, param: Any) -> bool:
+    if not isinstance(param, TyperArgument):
+        return False
+    return param.nargs == -1 or ctx.params.get(param.name) in (None, (), [])
+
+
+def _values(ctx: Any, param: TyperArgument | TyperOption, incomplete: str) -> list[Candidate]:
+    found = [(item.value, item.help or "") for item in param.shell_complete(ctx, incomplete)]
+    words = (param.metavar or "").strip("[].").split("|")
+    if not found and any(word in _PATHS for word in words):
+        return [(FILES, "")]
+    return list(_safe(found))
+
+
+def _safe(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
+    return (candidate for candidate in candidates if _SAFE.match(candidate[0]))

@@ -1,0 +1,122 @@
+"""`kvctl completion`: the scripts that teach shells to complete, and what those scripts call."""
+
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.session import Session
+from kvctl.errors import UsageError
+
+app = group()
+
+SHELLS = ("bash", "zsh", "fish")
+
+BASH = r"""# bash completion for kvctl
+_kvctl() {
+    local line=${COMP_LINE:0:COMP_POINT} bare word words=() candidates i
+    # bash splits words at "=" and ":", which keys may hold: what stands together on the line belongs together.
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        bare=${line#"${line%%[![:space:]]*}"}
+        word=${COMP_WORDS[i]}
+        [[ ${#word} -gt ${#bare} ]] && word=$bare
+        if ((i == 0)) || [[ $bare != "$line" ]]; then words+=("$word"); else words[-1]+=$word; fi
+        line=${bare#"$word"}
+    done
+    word=${words[-1]}
+    mapfile -t candidates < <(kvctl __complete -- "${words[@]:1}" 2>/dev/null)
+    if [[ ${candidates[0]} == $'\tfiles' ]]; then
+        compopt -o default
+        return
+    fi
+    candidates=("${candidates[@]%%$'\t'*}")
+    # Only what follows the last "=" or ":" is replaced.
+    [[ $word == *[=:]* ]] && candidates=("${candidates[@]#"${word%"${word##*[=:]}"}"}")
+    COMPREPLY=("${candidates[@]}")
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[.=] ]] && compopt -o nospace
+}
+complete -F _kvctl kvctl
+"""
+
+ZSH = r"""#compdef kvctl
+# zsh completion for kvctl
+_kvctl() {
+    local -a lines values shown open_values open_shown
+    local line value
+    lines=("${(@f)$(kvctl __complete -- "${(@Q)words[2,CURRENT-1]}" "${(Q)words[CURRENT]}" 2>/dev/null)}")
+    if [[ $lines[1] == $'\tfiles' ]]; then
+        _files
+        return
+    fi
+    for line in $lines; do
+        value=${line%%$'\t'*}
+        line=${line#*$'\t'}
+        if [[ $value == *[.=] ]]; then
+            open_values+=("$value") open_shown+=("$value")
+        elif [[ -n $value ]]; then
+            values+=("$value") shown+=("${(r:24:)value}  $line")
+        fi
+    done
+    (( $#open_values )) && compadd -Q -S '' -d open_shown -a open_values
+    (( $#values )) && compadd -Q -l -d shown -a values
+}
+if [[ $funcstack[1] == _kvctl ]]; then
+    _kvctl "$@"
+else
+    compdef _kvctl kvctl
+fi
+"""
+
+FISH = r"""# fish completion for kvctl
+function __kvctl_complete
+    set -l words (commandline -opc) (commandline -ct)
+    set -l lines (kvctl __complete -- $words[2..-1] 2>/dev/null)
+    if test "$lines[1]" = \t"files"
+        __fish_complete_path (commandline -ct)
+        return
+    end
+    printf '%s\n' $lines
+end
+complete -c kvctl -f -a '(__kvctl_complete)'
+"""
+
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+
+def _shells(incomplete: str) -> list[str]:
+    return [shell for shell in SHELLS if shell.startswith(incomplete)]
+
+
+@command(
+    app,
+    "completion",
+    examples=[
+        'eval "$(kvctl completion bash)"',
+        "kvctl completion zsh > ~/.zfunc/_kvctl",
+        "kvctl completion fish > ~/.config/fish/completions/kvctl.fish",
+    ],
+)
+def completion(
+    session: Session,
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish", autocompletion=_shells)],
+) -> None:
+    """Print the completion script of a shell.
+
+    Put the line of the first example into ~/.bashrc; for zsh and fish, write the script where they look for such.
+    Commands and options are completed, and live names: contexts, buckets, and keys a token at a time.
+    """
+    if shell not in SCRIPTS:
+        raise UsageError(f"There is no completion script for `{shell}`", hint=f"One of {', '.join(SHELLS)}")
+    session.write(SCRIPTS[shell].encode())
+
+
+@command(app, "__complete", examples=["kvctl __complete -- bucket ''"], hidden=True)
+def complete_line(session: Session, words: list[str]) -> None:
+    """Print what may stand in the place of the last word, each with a tab and what it is."""
+    from kvctl.cli.complete import complete
+    from kvctl.cli.main import root
+
+    with suppress(Exception):
+        found = complete(root(), words[:-1], words[-1])
+        session.write("".join(f"{text}\t{help}\n" for text, help in found).encode())
