@@ -29,19 +29,20 @@ async def key_batches(binding: Binding, filters: Sequence[str], *, deleted: bool
     A name is the bytes after the bucket's prefix. Holds a set of the names seen: some 100 bytes a key.
     """
     subjects, rest = subjects_of(binding, filters)
-    cut = len(binding.prefix)
+    cut = len(binding.prefix.encode())
     seen: set[bytes] = set()
-    add = seen.add
     async with OrderedConsumer(binding.api, binding.stream, Selection(subjects=subjects, headers_only=True)) as consumer:
         async for batch in consumer.batches():
-            fresh = []
-            for subject, _, header, _ in batch:
-                if not deleted and (b"KV-Operation:" in header or b"Nats-Marker-Reason:" in header):
-                    continue
-                key = subject[cut:]
-                if key not in seen:
-                    add(key)
-                    fresh.append(key)
+            names = [
+                subject[cut:]
+                for subject, _, header, _ in batch
+                if deleted or not (b"KV-Operation:" in header or b"Nats-Marker-Reason:" in header)
+            ]
+            before = len(seen)
+            fresh = [name for name in names if name not in seen]
+            seen.update(fresh)
+            if len(seen) - before != len(fresh):
+                fresh = list(dict.fromkeys(fresh))  # twice in one batch: overwritten while it was read
             if rest:
                 fresh = [key for key in fresh if matches(key.decode(errors="surrogateescape"), rest)]
             if fresh:
