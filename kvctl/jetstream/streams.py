@@ -15,7 +15,7 @@ LISTINGS = 4
 
 
 async def create(api: Api, config: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
-    """Create a stream; the same configuration again is no error. Returns its info. Raises ConflictError, ServerError, ReadOnly."""
+    """Create a stream and return its info; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
     _require_writable(api)
     return await api.call(f"STREAM.CREATE.{config['name']}", config, timeout=timeout)
 

@@ -1,0 +1,84 @@
+"""Show, edit, compact and delete a bucket with what depends on it and what it would lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream.api import Api
+from kvctl.kv import catalog, compacting
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.catalog import Edit
+from kvctl.kv.compacting import Tombstones
+from kvctl.kv.config import BucketStatus
+from kvctl.topology import hazards, observe
+from kvctl.topology.hazards import LAGGING_REPLICA, Hazard
+from kvctl.topology.observe import Dependent, Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A bucket and what stands around it."""
+
+    status: BucketStatus
+    upstreams: list[Upstream]
+    """What a mirror or an aggregate reads from."""
+    dependents: list[Dependent] | None
+    """Who reads from it, as far as this account and domain can be seen; None when the streams cannot be listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditPlan:
+    """A change, and what speaks against it."""
+
+    edit: Edit
+    hazards: list[Hazard]
+
+
+async def describe(api: Api, name: str) -> Description:
+    """The bucket, its origins, its dependents. Raises BucketNotFound."""
+    info = await catalog.find(api, name)
+    status = BucketStatus.from_info(info)
+    try:
+        dependents: list[Dependent] | None = await observe.dependents(api, status.stream)
+    except KvctlError:
+        dependents = None
+    return Description(status, observe.upstreams(info), dependents)
+
+
+async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:
+    """The change and the data it would lose. Raises BucketNotFound, UsageError, RefusedError."""
+    edit = await catalog.plan_edit(api, name, changes, clear)
+    cost = await observe.cost(api, edit.before, edit.info, edit.after)
+    return EditPlan(edit, hazards.lossy(edit.before, edit.after, cost))
+
+
+async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tuple[Tombstones, list[Hazard]]:
+    """The tombstones, and the replicas that have not heard of them yet: what is removed here never reaches those.
+
+    Raises BucketNotFound, RefusedError for a mirror.
+    """
+    found = await compacting.find(bucket, older_than=older_than)
+    newest = max((entry.revision for entry in found.entries), default=0)
+    if not newest:
+        return found, []
+    behind = [item for item in await observe.dependents(api, found.stream) if not item.has(newest)]
+    return found, [Hazard(LAGGING_REPLICA, _late(item)) for item in behind]
+
+
+async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
+    """Remove the tombstones; returns how many messages went. Raises PartlyDone."""
+    return await compacting.remove(bucket, found, advance)
+
+
+def _late(item: Dependent) -> str:
+    upstream = item.upstream
+    state = f"lags {upstream.lag} entries behind" if upstream.lag else "has not received the last deletions"
+    if upstream.active is None:
+        state = "has never been connected"
+    if upstream.error:
+        state = f"reports `{upstream.error}`"
+    return f"{item.kind} `{item.name}` {state}: it would keep the deleted keys for ever"

@@ -1,0 +1,165 @@
+"""What can be seen of a topology: who reads from a stream, how far each replica has come, what an edit would cost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers import Selection, read
+from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
+from kvctl.kv.names import matches
+from kvctl.quantities import format_time
+from kvctl.topology.hazards import AGE, HISTORY, SIZE, SUBJECTS, Cost, looks_at
+from kvctl.wire import header_value
+
+_NEVER = -1
+_FOREIGN_DOMAIN = "$JS."
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One stream that another one reads: the origin of a mirror, or one of an aggregate's."""
+
+    stream: str
+    lag: int
+    active: float | None
+    """Seconds since something was heard of it; None: never."""
+    error: str | None
+    filters: tuple[str, ...]
+    transforms: tuple[tuple[str, str], ...]
+    domain: str | None
+    api: str | None
+    """API prefix of its account or domain; None: this one's."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether something may be missing. That nothing lags does not prove that nothing is."""
+        return self.lag > 0 or self.active is None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A stream in view that reads, directly or through others, from the stream in question."""
+
+    name: str
+    stream: str
+    kind: Kind
+    upstream: Upstream
+    last_revision: int
+
+    def has(self, revision: int) -> bool:
+        """Whether it has, for all that can be seen, heard of the origin's revision. Only whole mirrors keep its count."""
+        whole = self.kind is Kind.MIRROR and not self.upstream.filters and not self.upstream.transforms
+        return not self.upstream.behind and (not whole or self.last_revision >= revision)
+
+
+def upstreams(info: dict[str, Any]) -> list[Upstream]:
+    """What the stream reads from, as the server's info and configuration say it."""
+    config = info["config"]
+    wanted = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+    live = [info["mirror"]] if info.get("mirror") else info.get("sources") or []
+    return [_upstream(source, _live(source, number, live)) for number, source in enumerate(wanted)]
+
+
+async def dependents(api: Api, stream: str) -> list[Dependent]:
+    """The streams of this account and domain that read from the stream; other accounts and domains cannot be seen."""
+    infos, _ = await streams.listing(api)
+    return dependents_among(infos, stream)
+
+
+def dependents_among(infos: Iterable[dict[str, Any]], stream: str) -> list[Dependent]:
+    """The streams among these that read from the stream, directly or through another, nearest first."""
+    infos = list(infos)
+    known = {info["config"]["name"]: info["config"] for info in infos}
+    found: dict[str, Dependent] = {}
+    waiting = [stream]
+    while waiting:
+        origin = waiting.pop(0)
+        for info in infos:
+            name = info["config"]["name"]
+            if name == stream or name in found:
+                continue
+            reading = next((up for up in upstreams(info) if up.stream == origin and up.api is None), None)
+            if reading is not None:
+                kind = kind_of(info["config"], known) or (Kind.MIRROR if info["config"].get("mirror") else Kind.STREAM)
+                found[name] = Dependent(
+                    bucket_name(info["config"], kind), name, kind, reading, info["state"]["last_seq"]
+                )
+                waiting.append(name)
+    return list(found.values())
+
+
+async def cost(api: Api, before: StreamConfig, info: dict[str, Any], after: StreamConfig) -> Cost:
+    """What the change would cost, measured as far as it can cost anything."""
+    state, stream = info["state"], before["name"]
+    aspects = looks_at(before, after) if state["messages"] else set()
+    measured = Cost(messages=state["messages"], bytes=state["bytes"])
+    if aspects & {HISTORY, SUBJECTS}:
+        counts = await streams.subjects(api, stream)
+        keep, wanted = after.get("max_msgs_per_subject", -1), tuple(after.get("subjects") or ())
+        if HISTORY in aspects:
+            over = [count - keep for count in counts.values() if count > keep]
+            measured = measured.having(keys_over_history=len(over), over_history=sum(over))
+        if SUBJECTS in aspects:
+            outside = [count for subject, count in counts.items() if not matches(subject, wanted)]
+            measured = measured.having(keys_outside=len(outside))
+    if AGE in aspects:
+        younger = await _count_since(api, stream, time.time_ns() - after["max_age"])
+        measured = measured.having(expired=max(state["messages"] - younger, 0))
+    if SIZE in aspects:
+        measured = measured.having(oversized=await _count_larger(api, stream, after["max_msg_size"]))
+    return measured
+
+
+async def _count_since(api: Api, stream: str, since_ns: int) -> int:
+    """Messages stored at this time or later, as a consumer that begins there counts them."""
+    name = f"kvctl-{os.urandom(6).hex()}"
+    config = {
+        "name": name,
+        "deliver_policy": "by_start_time",
+        "opt_start_time": format_time(since_ns),
+        "ack_policy": "none",
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": 5 * 10**9,
+    }
+    made = await api.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+    await api.call(f"CONSUMER.DELETE.{stream}.{name}")
+    return int(made["num_pending"])
+
+
+async def _count_larger(api: Api, stream: str, size: int) -> int:
+    count = 0
+    async for batch in read(api, stream, Selection(subjects=(">",), deliver="all", headers_only=True)):
+        count += sum(1 for _, _, header, _ in batch if int(header_value(header, b"Nats-Msg-Size") or 0) > size)
+    return count
+
+
+def _upstream(source: dict[str, Any], live: dict[str, Any]) -> Upstream:
+    external = source.get("external") or {}
+    prefix = external.get("api") or None
+    domain = prefix.split(".")[1] if prefix and prefix.startswith(_FOREIGN_DOMAIN) and prefix.count(".") == 2 else None
+    transforms = tuple((pair["src"], pair.get("dest", "")) for pair in source.get("subject_transforms") or ())
+    active, error = live.get("active", _NEVER), live.get("error")
+    return Upstream(
+        stream=source["name"],
+        lag=live.get("lag", 0),
+        active=None if active < 0 else active / 1e9,
+        error=f"{error.get('description')} ({error.get('err_code')})" if error else None,
+        filters=(source["filter_subject"],) if source.get("filter_subject") else (),
+        transforms=transforms,
+        domain=domain,
+        api=prefix,
+    )
+
+
+def _live(source: dict[str, Any], number: int, live: list[dict[str, Any]]) -> dict[str, Any]:
+    """The live part of one source: by place where it fits, since one stream may be read several times."""
+    if number < len(live) and live[number].get("name") == source["name"]:
+        return live[number]
+    return next((item for item in live if item.get("name") == source["name"]), {})
