@@ -48,6 +48,7 @@ class Noun:
     entries: dict[str, Entry] = field(default_factory=dict)
 
     def build(self) -> "Group":
+        """The group itself."""
         return Group(self.name, self.help, self.entries)
 
 
@@ -142,6 +143,7 @@ class Group(HelpPage, TyperGroup):
         self._loaded: dict[str, Command | Group] = {}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As Typer does; a group alone shows its help, and that is an error."""
         if not args and not ctx.resilient_parsing:
             raise NoCommand(self.help_text(ctx, sys.stderr))
         return super().parse_args(ctx, args)
@@ -163,6 +165,7 @@ class Group(HelpPage, TyperGroup):
         return [name for name, entry in self.entries.items() if not entry.hidden]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name or alias, made at the first call; None if there is none."""
         name = self.canonical(cmd_name)
         if name is None:
             return None
@@ -171,6 +174,7 @@ class Group(HelpPage, TyperGroup):
         return self._loaded[name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Name, command and what is left of the arguments. Raises UsageError with the nearest name."""
         name = self.canonical(args[0])
         if name is None:
             if ctx.resilient_parsing:

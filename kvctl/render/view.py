@@ -36,6 +36,7 @@ class Column:
 
     @property
     def heading(self) -> str:
+        """The title, or the key in capitals."""
         return self.title if self.title is not None else self.key.replace("_", " ").upper()
 
 
