@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from nats.aio.client import Client as NatsClient
@@ -133,7 +133,7 @@ class Connection:
 
     async def stream_replies(
         self, subject: str, payload: bytes, timeout: float | None = None
-    ) -> AsyncIterator[Frame]:
+    ) -> AsyncGenerator[Frame, None]:
         """One request, many replies: yields until the caller stops. Raises as `request`; RequestTimeout between two replies."""
         limit = self.timeout if timeout is None else timeout
         if not self.online:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,29 +54,34 @@ async def at(api: Api, stream: str, **request: Any) -> StoredMessage | None:
     return _decode(await api.connection.request(f"{api.prefix}.DIRECT.GET.{stream}", json.dumps(request).encode()))
 
 
-async def last_of_many(api: Api, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
+async def last_of_many(
+    api: Api, stream: str, subjects: Sequence[str], *, whole: bool = False
+) -> AsyncGenerator[StoredMessage, None]:
     """The last message of each of the subjects, wildcards allowed, in stream order, all of one moment.
 
-    Raises TooManySubjects, NotUnderstood (servers before 2.11), NoResponders, PermissionDenied, RequestTimeout.
+    What the server cuts at some 64 MB is asked for on, whereby a subject overwritten meanwhile may be missing where the
+    stream keeps no history; with `whole`, TooManySubjects ends it instead. Raises TooManySubjects, NotUnderstood (servers before 2.11), NoResponders, PermissionDenied, RequestTimeout.
     """
     request: dict[str, Any] = {"multi_last": list(subjects)}
     while True:
         done = None
-        async for frame in api.connection.stream_replies(
-            f"{api.prefix}.DIRECT.GET.{stream}", json.dumps(request).encode()
-        ):
-            code, text = status(frame.header)
-            if code == 204:
-                done = frame
-                break
-            if code == 404:
-                return
-            message = _decode(frame)
-            if message is None or message.pending is None:
-                raise NotUnderstood(f"The server does not know requests for many subjects: {text}", code=code)
-            yield message
+        asked = f"{api.prefix}.DIRECT.GET.{stream}"
+        async with aclosing(api.connection.stream_replies(asked, json.dumps(request).encode())) as frames:
+            async for frame in frames:
+                code, text = status(frame.header)
+                if code == 204:
+                    done = frame
+                    break
+                if code == 404:
+                    return
+                message = _decode(frame)
+                if message is None or message.pending is None:
+                    raise NotUnderstood(f"The server does not know requests for many subjects: {text}", code=code)
+                yield message
         if done is None or not int(header_value(done.header, b"Nats-Num-Pending") or 0):
             return
+        if whole:
+            raise TooManySubjects("More matches than one answer holds")
         request["seq"] = int(header_value(done.header, b"Nats-Last-Sequence") or 0) + 1
         request["up_to_seq"] = int(header_value(done.header, b"Nats-UpTo-Sequence") or 0)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -68,19 +69,14 @@ class Bucket:
         check_key(key)
         if revision is not None:
             return await self._at_revision(key, revision, leader)
-        entry = await self.last_entry(key, leader=leader)
-        if entry is None:
-            raise KeyNotFound(f"Key `{key}` is not in bucket `{self.name}`", hint=f"`kvctl keys {self.name}` lists those that are")
-        if entry.operation is not Operation.PUT:
-            raise _gone(entry)
-        return entry
+        return self._living(key, await self.last_entry(key, leader=leader))
 
     async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
         """The key's last entry, deletions included; None for a key never written. Raises as `get`."""
         message = None
         if not leader and self.binding.direct:
             message = await self._direct(key)
-            if message is None and not self._located and await self._moved():
+            if message is None and not self._located and await self.moved():
                 return await self.last_entry(key)
             sequence = message.sequence if message else 0
             if self.own.stale(key, sequence):
@@ -106,41 +102,66 @@ class Bucket:
         found = await many.get_many(self, list(dict.fromkeys(keys)), leader=leader)
         return [entry if (entry := found.get(key)) and entry.operation is Operation.PUT else None for key in keys]
 
-    async def entries(self, *filters: str, deleted: bool = False) -> AsyncIterator[Entry]:
+    async def get_literal(self, key: str, *, revision: int | None = None) -> Entry:
+        """The value of a foreign key: one that ADR-8 does not allow, taken as its literal subject, never as a wildcard.
+
+        Raises as `get`.
+        """
+        from kvctl.kv import picking
+
+        if revision is not None:
+            return await self._at_revision(check_literal(key), revision, False)
+        return self._living(key, await picking.literal_entry(self, key))
+
+    async def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
+        """The entries of the living keys that match, in batches; unlike `entry_batches` from the nearest replica if they are few."""
+        from kvctl.kv import picking
+
+        async with aclosing(picking.matching_batches(self, filters, leader=leader)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
         """The latest entry of every key that matches; all of them without a filter. No key twice."""
-        async for batch in self.entry_batches(*filters, deleted=deleted):
-            for entry in batch:
-                yield entry
+        async with aclosing(self.entry_batches(*filters, deleted=deleted)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
 
-    async def entry_batches(self, *filters: str, deleted: bool = False, values: bool = True) -> AsyncIterator[list[Entry]]:
+    async def entry_batches(self, *filters: str, deleted: bool = False, values: bool = True) -> AsyncGenerator[list[Entry], None]:
         """`entries`, as many at a time as have come."""
-        binding = await self._readable()
-        async for batch in listing.entry_batches(binding, filters, deleted=deleted, values=values):
-            yield batch
+        binding = await self.readable()
+        async with aclosing(listing.entry_batches(binding, filters, deleted=deleted, values=values)) as batches:
+            async for batch in batches:
+                yield batch
 
-    async def keys(self, *filters: str, deleted: bool = False) -> AsyncIterator[str]:
+    async def keys(self, *filters: str, deleted: bool = False) -> AsyncGenerator[str, None]:
         """The names of the keys that live, none twice; with `deleted` also of those whose last entry is a deletion."""
-        async for batch in self.key_batches(*filters, deleted=deleted):
-            for key in batch:
-                yield key.decode(errors="surrogateescape")
+        async with aclosing(self.key_batches(*filters, deleted=deleted)) as batches:
+            async for batch in batches:
+                for key in batch:
+                    yield key.decode(errors="surrogateescape")
 
-    async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncIterator[list[bytes]]:
+    async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
         """`keys` as bytes, as many at a time as have come."""
-        binding = await self._readable()
-        async for batch in listing.key_batches(binding, filters, deleted=deleted):
-            yield batch
+        binding = await self.readable()
+        async with aclosing(listing.key_batches(binding, filters, deleted=deleted)) as batches:
+            async for batch in batches:
+                yield batch
 
-    async def history(self, *filters: str) -> AsyncIterator[Entry]:
+    async def history(self, *filters: str) -> AsyncGenerator[Entry, None]:
         """Every entry held for the keys that match, oldest first."""
-        async for batch in self.history_batches(*filters):
-            for entry in batch:
-                yield entry
+        async with aclosing(self.history_batches(*filters)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
 
-    async def history_batches(self, *filters: str) -> AsyncIterator[list[Entry]]:
-        """`history`, as many at a time as have come."""
-        binding = await self._readable()
-        async for batch in listing.history_batches(binding, filters):
-            yield batch
+    async def history_batches(self, *filters: str, literal: bool = False) -> AsyncGenerator[list[Entry], None]:
+        """`history`, as many at a time as have come; with `literal`, of foreign keys, which are then no filters."""
+        binding = await self.readable()
+        async with aclosing(listing.history_batches(binding, filters, literal=literal)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def watch(
         self, *filters: str, history: bool = False, updates_only: bool = False, ignore_deletes: bool = False,
@@ -154,7 +175,7 @@ class Bucket:
             history=history, updates_only=updates_only, ignore_deletes=ignore_deletes,
             meta_only=meta_only, from_revision=from_revision,
         )  # fmt: skip
-        return Watcher((await self._readable()).source, filters, options, follow=follow)
+        return Watcher((await self.readable()).source, filters, options, follow=follow)
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -209,13 +230,14 @@ class Bucket:
 
         Raises KeyNotFound, and as `put`.
         """
-        check_literal(key)
-        latest = None
-        binding = await self._readable()
-        async for batch in listing.history_batches(binding, [key], headers_only=True, literal=True):
-            latest = next((entry for entry in reversed(batch) if entry.key == key), latest)
-        if latest is None or latest.operation is not Operation.PUT:
+        from kvctl.kv import picking
+
+        self._check_writable(None)
+        latest = await picking.literal_entry(self, key, leader=True)
+        if latest is None:
             raise _absent(self.name, key)
+        if latest.operation is not Operation.PUT:
+            raise _gone(latest)
         return await self._write(key, b"", writing.write_headers(operation="DEL"), literal=True)
 
     async def revert(self, key: str, revision: int) -> int:
@@ -264,7 +286,14 @@ class Bucket:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    async def _readable(self) -> Binding:
+    def _living(self, key: str, entry: Entry | None) -> Entry:
+        if entry is None:
+            raise KeyNotFound(f"Key `{key}` is not in bucket `{self.name}`", hint=f"`kvctl keys {self.name}` lists those that are")
+        if entry.operation is not Operation.PUT:
+            raise _gone(entry)
+        return entry
+
+    async def readable(self) -> Binding:
         """The stream to read with a consumer."""
         try:
             return await self.locate()
@@ -288,7 +317,7 @@ class Bucket:
                     ) from None
                 await asyncio.sleep(RETRY_PAUSE)
 
-    async def _moved(self) -> bool:
+    async def moved(self) -> bool:
         """After a miss: whether the name means another stream or prefix than assumed."""
         before = self.binding
         try:

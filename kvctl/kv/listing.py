@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from kvctl.jetstream.consumers import OrderedConsumer, Selection, delivery
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_frame, is_tombstone
-from kvctl.kv.names import check_filter, disjoint, matches, overlapping
+from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
 
 
 def subjects_of(binding: Binding, filters: Sequence[str], *, literal: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The consumer's subjects for the filters, and the filters that are left to apply to what comes.
 
-    Servers refuse filters that overlap in part (10138): then everything is read and filtered here.
+    Servers refuse filters that overlap in part (10138): then everything is read and filtered here. Foreign keys, taken
+    as literals, may come with others that their subjects match as wildcards.
     """
-    if not literal:
-        filters = [check_filter(text) for text in filters]
+    filters = [literal_filter(check_literal(text)) if literal else check_filter(text) for text in filters]
     wanted = disjoint(list(filters)) or [">"]
     if overlapping(wanted):
         return (binding.prefix + ">",), tuple(wanted)
     return tuple(binding.prefix + text for text in wanted), ()
 
 
-async def key_batches(binding: Binding, filters: Sequence[str], *, deleted: bool = False) -> AsyncIterator[list[bytes]]:
+async def key_batches(binding: Binding, filters: Sequence[str], *, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
     """Names of the keys that live (with `deleted` also of those that do not), in batches, none twice.
 
     A name is the bytes after the bucket's prefix. Holds a set of the names seen: some 100 bytes a key.
@@ -50,10 +50,11 @@ async def key_batches(binding: Binding, filters: Sequence[str], *, deleted: bool
 
 
 async def entry_batches(
-    binding: Binding, filters: Sequence[str], *, deleted: bool = False, values: bool = True
-) -> AsyncIterator[list[Entry]]:
+    binding: Binding, filters: Sequence[str], *, deleted: bool = False, values: bool = True, literal: bool = False
+) -> AsyncGenerator[list[Entry], None]:
     """The latest entry of each key, in batches, none twice; without `values` only what the headers say."""
-    subjects, rest = subjects_of(binding, filters)
+    subjects, rest = subjects_of(binding, filters, literal=literal)
+    only = set(filters) if literal else None
     cut = len(binding.prefix.encode())
     seen: set[bytes] = set()
     selection = Selection(subjects=subjects, headers_only=not values)
@@ -67,15 +68,18 @@ async def entry_batches(
                 entry = from_frame(binding.bucket, cut, frame)
                 if not rest or matches(entry.key, rest):
                     found.append(entry)
+            if only is not None:
+                found = [entry for entry in found if entry.key in only]
             if found:
                 yield found
 
 
 async def history_batches(
     binding: Binding, filters: Sequence[str], *, headers_only: bool = False, literal: bool = False
-) -> AsyncIterator[list[Entry]]:
+) -> AsyncGenerator[list[Entry], None]:
     """Every entry the bucket holds, oldest first, deletions included."""
     subjects, rest = subjects_of(binding, filters, literal=literal)
+    only = set(filters) if literal else None
     cut = len(binding.prefix.encode())
     last = 0
     selection = Selection(subjects=subjects, deliver="all", headers_only=headers_only)
@@ -89,7 +93,7 @@ async def history_batches(
                     found.append(from_frame(binding.bucket, cut, frame))
             if rest:
                 found = [entry for entry in found if matches(entry.key, rest)]
+            if only is not None:
+                found = [entry for entry in found if entry.key in only]
             if found:
                 yield found
-
-

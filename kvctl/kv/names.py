@@ -15,6 +15,7 @@ MAX_BUCKET = 252
 _BUCKET = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _KEY = re.compile(r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*\Z")
 _FILTER = re.compile(r"(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?\Z|>\Z")
+_LONE = re.compile("[\ud800-\udfff]")
 _KEY_HINT = "A key is made of letters, digits and `-/_=`, in parts joined by single dots"
 
 
@@ -61,6 +62,11 @@ def check_literal(key: str) -> str:
     if not key or any(c in key for c in " \t\r\n") or "" in key.split("."):
         raise UsageError(f"`{key}` cannot be a key" if key else "The key is empty", hint="No subject has spaces, line ends or empty tokens")
     return key
+
+
+def literal_filter(key: str) -> str:
+    """A filter whose matches include the foreign key: `*` for tokens that are wildcards, or that JSON cannot carry."""
+    return ".".join("*" if token in ("*", ">") or not token.isascii() and _LONE.search(token) else token for token in key.split("."))
 
 
 def matches(key: str, filters: tuple[str, ...]) -> bool:
