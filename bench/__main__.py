@@ -1,0 +1,221 @@
+"""Run benchmarks against an embedded server: `python -m bench [CASE...] [--rounds N] [--write bench/RESULTS.md]`.
+
+Everything is compared within one run, in turn: kvctl, nats-py's own API, and the `nats` CLI when it is on PATH.
+"""
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.measure import Run, Series, in_turn, ratio, run
+from kvctl.server import Server, run_server
+
+PYTHON = sys.executable
+KVCTL = str(Path(PYTHON).with_name("kvctl"))
+NATS = shutil.which("nats")
+ROOT = str(Path(__file__).parent.parent)
+
+
+class Bench:
+    """The server, the seeded buckets, and the lines of the report."""
+
+    def __init__(self, server: Server, rounds: int) -> None:
+        self.server, self.rounds = server, rounds
+        self.lines: list[str] = []
+        self.env = {**os.environ, "NATS_URL": server.url, "PYTHONPATH": ROOT, "XDG_CONFIG_HOME": tempfile.mkdtemp()}
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)
+        self._sizes: dict[str, int] = {}
+
+    def bucket(self, name: str, keys: int = 0) -> str:
+        """A bucket of this name with so many keys of 20 bytes, values of 100."""
+        if name not in self._sizes:
+            self.process(KVCTL, "bucket", "add", name)
+            if keys:
+                self.process(PYTHON, "-m", "bench.ours", "seed", self.server.url, name, str(keys), timeout=300)
+            self._sizes[name] = keys
+        return name
+
+    def process(self, *command: str, timeout: float = 120, keep: bool = False) -> Run:
+        """Run a command against the server."""
+        return run(command, env=self.env, timeout=timeout, keep=keep)
+
+    def library(self, module: str, work: str, bucket: str, count: int, timeout: float = 120) -> Callable[[], float]:
+        """A contender that measures inside its process."""
+
+        def timed() -> float:
+            command = (PYTHON, "-m", f"bench.{module}", work, self.server.url, bucket, str(count))
+            return float(self.process(*command, timeout=timeout, keep=True).output)
+
+        return timed
+
+    def compare(self, title: str, aim: str, contenders: dict[str, Callable[[], Run | float]], rounds: int = 0) -> list[Series]:
+        """Run contenders in turn; the first is ours, ratios are the others' time over ours."""
+        print(f"{title} ...", file=sys.stderr, flush=True)
+        series = in_turn(contenders, rounds or self.rounds)
+        ours = series[0]
+        for one in series:
+            memory = f"{one.peak / 2**20:.0f} MiB" if one.peak else ""
+            spread = f"{_time(min(one.seconds))} to {_time(max(one.seconds))}"
+            relation = "" if one is ours else f"{ratio(ours, one):.2f}x"
+            self.lines.append(f"| {title if one is ours else ''} | {one.name} | {_time(one.median)} | {spread} | {relation} | {memory} | {aim if one is ours else ''} |")
+            print("  " + self.lines[-1], file=sys.stderr, flush=True)
+        return series
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def one_shot_get(bench: Bench) -> None:
+    """A whole `kvctl get` process."""
+    name = bench.bucket("SMALL", 1000)
+    key = f"k.{7:018d}"
+    contenders = {
+        "kvctl get": lambda: bench.process(KVCTL, "get", name, key),
+        "leanest nats-py script": lambda: bench.process(PYTHON, "-m", "bench.rivals", "get", bench.server.url, name, key),
+    }
+    if NATS:
+        contenders["nats kv get --raw"] = lambda: bench.process(NATS, "kv", "get", "--raw", name, key)
+    bench.compare("one-shot get, whole process", "no slower than the script", contenders, rounds=max(bench.rounds * 3, 15))
+
+
+def puts(bench: Bench) -> None:
+    """Single puts and bulk puts."""
+    name = bench.bucket("PUTS")
+    for work, count, aim, rival in (("put", 5000, "", "kv.put"), ("put_many", 100_000, "2.5x", "publish_async")):
+        bench.compare(f"{work}, {count:,} of 100 B", aim, {
+            f"kvctl {work}": bench.library("ours", work, name, count),
+            f"nats-py {rival}": bench.library("rivals", work, name, count),
+        })  # fmt: skip
+
+
+def gets(bench: Bench) -> None:
+    """Single gets, and many at once beside them."""
+    name = bench.bucket("K100", 100_000)
+    bench.compare("get, 5,000 one by one", "", {
+        "kvctl get": bench.library("ours", "gets", name, 5000),
+        "nats-py kv.get": bench.library("rivals", "gets", name, 5000),
+        "kvctl get_many": bench.library("ours", "get_many", name, 5000),
+    })  # fmt: skip
+
+
+def listing(bench: Bench) -> None:
+    """Key names: library, and whole processes at 100,000 and 1,000,000."""
+    name = bench.bucket("K100", 100_000)
+    bench.compare("list 100,000 keys, library", "4x", {
+        "kvctl key_batches": bench.library("ours", "keys", name, 100_000),
+        "nats-py kv.keys": bench.library("rivals", "keys", name, 100_000),
+    })  # fmt: skip
+    _whole_listing(bench, "100,000", name, "as fast as nats kv ls", bench.rounds)
+
+
+def million(bench: Bench) -> None:
+    """A million keys, and what memory a key costs."""
+    small, large = bench.bucket("K10", 10_000), bench.bucket("K1M", 1_000_000)
+    ours = _whole_listing(bench, "1,000,000", large, "ahead of nats kv ls, 150 B a key", 3)
+    floor = max(bench.process(KVCTL, "keys", small).peak for _ in range(3))
+    cost = (ours.peak - floor) / 990_000
+    bench.lines.append(f"| memory a key, 1,000,000 over 10,000 | kvctl keys | {cost:.0f} B | | | | at most 150 B |")
+
+
+def _whole_listing(bench: Bench, count: str, name: str, aim: str, rounds: int) -> Series:
+    contenders = {"kvctl keys": lambda: bench.process(KVCTL, "keys", name)}
+    if NATS:
+        contenders["nats kv ls"] = lambda: bench.process(NATS, "kv", "ls", name)
+    return bench.compare(f"list {count} keys, whole process", aim, contenders, rounds=rounds)[0]
+
+
+def watching(bench: Bench) -> None:
+    """Reading all entries by a watch."""
+    name = bench.bucket("K100", 100_000)
+    bench.compare("watch 100,000 entries, library", "", {
+        "kvctl watch": bench.library("ours", "watch", name, 100_000),
+        "nats-py watchall": bench.library("rivals", "watch", name, 100_000),
+    })  # fmt: skip
+    contenders = {"kvctl watch --until-current": lambda: bench.process(KVCTL, "watch", name, "--until-current")}
+    if NATS:
+        contenders["nats kv watch, until 100,000 lines"] = lambda: _until_lines((NATS, "kv", "watch", name), 100_000, bench.env)
+    bench.compare("watch 100,000 entries, whole process", "", contenders)
+
+
+def _until_lines(command: tuple[str, ...], count: int, env: dict[str, str]) -> float:
+    begun = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as process:
+        assert process.stdout is not None
+        lines = 0
+        while lines < count and (chunk := process.stdout.read1(1 << 16)):
+            lines += chunk.count(b"\n")
+        seconds = time.perf_counter() - begun
+        process.kill()
+    return seconds
+
+
+def resume(bench: Bench) -> None:
+    """The first update after a server's return, from the moment its port answers."""
+
+    def first_update(*command: str) -> Callable[[], float]:
+        def timed() -> float:
+            with run_server() as server:
+                env = {**bench.env, "NATS_URL": server.url}
+                run((KVCTL, "bucket", "add", "R"), env=env)
+                run((KVCTL, "put", "R", "before", "1"), env=env)
+                words = [word.replace("URL", server.url) for word in command]
+                with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as process:
+                    assert process.stdout is not None
+                    while b"current" not in process.stdout.readline():
+                        pass
+                    server.kill()
+                    time.sleep(1)
+                    server.start()
+                    begun = time.perf_counter()
+                    run((KVCTL, "put", "R", "after", "1"), env=env)
+                    process.stdout.readline()
+                    seconds = time.perf_counter() - begun
+                    process.send_signal(signal.SIGKILL)
+            return seconds
+
+        return timed
+
+    bench.compare("first update after a restart, the put included", "0.5 s", {
+        "kvctl watch": first_update(KVCTL, "watch", "R", "-o", "ndjson"),
+        "nats-py watchall": first_update(PYTHON, "-m", "bench.rivals", "follow", "URL", "R", "-"),
+    }, rounds=3)  # fmt: skip
+
+
+CASES = (one_shot_get, puts, gets, listing, watching, resume, million)
+HEAD = "| work | contender | median | spread | time over ours | peak memory | aim |\n|---|---|---|---|---|---|---|"
+
+
+def main() -> None:
+    """Run the cases asked for, all by default, and print or write the table."""
+    names = {case.__name__: case for case in CASES}
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(names))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", type=Path, help="put the table into this file")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.cases) - set(names):
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    subprocess.run((PYTHON, "-m", "compileall", "-q", f"{ROOT}/kvctl", f"{ROOT}/bench"), check=False)
+    with run_server() as server:
+        bench = Bench(server, arguments.rounds)
+        for name in arguments.cases or names:
+            names[name](bench)
+    version = re.sub(r"\s+", " ", f"Python {platform.python_version()}, {os.cpu_count()} cores, loopback, file storage, R1")
+    table = "\n".join([HEAD, *bench.lines, "", f"{version}. Contenders ran in turn; medians, with the spread as noise."])
+    print(table)
+    if arguments.write:
+        arguments.write.write_text(f"# What was measured\n\n{table}\n")
+
+
+if __name__ == "__main__":
+    main()
