@@ -83,7 +83,7 @@ async def create(api: Api, config: BucketConfig) -> Creation:
     KvctlError when the server dropped fields: then nothing is left behind.
     """
     wanted = config.to_stream()
-    found, _ = await asyncio.gather(streams.find(api, wanted["name"]), _refuse_namesake(api, config.name))
+    found, _ = await asyncio.gather(streams.find(api, wanted["name"]), refuse_namesake(api, config.name))
     if found is None:
         try:
             return Creation(await create_stream(api, wanted), created=True)
@@ -208,7 +208,7 @@ async def names(api: Api) -> list[str]:
     return [status.bucket for status in await statuses(api)]
 
 
-async def _refuse_namesake(api: Api, name: str) -> None:
+async def refuse_namesake(api: Api, name: str) -> None:
     """A mirror stream of this name would be hidden by the bucket. Raises BucketExists."""
     with suppress(PermissionDenied):
         info = await streams.find(api, name)

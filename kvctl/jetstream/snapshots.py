@@ -1,0 +1,125 @@
+"""The server's own snapshots of a stream: taken and given back in chunks, each acknowledged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.connection import Subscription
+from kvctl.errors import ConnectionLost, KvctlError, PermissionDenied, ReadOnly, RequestTimeout, ServerError
+from kvctl.jetstream.api import Api, server_error
+from kvctl.wire import status
+
+CHUNK = 512 << 10
+FINISHING = 60.0
+"""Seconds that a server may take to put a stream together from what it was sent, at least."""
+FINISHING_RATE = 20 << 20
+"""Bytes a second that it handles meanwhile, at least."""
+
+RESTORE_NAME_IN_USE = 10130
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A stream as of the moment the snapshot began; its messages are in the chunks, in the server's own format."""
+
+    config: dict[str, Any]
+    state: dict[str, Any]
+    chunks: AsyncIterator[bytes]
+
+
+@asynccontextmanager
+async def taking(api: Api, stream: str) -> AsyncIterator[Snapshot]:
+    """Have the server take a snapshot; each chunk is acknowledged when the next one is asked for.
+
+    Raises StreamNotFound, ServerError (damaged messages, too), PermissionDenied, ConnectionLost, RequestTimeout.
+    """
+    connection = api.connection
+    async with connection.subscribe() as subscription:
+        denied: list[PermissionDenied] = []
+        with connection.listening(denied.append, subscription.inbox):
+            request = {
+                "deliver_subject": subscription.subject,
+                "no_consumers": True,
+                "chunk_size": min(CHUNK, connection.max_payload),
+                "jsck": True,
+            }
+            reply = await api.call(f"STREAM.SNAPSHOT.{stream}", request, timeout=max(connection.timeout, FINISHING))
+            chunks = _chunks(api, subscription, denied)
+            yield Snapshot(reply["config"], reply["state"], chunks)
+
+
+class Restoring:
+    """A stream being given back to the server. Until it is whole, and after a failure, it may be there in part."""
+
+    def __init__(self, api: Api, config: dict[str, Any], state: dict[str, Any]) -> None:
+        self._api = api
+        self._request = {"config": config, "state": state}
+        self._subject = ""
+
+    async def begin(self) -> None:
+        """Announce the stream. Raises ServerError (10130: the name is in use), ReadOnly."""
+        if self._api.connection.context.read_only:
+            raise ReadOnly(
+                "The connection is for reading only", hint="`--read-only` or the context's `read_only` is set"
+            )
+        endpoint = f"STREAM.RESTORE.{self._request['config']['name']}"
+        self._subject = (await self._api.call(endpoint, self._request))["deliver_subject"]
+
+    async def send(self, chunk: bytes) -> None:
+        """Hand over a piece of the snapshot. Raises ServerError."""
+        await self._ask(chunk, max(self._api.connection.timeout, 10))
+
+    async def finish(self) -> dict[str, Any]:
+        """The info of the whole stream. Raises ServerError."""
+        patience = FINISHING + self._request["state"].get("bytes", 0) / FINISHING_RATE
+        return await self._ask(b"", patience)
+
+    def abort(self) -> None:
+        """Have the server give up at once, instead of after five seconds of silence. Raises NoServer."""
+        if self._subject:
+            self._api.connection.publish(self._subject, b"-")  # without a reply subject: a protocol error that ends it
+
+    async def _ask(self, chunk: bytes, timeout: float) -> dict[str, Any]:
+        frame = await self._api.connection.request(self._subject, chunk, timeout=timeout)
+        reply: dict[str, Any] = json.loads(frame.payload) if frame.payload else {}
+        if reply.get("error"):
+            raise server_error(reply["error"])
+        return reply
+
+
+def pieces(chunks: Iterable[bytes], size: int) -> Iterable[bytes]:
+    """The chunks cut to what one message may hold."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), size):
+            yield chunk[start : start + size]
+
+
+async def _chunks(api: Api, subscription: Subscription, denied: list[PermissionDenied]) -> AsyncIterator[bytes]:
+    connection, epoch = api.connection, api.connection.epoch
+    timeout = max(connection.timeout, 10)
+    while True:
+        frames = await subscription.inbox.take(timeout)
+        if connection.epoch != epoch:
+            raise ConnectionLost("The connection was lost in the middle of the snapshot")
+        if denied:
+            raise denied[0]
+        if not frames:
+            raise RequestTimeout(f"The snapshot stopped: nothing came within {timeout:g}s")
+        for _, reply, header, payload in frames:
+            if not payload:
+                _check_end(header)
+                return
+            yield payload
+            if reply:
+                connection.publish(reply.decode())
+
+
+def _check_end(header: bytes) -> None:
+    code, text = status(header)
+    if code >= 400:
+        problem: KvctlError = ServerError(f"The server gave the snapshot up: {text} ({code})", code=code)
+        raise problem

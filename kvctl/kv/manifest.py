@@ -1,0 +1,134 @@
+"""What a backup holds and the proof that it is whole: counts, last revision, a hash of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kvctl.errors import ConflictError, UsageError
+
+MANIFEST = "manifest.json"
+CONFIG = "backup.json"
+DATA = "stream.tar.s2"
+"""The last two are named and made as the `nats` CLI does it, which can restore them too."""
+
+VERSION = 1
+_LARGEST = 16 << 20
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a backup."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A backup's description; times as RFC 3339."""
+
+    bucket: str
+    stream: str
+    created: str
+    server: str
+    messages: int
+    bytes: int
+    keys: int
+    first_revision: int
+    last_revision: int
+    files: tuple[File, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form; its checksum is over everything else in it."""
+        document = {"kvctl": "backup", "version": VERSION, **asdict(self)}
+        return {**document, "checksum": _checksum(document)}
+
+
+def hashed(path: Path) -> File:
+    """The file with its size and hash."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return File(path.name, size, digest.hexdigest())
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest of a backup, compared with its files.
+
+    Raises UsageError where there is no backup, ConflictError where it is damaged or made by a newer kvctl.
+    """
+    document = _document(directory / MANIFEST)
+    version = document.get("version")
+    if document.get("kvctl") != "backup" or not isinstance(version, int):
+        raise UsageError(f"`{directory / MANIFEST}` is no manifest of a backup")
+    if version > VERSION:
+        raise ConflictError(
+            f"The backup in `{directory}` has version {version}, this kvctl knows {VERSION}", hint="Use a newer kvctl"
+        )
+    manifest = _parse(document, directory)
+    for file in manifest.files:
+        _compare(directory, file)
+    return manifest
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of a backup. Raises UsageError, ConflictError."""
+    return _document(path)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise _damaged(path.parent, f"`{path.name}` is larger than any that was written")
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        hint = "`kvctl bucket backup BUCKET DIR` makes one"
+        raise UsageError(f"`{path.parent}` holds no backup: `{path.name}`: {error.strerror}", hint=hint) from None
+    except ValueError:
+        raise _damaged(path.parent, f"`{path.name}` is not JSON") from None
+    if not isinstance(document, dict):
+        raise _damaged(path.parent, f"`{path.name}` holds no object")
+    return document
+
+
+def _parse(document: dict[str, Any], directory: Path) -> Manifest:
+    fields = {name: value for name, value in document.items() if name not in ("kvctl", "version", "checksum")}
+    if document.get("checksum") != _checksum({name: value for name, value in document.items() if name != "checksum"}):
+        raise _damaged(directory, f"`{MANIFEST}` has been changed")
+    try:
+        files = tuple(File(**file) for file in fields.pop("files"))
+        manifest = Manifest(files=files, **fields)
+    except (TypeError, KeyError) as error:
+        raise _damaged(directory, f"`{MANIFEST}`: {error}") from None
+    if {file.name for file in files} != {CONFIG, DATA}:
+        raise _damaged(directory, f"`{MANIFEST}` names other files than a backup has")
+    return manifest
+
+
+def _compare(directory: Path, expected: File) -> None:
+    try:
+        found = hashed(directory / expected.name)
+    except OSError as error:
+        raise _damaged(directory, f"`{expected.name}`: {error.strerror}") from None
+    if found.bytes != expected.bytes:
+        raise _damaged(directory, f"`{expected.name}` has {found.bytes} bytes instead of {expected.bytes}")
+    if found.sha256 != expected.sha256:
+        raise _damaged(directory, f"`{expected.name}` has been changed")
+
+
+def _damaged(directory: Path, how: str) -> ConflictError:
+    return ConflictError(
+        f"The backup in `{directory}` is damaged: {how}", hint="Nothing was restored; use another backup"
+    )
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
