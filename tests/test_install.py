@@ -1,0 +1,122 @@
+"""Installation, as a stranger does it: README's two commands on a bare machine, and what the wheel holds."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.readme import ROOT, setup_commands
+
+pytestmark = pytest.mark.slow
+
+SUPPORTED = ("3.11", "3.12", "3.13")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A clone of the last commit in an empty folder."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "kvctl")], check=True)
+    return tmp_path / "kvctl"
+
+
+@pytest.fixture
+def bare_machine(tmp_path: Path) -> dict[str, str]:
+    """An environment with a home that is empty and a PATH that holds Python and nothing else."""
+    for name in ("bin", "home", "tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}"))
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}
+    return kept | {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZipFile]:
+    """The wheel that the working tree makes."""
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory), str(ROOT)]
+    subprocess.run(command, check=True)
+    with ZipFile(next(directory.glob("kvctl-*.whl"))) as archive:
+        yield archive
+
+
+def test_the_first_command_installs_kvctl_and_shows_it_at_work(checkout: Path, bare_machine: dict[str, str]) -> None:
+    done = shell(setup_commands()[0], checkout, bare_machine)
+    assert done.returncode == 0, done.stderr
+    assert "kvctl bucket add" in done.stdout + done.stderr
+    assert not list(Path(bare_machine["HOME"], ".config").glob("nats/*"))
+
+
+def test_the_second_command_passes_the_tests(checkout: Path, bare_machine: dict[str, str]) -> None:
+    done = shell(setup_commands()[1], checkout, bare_machine)
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert re.search(r"^\d+ passed\b", done.stdout.splitlines()[-1])
+
+
+def test_ci_runs_the_same_test_command() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    for part in setup_commands()[1].split(" && "):
+        assert part.removeprefix("python3 ").replace("pip install ", "") in script.replace("pip install --quiet ", "")
+
+
+def interpreters() -> list[str]:
+    """A supported Python of each version that is on this machine: on PATH, or pyenv's."""
+    found = {}
+    for version in SUPPORTED:
+        homes = [*os.environ["PATH"].split(os.pathsep), *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin"))]
+        candidates = (os.path.join(home, f"python{version}") for home in homes)
+        found[version] = next((path for path in candidates if _runs(path)), None)
+    return [path for path in found.values() if path]
+
+
+def _runs(python: str) -> bool:
+    try:
+        return subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
+def test_it_installs_and_works_on_every_supported_python(python: str, tmp_path: Path) -> None:
+    subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True)
+    bin_directory = tmp_path / "venv" / "bin"
+    subprocess.run([bin_directory / "pip", "install", "--quiet", f"{ROOT}[server]"], check=True)
+    environment = {"PATH": str(bin_directory), "HOME": str(tmp_path)}
+    done = shell("kvctl version && kvctl quickstart", tmp_path, environment)
+    assert done.returncode == 0, done.stderr
+    for page in ("man/man1/kvctl.1", "bash-completion/completions/kvctl", "zsh/site-functions/_kvctl"):
+        assert (tmp_path / "venv" / "share" / page).stat().st_size
+
+
+def test_the_wheel_holds_everything_that_is_no_code(wheel: ZipFile) -> None:
+    names = set(wheel.namelist())
+    inside = [*ROOT.glob("kvctl/labs/*.conf"), *ROOT.glob("kvctl/topics/*.md"), ROOT / "kvctl" / "py.typed"]
+    assert len(inside) > 8
+    assert not {str(path.relative_to(ROOT)) for path in inside} - names
+
+
+def test_the_wheel_ships_manual_pages_and_completion_scripts(wheel: ZipFile) -> None:
+    shared = {name.split(".data/data/share/")[1] for name in wheel.namelist() if ".data/data/share/" in name}
+    pages = {str(path.relative_to(ROOT)) for path in ROOT.glob("man/man?/*")}
+    assert "man/man1/kvctl.1" in pages
+    assert shared - pages == {
+        "bash-completion/completions/kvctl",
+        "zsh/site-functions/_kvctl",
+        "fish/vendor_completions.d/kvctl.fish",
+    }
+    assert not pages - shared
+
+
+def test_the_wheel_holds_nothing_else(wheel: ZipFile) -> None:
+    assert not [name for name in wheel.namelist() if not name.startswith("kvctl")]
+
+
+def shell(command: str, directory: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command line as a shell does, in a directory, with this environment alone."""
+    return subprocess.run(
+        ["/bin/sh", "-c", command], cwd=directory, env=environment, capture_output=True, text=True, timeout=1200
+    )
