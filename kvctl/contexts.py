@@ -90,8 +90,7 @@ def resolve(
     were not made for that server. Raises ContextNotFound, UsageError.
     """
     store = store or ContextStore(_default_directory(environ))
-    _refuse_empty(flags)
-    layers: list[tuple[str, dict[str, Any]]] = [("flag", _from_flags(flags))]
+    layers: list[tuple[str, dict[str, Any]]] = [("flag", flag_settings(flags))]
     named = flags.get("context")
     if named:
         layers.append((f"context `{named}`", store.settings(str(named))))
@@ -102,6 +101,21 @@ def resolve(
     merged["origin"] = next((origin for origin, layer in layers if "url" in layer), "default")
     merged["timeout"] = _timeout(flags.get("timeout") or environ.get("NATS_TIMEOUT"))
     return Context(**_looked_up(merged, environ))
+
+
+def flag_settings(flags: Mapping[str, object]) -> dict[str, Any]:
+    """What `--server`, `--user` and so on say, under `Context`'s names; secrets read from their files.
+
+    Raises UsageError.
+    """
+    for name, value in flags.items():
+        if value == "":  # an empty variable in `--context "$NAME"` must not silently mean another server
+            raise UsageError(f"`--{name.replace('_', '-')}` is empty")
+    layer = {name: flags[flag] for name, flag in _FLAGS.items() if flags.get(flag)}
+    for name in ("password", "token"):
+        if path := flags.get(f"{name}_file"):
+            layer[name] = _read_secret(str(path), f"--{name}-file")
+    return layer
 
 
 def redact(url: str) -> str:
@@ -123,14 +137,18 @@ class ContextStore:
         return []
 
     def load(self, name: str) -> Context:
-        """The context of this name as its file has it, `~` and `$VARIABLES` in paths expanded.
+        """The context of this name, ready to connect. Raises ContextNotFound, UsageError."""
+        return Context(**_looked_up(self.settings(name), os.environ), origin=f"context `{name}`")
 
-        Raises ContextNotFound, and UsageError for a name or file that is not valid.
-        """
+    def stored(self, name: str) -> Context:
+        """The context as its file has it, references to other places not followed; to show and to change."""
         return Context(**self.settings(name), origin=f"context `{name}`")
 
     def settings(self, name: str) -> dict[str, Any]:
-        """The fields of a context file that are set, under `Context`'s names."""
+        """The fields of a context file that are set, under `Context`'s names; `~` and `$VARIABLES` expanded.
+
+        Raises ContextNotFound, and UsageError for a name or a file that is not valid.
+        """
         path = self.path(name)
         document = self._read(name)
         return {**_parse(document, path), "name": name, "warnings": tuple(_complaints(path, document))}
@@ -213,21 +231,6 @@ def _implied(environ: Mapping[str, str], store: ContextStore) -> Iterable[tuple[
         yield f"NATS_CONTEXT `{name}`", name
     elif selected := store.selected():
         yield f"selected context `{selected}`", selected
-
-
-def _refuse_empty(flags: Mapping[str, object]) -> None:
-    """An empty variable in `--context "$NAME"` must not silently mean another server."""
-    for name, value in flags.items():
-        if value == "":
-            raise UsageError(f"`--{name.replace('_', '-')}` is empty")
-
-
-def _from_flags(flags: Mapping[str, object]) -> dict[str, Any]:
-    layer = {name: flags[flag] for name, flag in _FLAGS.items() if flags.get(flag)}
-    for name in ("password", "token"):
-        if path := flags.get(f"{name}_file"):
-            layer[name] = _read_secret(str(path), f"--{name}-file")
-    return layer
 
 
 def _read_secret(path: str, flag: str) -> str:

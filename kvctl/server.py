@@ -4,6 +4,7 @@ It listens on 127.0.0.1 and ends with the process that started it, on Linux also
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import shutil
@@ -58,10 +59,11 @@ class Server:
         self.port = port
         self.temporary = store is None
         self._directory = Path(tempfile.mkdtemp(prefix=f"{name}-"))
-        self.store = Path(store) if store is not None else self._directory / "store"
+        self.store = Path(os.path.abspath(store)) if store is not None else self._directory / "store"
         self._config = config
         self._arguments = tuple(arguments)
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock: int | None = None
 
     @property
     def url(self) -> str:
@@ -82,6 +84,7 @@ class Server:
         """Start the process without waiting until it is ready."""
         if self.running:
             return self
+        self._lock_store()
         if self.port and not self._config:
             _require_free(self.port)
         self._clear_ports_files()
@@ -157,6 +160,9 @@ class Server:
     def close(self) -> None:
         """Stop, and remove everything temporary."""
         self.stop()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -178,6 +184,19 @@ class Server:
         values = {"client": self.port or -1, "store": self.store, "name": self.name}
         path.write_text(fill(self._config, values))
         return [*command, "-c", str(path)]
+
+    def _lock_store(self) -> None:
+        """Keep a second server away from the store, which it would damage; the lock ends with this process."""
+        if self._lock is not None:
+            return
+        try:
+            self.store.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.store / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise KvctlError(f"`{self.store}` is in use by another server") from None
+        except OSError as error:
+            raise KvctlError(f"`{self.store}` cannot keep the data: {error.strerror}") from None
 
     def _clear_ports_files(self) -> None:
         for path in self._directory.glob("*.ports"):

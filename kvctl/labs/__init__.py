@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, Literal, Self
 
 from kvctl.contexts import Context
@@ -26,15 +28,20 @@ _ASK_TIMEOUT = 0.5
 
 @dataclass
 class Lab:
-    """Servers that belong together and the contexts to reach them; a context manager that ends them all."""
+    """Servers that belong together, and the contexts to reach them; a context manager that ends them all."""
 
     kind: LabKind
+    directory: Path
+    """Holds the servers' stores."""
     servers: dict[str, Server] = field(default_factory=dict)
     contexts: dict[str, Context] = field(default_factory=dict)
+    temporary: bool = True
 
     def close(self) -> None:
         """Stop all servers and remove everything temporary."""
         with ExitStack() as stack:
+            if self.temporary:
+                stack.callback(rmtree, self.directory, ignore_errors=True)
             for server in self.servers.values():
                 stack.callback(server.close)
 
@@ -47,9 +54,9 @@ class Lab:
 
 def run_lab(kind: LabKind, *, store: Path | None = None) -> Lab:
     """Start a sample layout on free ports and wait until it takes buckets everywhere. Raises KvctlError."""
-    lab = Lab(kind)
+    lab = Lab(kind, store or Path(mkdtemp(prefix=f"kvctl-{kind}-")), temporary=store is None)
     try:
-        _BUILDERS[kind](lab, store)
+        _BUILDERS[kind](lab)
         for server in lab.servers.values():
             server.launch()
         for server in lab.servers.values():
@@ -62,37 +69,37 @@ def run_lab(kind: LabKind, *, store: Path | None = None) -> Lab:
     return lab
 
 
-def _cluster(lab: Lab, store: Path | None) -> None:
+def _cluster(lab: Lab) -> None:
     names = ("n1", "n2", "n3")
     routes = dict(zip(names, _free_ports(len(names)), strict=True))
     values = {"routes": ", ".join(f"nats://127.0.0.1:{port}" for port in routes.values())}
     for name in names:
-        _add(lab, name, "cluster", store, {**values, "route": routes[name]})
+        _add(lab, name, "cluster", {**values, "route": routes[name]})
 
 
-def _supercluster(lab: Lab, store: Path | None) -> None:
+def _supercluster(lab: Lab) -> None:
     lon_route, nyc_route, lon_gateway, nyc_gateway = _free_ports(4)
     values = {"lon_gateway": lon_gateway, "nyc_gateway": nyc_gateway}
-    _add(lab, "lon", "supercluster", store, {**values, "route": lon_route, "gateway": lon_gateway})
-    _add(lab, "nyc", "supercluster", store, {**values, "route": nyc_route, "gateway": nyc_gateway})
+    _add(lab, "lon", "supercluster", {**values, "route": lon_route, "gateway": lon_gateway})
+    _add(lab, "nyc", "supercluster", {**values, "route": nyc_route, "gateway": nyc_gateway})
 
 
-def _leaf(lab: Lab, store: Path | None) -> None:
+def _leaf(lab: Lab) -> None:
     (leafnodes,) = _free_ports(1)
-    _add(lab, "hub", "hub", store, {"leafnodes": leafnodes})
-    _add(lab, "leaf", "leaf", store, {"leafnodes": leafnodes})
+    _add(lab, "hub", "hub", {"leafnodes": leafnodes})
+    _add(lab, "leaf", "leaf", {"leafnodes": leafnodes})
 
 
-def _accounts(lab: Lab, store: Path | None) -> None:
-    _add(lab, "accounts", "accounts", store, {})
+def _accounts(lab: Lab) -> None:
+    _add(lab, "accounts", "accounts", {})
 
 
 _BUILDERS = {"cluster": _cluster, "supercluster": _supercluster, "leaf": _leaf, "accounts": _accounts}
 
 
-def _add(lab: Lab, name: str, template: str, store: Path | None, values: Mapping[str, object]) -> None:
+def _add(lab: Lab, name: str, template: str, values: Mapping[str, object]) -> None:
     config = fill((_TEMPLATES / f"{template}.conf").read_text(), values)
-    lab.servers[name] = Server(name=name, config=config, store=store / name if store else None)
+    lab.servers[name] = Server(name=name, config=config, store=lab.directory / name)
 
 
 def _add_contexts(lab: Lab) -> None:

@@ -1,0 +1,94 @@
+"""What a connection may do: each API subject is asked in a way that changes nothing.
+
+Permissions are checked before anything else, so a request for a stream that does not exist, or with a body that
+is no JSON, tells whether its subject is allowed. Nothing here can succeed in changing anything.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kvctl.connection import Connection
+from kvctl.errors import KvctlError, NoResponders, PermissionDenied
+from kvctl.jetstream.api import Api
+from kvctl.wire import encode_headers
+
+_NO_JSON = b"!"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One subject and whether the account may use it; `reason` says why not."""
+
+    action: str
+    """What it is for: "read keys"."""
+    subject: str
+    allowed: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    action: str
+    subject: str
+    payload: bytes = _NO_JSON
+    header: bytes = b""
+    silent: bool = False
+    """Nobody answers where there is no such bucket."""
+
+
+async def probe(api: Api, bucket: str | None = None) -> list[Access]:
+    """What is allowed on the bucket, or on one that does not exist: permissions may name buckets one by one.
+
+    An existing bucket is asked for reading and writing only, never for deletion.
+    """
+    probes = _probes(api, bucket)
+    return list(await asyncio.gather(*(_ask(api.connection, item) for item in probes)))
+
+
+async def round_trip(connection: Connection) -> float:
+    """Seconds to the server and back, the best of three. Raises RequestTimeout, NoServer."""
+    times = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        with suppress(NoResponders, PermissionDenied):  # either is the server's answer
+            await connection.request("kvctl-probe")
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def _probes(api: Api, bucket: str | None) -> Iterator[_Probe]:
+    name = bucket or f"kvctl-probe-{os.urandom(4).hex()}"
+    stream, key = f"KV_{name}", f"$KV.{name}.kvctl-probe"
+    absent = bucket is None
+    yield _Probe("list buckets", f"{api.prefix}.STREAM.NAMES", b'{"subject":"kvctl-probe"}')
+    yield _Probe("look at a bucket", f"{api.prefix}.STREAM.INFO.{stream}", b"")
+    yield _Probe("read a key", f"{api.prefix}.DIRECT.GET.{stream}.{key}", b"", silent=True)
+    yield _Probe("read several keys", f"{api.prefix}.DIRECT.GET.{stream}", silent=True)
+    yield _Probe("read a key at the leader", f"{api.prefix}.STREAM.MSG.GET.{stream}")
+    yield _Probe("list and watch keys", f"{api.prefix}.CONSUMER.CREATE.{stream}.kvctl-probe.{key}")
+    # A stream that listens here all the same refuses the message: it is not the expected one.
+    refused = encode_headers({"Nats-Expected-Stream": "kvctl-probe"})
+    yield _Probe("write a key", f"{api.write_prefix}{key}", b"", refused, silent=True)
+    if absent:
+        yield _Probe("create buckets", f"{api.prefix}.STREAM.CREATE.{stream}")
+        yield _Probe("change buckets", f"{api.prefix}.STREAM.UPDATE.{stream}")
+        yield _Probe("remove old revisions", f"{api.prefix}.STREAM.PURGE.{stream}")
+        yield _Probe("delete buckets", f"{api.prefix}.STREAM.DELETE.{stream}")
+        yield _Probe("back up buckets", f"{api.prefix}.STREAM.SNAPSHOT.{stream}")
+
+
+async def _ask(connection: Connection, item: _Probe) -> Access:
+    reason = None
+    try:
+        await connection.request(item.subject, item.payload, item.header)
+    except NoResponders:
+        reason = None if item.silent else "nobody answers"
+    except PermissionDenied as error:
+        reason = "permission denied" if error.subject == item.subject else f"replies: {error.message}"
+    except KvctlError as error:
+        reason = error.message
+    return Access(item.action, item.subject, reason is None, reason)
