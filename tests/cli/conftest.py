@@ -64,7 +64,8 @@ class Result:
 MASKS = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "TIME",
     r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
-    r"\b(just now|\d+[smhdy] ago)": "AGE",
+    # with the spaces that fill the column: ages differ in length
+    r"\b(?:AGE|just now|\d+[smhdy] ago)( ?) *": r"AGE\1",
     r"\b\d+\.\d ms": "N ms",
     r"/tmp/[^\s`'\"]*": "PATH",
 }
@@ -147,7 +148,7 @@ def _run_on_terminals(
     line: list[str], args: tuple[str, ...], stdin: bytes, env: Mapping[str, str], timeout: float
 ) -> Result:
     """A terminal for each stream, so that stdout and stderr can be told apart."""
-    pairs = [_terminal() for _ in range(3)]
+    pairs = [open_terminal() for _ in range(3)]
     process = subprocess.Popen(line, stdin=pairs[0][1], stdout=pairs[1][1], stderr=pairs[2][1], env=env)
     try:
         for _, slave in pairs:
@@ -162,7 +163,8 @@ def _run_on_terminals(
             os.close(master)
 
 
-def _terminal() -> tuple[int, int]:
+def open_terminal() -> tuple[int, int]:
+    """A terminal's two ends, the master's first."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
     modes = termios.tcgetattr(slave)
