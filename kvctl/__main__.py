@@ -1,3 +1,15 @@
-from kvctl.cli.main import main
+"""The program's entry: `kvctl`, and `python -m kvctl`."""
 
-raise SystemExit(main())
+
+def main() -> int:
+    """Run the command line; Ctrl-C is quiet from the first import on."""
+    try:
+        from kvctl.cli.main import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
