@@ -82,14 +82,19 @@ async def create(api: Api, config: BucketConfig) -> Creation:
     Raises BucketExists (with another configuration, or as a mirror), OutcomeUnknown, ServerError, UsageError, and
     KvctlError when the server dropped fields: then nothing is left behind.
     """
-    wanted = config.to_stream()
-    found, _ = await asyncio.gather(streams.find(api, wanted["name"]), refuse_namesake(api, config.name))
+    return await create_like(api, config.to_stream())
+
+
+async def create_like(api: Api, wanted: StreamConfig) -> Creation:
+    """`create` for a bucket's stream configuration. Raises as `create`."""
+    name = wanted["name"].removeprefix(STREAM_PREFIX)
+    found, _ = await asyncio.gather(streams.find(api, wanted["name"]), refuse_namesake(api, name))
     if found is None:
         try:
             return Creation(await create_stream(api, wanted), created=True)
         except ConflictError:
             found = await streams.info(api, wanted["name"])
-    _require_same(config.name, found["config"], wanted)
+    require_same(found["config"], wanted)
     return Creation(found, created=False)
 
 
@@ -209,7 +214,7 @@ async def names(api: Api) -> list[str]:
 
 
 async def refuse_namesake(api: Api, name: str) -> None:
-    """A mirror stream of this name would be hidden by the bucket. Raises BucketExists."""
+    """Raises BucketExists for a mirror stream of this name, which the bucket would hide."""
     with suppress(PermissionDenied):
         info = await streams.find(api, name)
         if info is not None and info["config"].get("mirror"):
@@ -219,8 +224,9 @@ async def refuse_namesake(api: Api, name: str) -> None:
             )
 
 
-def _require_same(name: str, found: StreamConfig, wanted: StreamConfig) -> None:
-    kind = kind_of(found)
+def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
+    """Raises BucketExists, with the differences, unless both configurations say the same."""
+    kind, name = kind_of(found), found["name"].removeprefix(STREAM_PREFIX)
     if kind is Kind.INCOMPLETE:
         raise _incomplete(name)
     if kind is Kind.STREAM:
@@ -236,7 +242,7 @@ def _require_same(name: str, found: StreamConfig, wanted: StreamConfig) -> None:
 
 def _incomplete(name: str) -> ConflictError:
     return BucketExists(
-        f"`{name}` is what an interrupted restore left behind",
+        f"`{name}` is what an interrupted restore or copy left behind",
         hint=f"Run `kvctl bucket restore DIR` again, which starts over, or remove it with `kvctl bucket delete {name}`",
     )
 

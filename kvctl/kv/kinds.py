@@ -11,8 +11,8 @@ from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 StreamConfig = dict[str, Any]
 """A stream's configuration in the server's own JSON: durations in nanoseconds, -1 for no limit."""
 
-RESTORE_MARK = "kvctl.restore"
-"""Metadata of a stream whose restore is not finished; the value names the restore."""
+UNFINISHED = "kvctl.unfinished"
+"""Metadata of a stream that is being restored or copied into; the value names the attempt."""
 SERVER_METADATA = "_nats."
 """What the server's own metadata begins with."""
 
@@ -28,7 +28,7 @@ class Kind(StrEnum):
     STREAM = "stream"
     """Named like a bucket, but none."""
     INCOMPLETE = "incomplete"
-    """What an interrupted restore left behind."""
+    """What an interrupted restore or copy left behind."""
     UNREACHABLE = "unreachable"
     """The servers that hold it do not answer."""
 
@@ -40,7 +40,7 @@ def kind_of(stream: StreamConfig, others: Mapping[str, StreamConfig] | None = No
     """
     name: str = stream["name"]
     named = name.startswith(STREAM_PREFIX)
-    if RESTORE_MARK in (stream.get("metadata") or {}):
+    if UNFINISHED in (stream.get("metadata") or {}):
         return Kind.INCOMPLETE
     if stream.get("mirror"):
         return Kind.MIRROR if _leads_to_bucket(stream, others or {}) else (Kind.STREAM if named else None)
@@ -54,14 +54,14 @@ def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:
 
 
 def own_metadata(stream: StreamConfig) -> dict[str, str]:
-    """The metadata that users set: without the server's and the mark of a restore."""
+    """The metadata that users set: without the server's and kvctl's marks."""
     metadata = stream.get("metadata") or {}
     return {name: value for name, value in metadata.items() if not reserved(name)}
 
 
 def reserved(name: str) -> bool:
     """Whether metadata of this name is not for users."""
-    return name.startswith(SERVER_METADATA) or name == RESTORE_MARK
+    return name.startswith(SERVER_METADATA) or name == UNFINISHED
 
 
 def _kind_of_named(stream: StreamConfig) -> Kind:

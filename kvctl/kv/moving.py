@@ -49,7 +49,7 @@ async def rename(source: Bucket, key: str, target: Bucket, new_key: str, *, over
 
 
 async def _place(entry: Entry, target: Bucket, new_key: str, overwrite: bool) -> int:
-    ttl = _left(entry)
+    ttl = ttl_left(entry)
     if not overwrite:
         return await target.create(new_key, entry.value, ttl=ttl)
     if ttl is None:
@@ -77,7 +77,7 @@ async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite:
     return sequence - 1
 
 
-def _left(entry: Entry) -> timedelta | None:
+def ttl_left(entry: Entry) -> timedelta | None:
     """What is left of the entry's ttl, a second at least."""
     if entry.ttl is None:
         return None

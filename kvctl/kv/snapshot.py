@@ -24,8 +24,8 @@ from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.snapshots import CHUNK, RESTORE_NAME_IN_USE, Restoring, Snapshot, pieces, taking
-from kvctl.kv import catalog, manifest
-from kvctl.kv.kinds import RESTORE_MARK, SERVER_METADATA, Kind, StreamConfig, kind_of
+from kvctl.kv import catalog, manifest, unfinished
+from kvctl.kv.kinds import SERVER_METADATA, Kind, StreamConfig, kind_of
 from kvctl.kv.manifest import CONFIG, DATA, MANIFEST, File, Manifest
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.quantities import format_time
@@ -35,6 +35,8 @@ Advance = Callable[[int], None]
 
 SETTLING = 8.0
 """Seconds after which a server has given up a restore that nobody feeds any more (it waits for five)."""
+QUIET = 5
+"""Looks at nothing after which nothing is expected to come any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ async def restore(
     expected = await asyncio.to_thread(manifest.read, directory)
     saved = manifest.load(directory / CONFIG)
     wanted = _final(saved["config"], replicas)
-    stream, token = wanted["name"], secrets.token_hex(8)
+    stream, token = wanted["name"], unfinished.new_token()
     await catalog.refuse_namesake(api, stream.removeprefix(STREAM_PREFIX))
     replaced = await _make_room(api, stream)
     held = _held(wanted, saved["state"], token)
@@ -179,33 +181,23 @@ def _held(wanted: StreamConfig, state: dict[str, Any], token: str) -> StreamConf
     """The configuration to restore with: the mark, no way in, and no limit that the saved messages could exceed."""
     moving = ("sources", "republish", "subject_transform", "subject_delete_marker_ttl", "sealed")
     held = {name: value for name, value in wanted.items() if name not in moving}
-    held |= {
-        "subjects": [f"_kvctl.restore.{token}"],
-        "metadata": {**wanted["metadata"], RESTORE_MARK: token},
-        "max_age": 0,
-        "max_msg_size": -1,
-    }
+    held |= {"subjects": [f"_kvctl.restore.{token}"], "max_age": 0, "max_msg_size": -1}
     if held.get("max_bytes", -1) > 0:
         held["max_bytes"] = max(held["max_bytes"], 2 * state["bytes"])
-    return held
+    return unfinished.marked(held, token)
 
 
 async def _make_room(api: Api, stream: str) -> bool:
-    """Remove what an interrupted restore left. Raises BucketExists, ConflictError when another restore is under way."""
+    """Remove what an interrupted attempt left. Raises BucketExists, ConflictError when one is under way."""
     info = await streams.find(api, stream)
     if info is None:
         return False
-    name = stream.removeprefix(STREAM_PREFIX)
-    if RESTORE_MARK not in (info["config"].get("metadata") or {}):
+    if unfinished.mark_of(info) is None:
+        name = stream.removeprefix(STREAM_PREFIX)
         raise BucketExists(
             f"Bucket `{name}` exists", hint=f"Restoring never overwrites: `kvctl bucket delete {name}` makes room"
         )
-    await asyncio.sleep(1)
-    later = await streams.find(api, stream)
-    if later is not None and later["state"]["messages"] != info["state"]["messages"]:
-        raise ConflictError(f"`{name}` is being restored by somebody else at the moment")
-    if later is not None:
-        await streams.delete(api, stream)
+    await unfinished.clear_away(api, info)
     return True
 
 
@@ -260,11 +252,6 @@ async def _remove(api: Api, restoring: Restoring, stream: str, token: str) -> No
         restoring.abort()
     deadline = time.monotonic() + SETTLING
     quiet = 0
-    while time.monotonic() < deadline and quiet < 5:
-        with suppress(KvctlError):
-            info = await streams.find(api, stream)
-            mine = info is not None and (info["config"].get("metadata") or {}).get(RESTORE_MARK) == token
-            if mine:
-                await streams.delete(api, stream)
-            quiet = 0 if mine else quiet + 1
+    while time.monotonic() < deadline and quiet < QUIET:
+        quiet = 0 if await unfinished.remove(api, stream, token) else quiet + 1
         await asyncio.sleep(0.1)
