@@ -29,6 +29,8 @@ from kvctl.quantities import duration_seconds
 from kvctl.wire import encode_headers
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+TTL_SINCE = (2, 11)
+"""Servers before store the header like any other, and the key for ever."""
 OPEN = (RequestTimeout, ConnectionLost)
 """Errors after which a write may or may not have been stored."""
 
@@ -65,6 +67,8 @@ async def write(binding: Binding, key: str, payload: bytes, header: bytes, expec
     connection = binding.api.connection
     deadline = time.monotonic() + connection.timeout
     subject = binding.write_prefix + key
+    if b"\r\nNats-TTL:" in header and connection.server_version < TTL_SINCE:
+        raise _no_ttl(connection.server_version)
     while True:
         try:
             return await publish(connection, subject, payload, header)
@@ -106,6 +110,13 @@ async def _resolve(
         if time.monotonic() > deadline:
             raise _unknown(binding, key, error)
         await asyncio.sleep(0.1)
+
+
+def _no_ttl(version: tuple[int, ...]) -> KvctlError:
+    return KvctlError(
+        f"nats-server {'.'.join(map(str, version))} would ignore the ttl of a key; nothing was written",
+        hint="Use a server from 2.11 on, or let all keys of a bucket expire: `kvctl bucket edit --ttl`",
+    )
 
 
 def _unknown(binding: Binding, key: str, error: KvctlError) -> OutcomeUnknown:
