@@ -25,7 +25,14 @@ AskedToEnd = Callable[[float], bool]
 PORT = 4222
 """Where clients look for a server when nothing else is said."""
 _LABS = ("cluster", "supercluster", "leaf", "accounts")
-_FIELDS = ("name", "url", "user", "domain", "api_prefix", "description")
+_CONTEXTS = (
+    Column("name"),
+    Column("url", flex=True),
+    Column("user", table=False),
+    Column("domain", table=False),
+    Column("api_prefix", table=False),
+    Column("description"),
+)
 
 
 @command(
@@ -104,12 +111,14 @@ def _run_one(session: Session, port: int, store: str | None, asked_to_end: Asked
 def _run_lab(session: Session, kind: Any, store: str | None, asked_to_end: AskedToEnd) -> None:
     from kvctl.labs import run_lab
 
-    with run_lab(kind, store=Path(store).absolute() if store else None) as lab:
+    with session.progress(f"Starting the {kind} lab"):
+        started = run_lab(kind, store=Path(store).absolute() if store else None)
+    with started as lab:
         home, rows = _save_contexts(lab), [_row(context) for context in lab.contexts.values()]
         if session.output in ("json", "yaml"):
             session.show(document({"lab": kind, "config_home": str(home), "contexts": rows}))
         else:
-            session.show(View(columns=[Column(f, table=f in ("name", "description")) for f in _FIELDS], rows=rows))
+            session.show(View(columns=_CONTEXTS, rows=rows))
         commands = (f"kvctl bucket ls --context {name}" for name in lab.contexts)
         _explain(session, f"export XDG_CONFIG_HOME={home}", *commands)
         _wait(lab.servers.values(), asked_to_end)
@@ -126,7 +135,7 @@ def _save_contexts(lab: "Lab") -> Path:
 
 
 def _row(context: Any) -> dict[str, Any]:
-    return {field: getattr(context, field) for field in _FIELDS}
+    return {column.key: getattr(context, column.key) for column in _CONTEXTS}
 
 
 def _explain(session: Session, *commands: str) -> None:

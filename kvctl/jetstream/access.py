@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvctl.connection import Connection
 from kvctl.errors import KvctlError, NoResponders, PermissionDenied
@@ -24,8 +24,9 @@ class Access:
     """One subject and whether the account may use it; `reason` says why not."""
 
     action: str
-    """What it is for: "read keys"."""
+    """What it is for: "read a key"."""
     subject: str
+    """With BUCKET and KEY for the names that were tried."""
     allowed: bool
     reason: str | None = None
 
@@ -45,8 +46,9 @@ async def probe(api: Api, bucket: str | None = None) -> list[Access]:
 
     An existing bucket is asked for reading and writing only, never for deletion.
     """
-    probes = _probes(api, bucket)
-    return list(await asyncio.gather(*(_ask(api.connection, item) for item in probes)))
+    name = bucket or f"kvctl-probe-{os.urandom(4).hex()}"
+    found = await asyncio.gather(*(_ask(api.connection, item) for item in _probes(api, name, absent=not bucket)))
+    return [replace(item, subject=_shown(item.subject, name, bucket)) for item in found]
 
 
 async def round_trip(connection: Connection) -> float:
@@ -60,16 +62,18 @@ async def round_trip(connection: Connection) -> float:
     return min(times)
 
 
-def _probes(api: Api, bucket: str | None) -> Iterator[_Probe]:
-    name = bucket or f"kvctl-probe-{os.urandom(4).hex()}"
+def _shown(subject: str, name: str, bucket: str | None) -> str:
+    return subject.replace(name, bucket or "BUCKET").replace("kvctl-probe", "KEY")
+
+
+def _probes(api: Api, name: str, *, absent: bool) -> Iterator[_Probe]:
     stream, key = f"KV_{name}", f"$KV.{name}.kvctl-probe"
-    absent = bucket is None
     yield _Probe("list buckets", f"{api.prefix}.STREAM.NAMES", b'{"subject":"kvctl-probe"}')
     yield _Probe("look at a bucket", f"{api.prefix}.STREAM.INFO.{stream}", b"")
     yield _Probe("read a key", f"{api.prefix}.DIRECT.GET.{stream}.{key}", b"", silent=True)
     yield _Probe("read several keys", f"{api.prefix}.DIRECT.GET.{stream}", silent=True)
     yield _Probe("read a key at the leader", f"{api.prefix}.STREAM.MSG.GET.{stream}")
-    yield _Probe("list and watch keys", f"{api.prefix}.CONSUMER.CREATE.{stream}.kvctl-probe.{key}")
+    yield _Probe("list and watch keys", f"{api.prefix}.CONSUMER.CREATE.{stream}.kvctl.{key}")
     # A stream that listens here all the same refuses the message: it is not the expected one.
     refused = encode_headers({"Nats-Expected-Stream": "kvctl-probe"})
     yield _Probe("write a key", f"{api.write_prefix}{key}", b"", refused, silent=True)
