@@ -1,0 +1,159 @@
+"""README's examples, run as they stand: a section at a time, on a server of its own, what is shown compared."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.readme import README, ROOT, Block, blocks, setup_commands
+
+SETUP = "Try it"
+"""The two commands there are test_install.py's."""
+SECTIONS = list(dict.fromkeys(block.heading for block in blocks() if block.heading != SETUP))
+COLUMNS = 90
+
+CHANGING = {
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "TIME",
+    r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
+    r"\b(just now|\d+[smhdy] ago)": "AGE",
+    r"\b\d+\.\d ms": "N ms",
+    r"(?<=\S) {2,}": "  ",
+}
+"""What differs from run to run; columns get as wide as what they hold."""
+
+
+class Machine:
+    """A directory, an environment with kvctl on PATH, and maybe a server that an example started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {
+            "PATH": os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"]),
+            "HOME": os.environ["HOME"],
+            "TERM": "xterm-256color",
+            "NO_COLOR": "1",
+        }
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def run(self, block: Block) -> str:
+        """Run an example; what it printed, for a session with the commands between."""
+        if block.language == "console":
+            return "".join(f"$ {command}\n{self._typed(command)}" for command in commands_of(block))
+        program = ["/bin/sh", "-eu"] if block.language == "sh" else [sys.executable, "-"]
+        done = subprocess.run(program, input=block.text, env=self.environment, cwd=self.directory, text=True,
+                              capture_output=True, timeout=60)  # fmt: skip
+        assert done.returncode == 0, f"README.md:{block.line}: {done.stderr}"
+        return done.stdout
+
+    def close(self) -> None:
+        """End the server, as Ctrl-C does."""
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)
+            assert self._server.wait(10) == 0
+
+    def _typed(self, command: str) -> str:
+        """What a person sees who types the command on a terminal."""
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+        serves = command.startswith("kvctl server run")
+        shell = ["/bin/sh", "-c", f"exec {command} --port 0" if serves else command]
+        process = subprocess.Popen(
+            shell, stdin=slave, stdout=slave, stderr=slave, env=self.environment, cwd=self.directory, start_new_session=True
+        )
+        os.close(slave)
+        if not serves:
+            return _everything(master, process)
+        self._server = process
+        text = _until(master, r"Ctrl-C(.*\n)+.*kvctl.*\n")
+        self.environment["NATS_URL"] = re.findall(r"nats://[\d.:]+", text)[0]
+        return text
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A stranger's machine."""
+    machine = Machine(tmp_path)
+    yield machine
+    machine.close()
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_examples_do_what_they_show(heading: str, machine: Machine) -> None:
+    section = [block for block in blocks() if block.heading == heading]
+    if not any("kvctl server run" in block.text for block in section):
+        machine.run(Block(heading, "console", "$ kvctl server run\n", 0))
+    printed = ""
+    for block in section:
+        if block.language == "text":
+            assert readable(printed) == readable(block.text), f"README.md:{block.line}"
+            continue
+        printed = machine.run(block)
+        if block.language == "console":
+            assert readable(printed) == readable(block.text), f"README.md:{block.line}"
+
+
+def test_every_example_is_run() -> None:
+    assert {block.language for block in blocks()} <= {"sh", "console", "python", "text"}
+    assert README.count("\n```") == 2 * len(blocks())
+    assert {"console", "python", "sh"} <= {block.language for block in blocks() if block.heading in SECTIONS}
+
+
+def test_two_commands_do_all_the_set_up() -> None:
+    assert len(setup_commands()) == 2
+    assert not [command for command in setup_commands() if "\n" in command or "sudo" in command]
+
+
+def test_ci_runs_the_same_test_command() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    _venv, install, test = setup_commands()[1].split(" && ")
+    assert install.replace("install", "install --quiet") in script
+    assert f"step {test}\n" in script
+
+
+def test_links_lead_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert targets
+    assert not [target for target in targets if "://" not in target and not (ROOT / target).exists()]
+
+
+def commands_of(block: Block) -> list[str]:
+    """The command lines of a session; `>` continues one."""
+    joined = re.sub(r"\\\n> ", "", block.text)
+    return [line.removeprefix("$ ") for line in joined.splitlines() if line.startswith("$ ")]
+
+
+def readable(text: str) -> list[str]:
+    """The lines without what changes from run to run; `\\` at the end of a command line joins it with the next."""
+    text = re.sub(r"\\\n> ", "", text)
+    for pattern, word in CHANGING.items():
+        text = re.sub(pattern, word, text)
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def _everything(master: int, process: "subprocess.Popen[bytes]") -> str:
+    text = _until(master, None)
+    process.wait(30)
+    return text
+
+
+def _until(master: int, pattern: str | None, seconds: float = 30) -> str:
+    """What appears on the terminal until the pattern does, or its last user has gone."""
+    data, deadline = b"", time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            data += os.read(master, 65536)
+        except OSError:  # Linux: nobody holds the other end any more
+            break
+        if pattern and re.search(pattern, data.decode("utf-8", "replace").replace("\r\n", "\n")):
+            break
+    return data.decode().replace("\r\n", "\n")

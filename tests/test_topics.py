@@ -1,0 +1,123 @@
+"""Help topics: complete, plain enough for a terminal and a manual page, and true where a test can tell."""
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from kvctl import errors
+from kvctl.cli.main import COMMANDS, root
+from kvctl.render.view import FORMATS
+from tests.readme import README, ROOT
+
+TOPICS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "kvctl" / "topics").glob("*.md"))}
+WRITTEN = {"environment", "exit-codes", "formats", "guarantees", "servers"}
+WIDTH = 80
+
+NAMED_TEST = re.compile(r"\btests/[\w/]+\.py::\w+")
+
+
+def test_the_topics_there_are() -> None:
+    assert WRITTEN <= set(TOPICS)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_is_plain_markdown_that_fits_a_terminal(topic: str) -> None:
+    text = TOPICS[topic]
+    assert re.match(r"# [A-Z][^\n]+[^.\n]\n\n", text)
+    assert text.endswith("\n")
+    assert not [line for line in text.splitlines() if len(line) > WIDTH and not NAMED_TEST.search(line)]
+    assert not [line for line in text.splitlines() if line != line.rstrip() or "\t" in line]
+    assert not re.search(r"^```|^\||^ {1,3}\d\. |^\* |\]\(|<\w+>", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_every_test_that_a_topic_names_exists(topic: str) -> None:
+    named = set(NAMED_TEST.findall(TOPICS[topic]))
+    assert not {name for name in named if name.split("::")[1] not in _tests_in(name.split("::")[0])}
+
+
+def test_every_guarantee_names_its_tests() -> None:
+    text = TOPICS["guarantees"]
+    promises = text[text.index("\n## ") : text.index("\n## Not guaranteed")]
+    blocks = [block for block in promises.split("\n\n") if not block.strip().startswith("#")]
+    unproven = [
+        block for block, following in zip(blocks, [*blocks[1:], ""], strict=True)
+        if not NAMED_TEST.search(block) and not NAMED_TEST.search(following)
+    ]  # fmt: skip
+    assert len(blocks) > 30
+    assert not unproven
+
+
+def test_every_exit_code_is_explained() -> None:
+    codes = {error.exit_code for error in _subclasses(errors.KvctlError)} | {0, 8, 130}
+    explained = re.findall(r"^    (\d+) +\w", TOPICS["exit-codes"], re.MULTILINE)
+    assert [int(code) for code in explained] == sorted(codes)
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)] == sorted(codes)
+
+
+def test_every_variable_is_explained() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "kvctl").rglob("*.py"))
+    read = set(re.findall(r"[\"']((?:NATS|KVCTL)_[A-Z_]+)[\"']", source))
+    explained = set(re.findall(r"\b(?:NATS|KVCTL)_[A-Z_]+\b", TOPICS["environment"]))
+    assert {"NATS_URL", "NATS_CONTEXT"} <= read
+    assert read == explained
+
+
+def test_every_format_is_explained() -> None:
+    explained = re.findall(r"^    (\w+) +\w", TOPICS["formats"].split("##")[0], re.MULTILINE)
+    assert sorted(explained) == sorted(FORMATS)
+
+
+@pytest.mark.parametrize("topic", [*TOPICS, "README"])
+def test_commands_and_options_in_the_text_exist(topic: str) -> None:
+    text = TOPICS.get(topic, README)
+    lines = re.findall(r"(?:^(?: {4}|\$ ?)?|`|\$\()(?:\.venv/bin/)?kvctl ([a-z][^`\n]*)", text, re.MULTILINE)
+    assert lines
+    assert not [line for line in lines if not _is_command(line)]
+    assert not set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - _options()
+
+
+def test_help_lists_the_topics_with_their_titles() -> None:
+    assert set(root().command_sections()["Help topics (kvctl help TOPIC)"]) == {
+        (name, text.partition("\n")[0].removeprefix("# ")) for name, text in TOPICS.items()
+    }
+
+
+def _is_command(line: str) -> bool:
+    words = line.split()
+    if words[0] == "help":
+        return len(words) == 1 or words[1] in TOPICS or words[1].isupper() or _is_command(" ".join(words[1:]))
+    names = {name for commands in COMMANDS.values() for name in commands}
+    if words[0] not in names:
+        return False
+    command = root().get_command(None, words[0])
+    wanted = words[1] if len(words) > 1 else ""
+    return not hasattr(command, "entries") or not wanted.isalpha() or command.canonical(wanted) is not None
+
+
+@cache
+def _options() -> set[str]:
+    """Every option of every command."""
+    found = {"--version"}
+    commands = [root()]
+    while commands:
+        command = commands.pop()
+        found |= {spelling for param in command.params for spelling in (*param.opts, *param.secondary_opts)}
+        commands += [command.get_command(None, name) for name in getattr(command, "entries", ())]
+    return found
+
+
+@cache
+def _tests_in(path: str) -> set[str]:
+    if not (ROOT / path).exists():
+        return set()
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _subclasses(kind: type[errors.KvctlError]) -> set[type[errors.KvctlError]]:
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
+
+
