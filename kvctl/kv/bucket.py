@@ -27,15 +27,16 @@ from kvctl.errors import (
 from kvctl.jetstream import direct, streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import binding as bindings
-from kvctl.kv import listing, many, writing
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, Operation, from_message
 from kvctl.kv.names import check_bucket, check_key, check_literal
-from kvctl.kv.watch import Watcher, WatchOptions
+from kvctl.kv.own_writes import OwnWrites
 from kvctl.quantities import format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
+    from kvctl.kv.many import PutSummary
+    from kvctl.kv.watch import Watcher
 
 RETRY_PAUSE = 0.1
 RESOLVE_TIMEOUT = 1.0
@@ -53,7 +54,7 @@ class Bucket:
     ) -> None:
         self.name = check_bucket(name)
         self.read_only = read_only or api.connection.context.read_only
-        self.own = writing.OwnWrites()
+        self.own = OwnWrites()
         self.binding = bindings.assumed(api, name, stream, prefix)
         self._fixed = stream is not None or prefix is not None
         self._located = False
@@ -97,6 +98,8 @@ class Bucket:
 
         Few requests where the server and the permissions allow it, else one a key.
         """
+        from kvctl.kv import many
+
         for key in keys:
             check_key(key)
         found = await many.get_many(self, list(dict.fromkeys(keys)), leader=leader)
@@ -130,6 +133,8 @@ class Bucket:
 
     async def entry_batches(self, *filters: str, deleted: bool = False, values: bool = True) -> AsyncGenerator[list[Entry], None]:
         """`entries`, as many at a time as have come."""
+        from kvctl.kv import listing
+
         binding = await self.readable()
         async with aclosing(listing.entry_batches(binding, filters, deleted=deleted, values=values)) as batches:
             async for batch in batches:
@@ -144,6 +149,8 @@ class Bucket:
 
     async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
         """`keys` as bytes, as many at a time as have come."""
+        from kvctl.kv import listing
+
         binding = await self.readable()
         async with aclosing(listing.key_batches(binding, filters, deleted=deleted)) as batches:
             async for batch in batches:
@@ -158,6 +165,8 @@ class Bucket:
 
     async def history_batches(self, *filters: str, literal: bool = False) -> AsyncGenerator[list[Entry], None]:
         """`history`, as many at a time as have come; with `literal`, of foreign keys, which are then no filters."""
+        from kvctl.kv import listing
+
         binding = await self.readable()
         async with aclosing(listing.history_batches(binding, filters, literal=literal)) as batches:
             async for batch in batches:
@@ -171,6 +180,8 @@ class Bucket:
 
         `async with await bucket.watch() as watcher:` yields entries and, once, CURRENT. `follow=False` ends there.
         """
+        from kvctl.kv.watch import Watcher, WatchOptions
+
         options = WatchOptions(
             history=history, updates_only=updates_only, ignore_deletes=ignore_deletes,
             meta_only=meta_only, from_revision=from_revision,
@@ -185,6 +196,8 @@ class Bucket:
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> int:
         """Write a key that does not live: never written, deleted, purged or expired. Raises KeyExists, and as `put`."""
+        from kvctl.kv import writing
+
         last = 0
         for _ in range(8):
             try:
@@ -202,6 +215,8 @@ class Bucket:
 
     async def update(self, key: str, value: bytes, revision: int, *, ttl: timedelta | None = None) -> int:
         """Write if the key's last revision, deletions included, is `revision` (0: never written). Raises WrongRevision, and as `put`."""
+        from kvctl.kv import writing
+
         return await self._conditional(key, value, revision, writing.write_headers(expected=revision, ttl=ttl))
 
     async def delete(self, key: str, *, revision: int | None = None) -> int:
@@ -230,7 +245,7 @@ class Bucket:
 
         Raises KeyNotFound, and as `put`.
         """
-        from kvctl.kv import picking
+        from kvctl.kv import picking, writing
 
         self._check_writable(None)
         latest = await picking.literal_entry(self, key, leader=True)
@@ -246,15 +261,17 @@ class Bucket:
         return await self.update(key, old.value, await self.last_revision(key))
 
     async def put_many(
-        self, items: Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]], *, window: int = many.WINDOW
-    ) -> many.PutSummary:
+        self, items: Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]], *, window: int | None = None
+    ) -> PutSummary:
         """Write many keys, thousands in flight, each with a deadline; what fails is in the summary, not raised.
 
         Names and sizes are checked as they come: UsageError ends it, with all before it written. After a lost
         connection what was not acknowledged is sent again in order, so that a value may be written twice.
         """
+        from kvctl.kv import many
+
         self._check_writable(None)
-        return await many.put_many(self, items, window)
+        return await many.put_many(self, items, window or many.WINDOW)
 
     # -- the bucket itself ---------------------------------------------------------------------------------
 
@@ -367,12 +384,16 @@ class Bucket:
         return entry
 
     async def _mark(self, key: str, operation: str, revision: int | None, ttl: timedelta | None = None) -> int:
+        from kvctl.kv import writing
+
         header = writing.write_headers(operation=operation, expected=revision, ttl=ttl, rollup=operation == "PURGE")
         if revision is None:
             return await self._write(key, b"", header)
         return await self._conditional(key, b"", revision, header)
 
     async def _conditional(self, key: str, value: bytes, revision: int, header: bytes) -> int:
+        from kvctl.kv import writing
+
         try:
             return await self._write(key, value, header, revision)
         except WrongRevision as error:
@@ -397,6 +418,8 @@ class Bucket:
     async def _write(
         self, key: str, value: bytes, header: bytes, expected: int | None = None, *, literal: bool = False
     ) -> int:
+        from kvctl.kv import writing
+
         self._check_writable(None if literal else key)
         attempts = self._api.connection.timeout / RETRY_PAUSE
         while True:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from kvctl.jetstream.consumers import RawFrame, delivery
+from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.quantities import parse_duration
 from kvctl.wire import decode_headers, header_value

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Self
 
 from kvctl.errors import StreamReplaced, UsageError
-from kvctl.jetstream.consumers import OrderedConsumer, RawFrame, Selection, delivery
+from kvctl.jetstream.consumers import OrderedConsumer, Selection
+from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_frame, is_tombstone
 from kvctl.kv.listing import subjects_of
