@@ -96,8 +96,8 @@ def show(session: Session, name: OptionalName = None) -> None:
     else:
         context = _store().stored(name)
         facts = _facts(context)
-    for warning in context.warnings:
-        session.warn(warning)
+        for warning in context.warnings:
+            session.warn(warning)
     session.show(_details(facts))
 
 

@@ -1,0 +1,169 @@
+"""The embedded server: ready, restarted, ended with its parent; the sample layouts do what they are for."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvctl.contexts import Context
+from kvctl.errors import KvctlError
+from kvctl.labs import Lab
+from kvctl.server import Server, find_server, run_server
+from tests.raw import RawClient
+
+
+def client(context: Context) -> RawClient:
+    return RawClient(context.url.split(",")[0], user=context.user, password=context.password)
+
+
+class TestServer:
+    def test_is_ready_with_jetstream_when_it_has_started(self) -> None:
+        with run_server() as server, RawClient(server.url) as raw:
+            assert raw.info["host"] == "127.0.0.1"
+            assert raw.info["jetstream"] is True
+            assert raw.api("INFO")["streams"] == 0
+
+    def test_a_restart_keeps_port_and_data(self, own_server: Server) -> None:
+        url = own_server.url
+        with RawClient(url) as raw:
+            raw.create_bucket("B")
+            raw.put("B", "k", b"v")
+        for restart in (own_server.restart, lambda: (own_server.kill(), own_server.start())):
+            restart()
+            assert own_server.url == url
+            with RawClient(url) as raw:
+                assert raw.request("$JS.API.DIRECT.GET.KV_B.$KV.B.k").data == b"v"
+
+    def test_a_paused_server_answers_when_it_goes_on(self, own_server: Server) -> None:
+        with RawClient(own_server.url) as raw:
+            own_server.pause()
+            raw.publish("x")
+            own_server.resume()
+            raw.flush()
+
+    def test_a_paused_server_can_be_stopped(self, own_server: Server) -> None:
+        own_server.pause()
+        own_server.stop()
+        assert not own_server.running
+
+    def test_leaves_nothing_behind(self) -> None:
+        with run_server() as server:
+            store, pid = server.store, server.pid
+            assert store.exists()
+        assert not store.parent.exists()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid or 0, 0)
+
+    def test_a_store_of_ones_own_stays(self, tmp_path: Path) -> None:
+        for expected in (0, 1):
+            with run_server(store=tmp_path / "data") as server, RawClient(server.url) as raw:
+                assert raw.api("INFO")["streams"] == expected
+                raw.create_bucket("B")
+
+    def test_a_store_takes_one_server_at_a_time(self, tmp_path: Path) -> None:
+        with run_server(store=tmp_path), pytest.raises(KvctlError, match="in use"):
+            run_server(store=tmp_path)
+        run_server(store=tmp_path).close()
+
+    def test_a_store_that_cannot_be_made_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(KvctlError, match="cannot keep the data"):
+            run_server(store=tmp_path / "file" / "store")
+
+    def test_a_taken_port_is_an_error_with_a_way_out(self, server: Server) -> None:
+        with pytest.raises(KvctlError, match=str(server.port)) as caught:
+            run_server(port=server.port)
+        assert "--port 0" in (caught.value.hint or "")
+
+    def test_a_faulty_configuration_is_an_error_that_tells_why(self) -> None:
+        with pytest.raises(KvctlError, match="nonsense"):
+            run_server(config="listen: 127.0.0.1:@client@\nnonsense: yes\n")
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
+    def test_ends_with_a_parent_that_is_killed(self, tmp_path: Path) -> None:
+        program = (
+            "import sys, time; from kvctl.server import run_server\n"
+            "server = run_server(store=sys.argv[1]); print(server.port, flush=True); time.sleep(60)"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE)
+        assert parent.stdout is not None
+        port = int(parent.stdout.readline())
+        parent.kill()
+        parent.communicate()
+        assert _refuses_within(port, 5)
+
+    def test_which_server_runs_can_be_chosen(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        chosen = tmp_path / "nats-server"
+        chosen.symlink_to(find_server())
+        monkeypatch.setenv("KVCTL_NATS_SERVER", str(chosen))
+        assert find_server() == str(chosen)
+        monkeypatch.setenv("KVCTL_NATS_SERVER", str(tmp_path / "missing"))
+        with pytest.raises(KvctlError, match="missing"):
+            find_server()
+
+
+class TestLabs:
+    def test_a_cluster_takes_three_replicas(self, cluster: Lab) -> None:
+        with client(cluster.contexts["cluster"]) as raw:
+            made = raw.create_bucket("R3", num_replicas=3)
+            assert {made["cluster"]["leader"], *(peer["name"] for peer in made["cluster"]["replicas"])} == set(
+                cluster.servers
+            )
+            raw.api("STREAM.DELETE.KV_R3")
+
+    def test_a_supercluster_answers_a_read_from_the_nearest_replica(self, supercluster: Lab) -> None:
+        lon, nyc = supercluster.contexts["lon"], supercluster.contexts["nyc"]
+        with client(lon) as raw:
+            raw.create_bucket("NEAR", placement={"cluster": "lon"})
+            mirror = {"name": "NEAR_NYC", "mirror": {"name": "KV_NEAR"}, "mirror_direct": True}
+            assert "error" not in raw.api("STREAM.CREATE.NEAR_NYC", {**mirror, "placement": {"cluster": "nyc"}})
+            raw.put("NEAR", "k", b"v")
+        with client(nyc) as raw:
+            _eventually(lambda: _answerer(raw, "NEAR", "k") == "NEAR_NYC")
+
+    def test_a_leaf_node_mirrors_across_domains(self, leaf: Lab) -> None:
+        with client(leaf.contexts["hub"]) as hub, client(leaf.contexts["leaf"]) as edge:
+            hub.create_bucket("ACROSS")
+            hub.put("ACROSS", "k", b"v")
+            origin = {"name": "KV_ACROSS", "external": {"api": "$JS.hub.API"}}
+            mirror = {"name": "ACROSS_LEAF", "mirror": origin, "mirror_direct": True, "allow_direct": True}
+            assert "error" not in edge.api("STREAM.CREATE.ACROSS_LEAF", mirror)
+            _eventually(lambda: edge.api("STREAM.INFO.ACROSS_LEAF")["state"]["messages"] == 1)
+            assert edge.api("STREAM.INFO.KV_ACROSS", prefix="$JS.hub.API")["state"]["messages"] == 1
+
+    def test_an_account_mirrors_the_bucket_of_another(self, accounts: Lab) -> None:
+        with client(accounts.contexts["origin"]) as origin, client(accounts.contexts["replica"]) as replica:
+            origin.create_bucket("ORDERS")
+            origin.put("ORDERS", "k", b"v")
+            external = {"api": "ORIGIN.API", "deliver": "DELIVER.ORDERS.m"}
+            mirror = {"name": "M", "mirror": {"name": "KV_ORDERS", "external": external}}
+            assert "error" not in replica.api("STREAM.CREATE.M", mirror)
+            _eventually(lambda: replica.api("STREAM.INFO.M")["state"]["messages"] >= 1)
+            replica.api("STREAM.DELETE.M")
+
+
+def _answerer(raw: RawClient, bucket: str, key: str) -> str | None:
+    return raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}").headers.get("Nats-Stream")
+
+
+def _eventually(condition: object, seconds: float = 10) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def _refuses_within(port: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except ConnectionRefusedError:
+            return True
+        time.sleep(0.02)
+    return False
