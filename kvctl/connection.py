@@ -6,6 +6,10 @@ the library's request and publish calls lose errors, hang on a dead server, or t
 
 from __future__ import annotations
 
+import kvctl.deferred  # noqa: F401  # before the library
+
+# isort: split
+
 import asyncio
 import contextlib
 import itertools
@@ -49,16 +53,18 @@ class Connection:
         self.epoch = 0
         """Counts the connections made so far: a change means that everything in flight was lost."""
         self._fast = fast
-        self._client = NatsClient()
+        self._client = _Client()
         self._causes: list[Exception] = []
         self._online = asyncio.Event()
         self._closed = False
         self._parser: FrameParser | None = None
         self._pending: dict[bytes, tuple[asyncio.Future[Frame], bytes]] = {}
         self._tokens = itertools.count(1)
-        self._listeners: set[Callable[[PermissionDenied], None]] = set()
-        self._denied_inbox: PermissionDenied | None = None
-        self._inboxes: list[Inbox] = []
+        self._subscriptions: list[Subscription] = []
+        self._deaf: PermissionDenied | None = None
+        """Why no reply can be received, if so."""
+        self._last_word = ""
+        """What the server said before it closed the connection."""
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -87,14 +93,18 @@ class Connection:
     @property
     def online(self) -> bool:
         """Whether bytes written now reach a server."""
-        return self._online.is_set() and bool(self._client.is_connected)
+        return self._online.is_set() and bool(self._client.is_connected) and not self._closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended for good."""
+        return self._closed or bool(self._client.is_closed)
 
     async def wait_online(self, timeout: float) -> None:
         """Wait for a reconnect. Raises NoServer."""
-        if self._closed or self._client.is_closed:
-            raise self._gone()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._online.wait(), timeout)
+        if not self.closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._online.wait(), timeout)
         if not self.online:
             raise self._gone()
 
@@ -108,13 +118,16 @@ class Connection:
         begun = time.monotonic()
         if not self.online:
             await self.wait_online(limit)
+        if self._deaf is not None:
+            raise self._deaf
         asked = subject.encode(errors="surrogateescape")
         token = b"%d" % next(self._tokens)
         reply = self._replies + token
         self._check_sizes(asked, reply, header, payload)
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._pending[token] = (future, asked)
-        alarm = asyncio.get_running_loop().call_later(limit, self._expire, token, subject, limit)
+        left = max(begun + limit - time.monotonic(), 0.05)
+        alarm = asyncio.get_running_loop().call_later(left, self._expire, token, subject, limit)
         try:
             self.write(publish_frame(asked, reply, header, payload))
             answer = await future
@@ -140,23 +153,22 @@ class Connection:
             await self.wait_online(limit)
         async with self.subscribe() as subscription:
             begun, epoch = time.monotonic(), self.epoch
-            denied: list[PermissionDenied] = []
-            with self.listening(lambda error: denied.append(error) if error.subject == subject else None, subscription.inbox):
-                self.publish(subject, payload, reply=subscription.subject)
-                while True:
-                    frames = await subscription.inbox.take(limit)
-                    if denied:
-                        raise denied[0]
-                    if self.epoch != epoch:
-                        raise ConnectionLost(f"The connection was lost while `{subject}` was answering")
-                    if not frames:
-                        raise RequestTimeout(f"No answer on `{subject}` within {limit:g}s")
-                    for frame in frames:
-                        answer = Frame(*frame)
-                        self._traced(subject, begun, "" if status(answer.header)[0] < 400 else "%s %s" % status(answer.header))
-                        if status(answer.header)[0] == 503 and not answer.payload:
-                            raise NoResponders(f"Nobody answers on `{subject}`")
-                        yield answer
+            self.publish(subject, payload, reply=subscription.subject)
+            while True:
+                frames = await subscription.inbox.take(limit)
+                if denied := subscription.denied(subject):
+                    raise denied
+                if self.epoch != epoch:
+                    raise ConnectionLost(f"The connection was lost while `{subject}` was answering")
+                if not frames:
+                    raise RequestTimeout(f"No answer on `{subject}` within {limit:g}s")
+                for frame in frames:
+                    answer = Frame(*frame)
+                    code, text = status(answer.header)
+                    self._traced(subject, begun, "" if code < 400 else f"{code} {text}")
+                    if code == 503 and not answer.payload:
+                        raise NoResponders(f"Nobody answers on `{subject}`")
+                    yield answer
 
     # -- publishing ----------------------------------------------------------------------------------------
 
@@ -201,30 +213,15 @@ class Connection:
     @contextlib.asynccontextmanager
     async def subscribe(self, wildcard: bool = False) -> AsyncIterator[Subscription]:
         """An own inbox subject whose frames arrive in an Inbox; with `wildcard` all subjects one token below it."""
-        subject = f"{self._inbox}s{next(self._tokens)}"
-        inbox = Inbox()
-        sid = await self._add(subject + ".*" if wildcard else subject, inbox.frames.append, inbox)
-        self._inboxes.append(inbox)
+        subscription = Subscription(f"{self._inbox}s{next(self._tokens)}", Inbox())
+        self._subscriptions.append(subscription)
+        inbox = subscription.inbox
+        sid = await self._add(subscription.subject + ".*" * wildcard, inbox.frames.append, inbox)
         try:
-            yield Subscription(subject, inbox)
+            yield subscription
         finally:
-            self._inboxes.remove(inbox)
+            self._subscriptions.remove(subscription)
             await self._remove(sid)
-
-    @contextlib.contextmanager
-    def listening(self, listener: Callable[[PermissionDenied], None], *wake: Inbox) -> Any:
-        """Tell `listener` of every permission the server denies meanwhile, and wake the inboxes."""
-
-        def told(error: PermissionDenied) -> None:
-            listener(error)
-            for inbox in wake:
-                inbox.wake()
-
-        self._listeners.add(told)
-        try:
-            yield
-        finally:
-            self._listeners.discard(told)
 
     async def _add(self, subject: str, sink: Any, inbox: Inbox | None) -> bytes:
         client = self._client
@@ -298,7 +295,8 @@ class Connection:
                     pending_size=0,
                 )
         except Exception as error:
-            self._abandon()
+            self._client.cut()
+            self._client._transport = None  # of a failed handshake the library would await the end in vain
             await self.close()
             raise explain([*self._causes, error], self.context, self._client._server_info) from None
         self._client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
@@ -311,16 +309,10 @@ class Connection:
         """Close; requests under way end with NoServer."""
         self._closed = True
         self._lost(self._gone())
+        self._online.set()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(1):
                 await self._client.close()
-
-    def _abandon(self) -> None:
-        """Drop a half-made connection: after a failed handshake the library would wait for its end in vain."""
-        writer = getattr(self._client._transport, "_bare_io_writer", None)
-        if writer is not None:
-            writer.transport.abort()
-            self._client._transport = None
 
     def _replied(self, frame: tuple[bytes, bytes, bytes, bytes]) -> None:
         waiting = self._pending.pop(frame[0][len(self._replies) :], None)
@@ -330,15 +322,15 @@ class Connection:
     def _expire(self, token: bytes, subject: str, limit: float) -> None:
         waiting = self._pending.pop(token, None)
         if waiting is not None and not waiting[0].done():
-            waiting[0].set_exception(self._denied_inbox or RequestTimeout(f"No answer on `{subject}` within {limit:g}s"))
+            waiting[0].set_exception(RequestTimeout(f"No answer on `{subject}` within {limit:g}s"))
 
     def _lost(self, error: KvctlError) -> None:
         pending, self._pending = self._pending, {}
         for future, _ in pending.values():
             if not future.done():
                 future.set_exception(error)
-        for inbox in self._inboxes:
-            inbox.wake()
+        for subscription in self._subscriptions:
+            subscription.inbox.wake()
 
     async def _disconnected(self) -> None:
         self._online.clear()
@@ -346,14 +338,16 @@ class Connection:
         self._lost(ConnectionLost("The connection to the server was lost"))
 
     async def _reconnected(self) -> None:
+        self._deaf = None
+        self._last_word = ""
         self._online.set()
-        for inbox in self._inboxes:
-            inbox.wake()
+        for subscription in self._subscriptions:
+            subscription.inbox.wake()
 
     async def _was_closed(self) -> None:
-        self._online.clear()
         self.epoch += 1
         self._lost(self._gone())
+        self._online.set()  # whoever waits for it shall see that it will not come
 
     async def _failed(self, error: Exception) -> None:
         self._causes.append(error)
@@ -361,50 +355,83 @@ class Connection:
         self._server_error(str(error).removeprefix("nats: "))
 
     def _server_error(self, text: str) -> bool:
-        """Deal with the server's -ERR; False leaves it to the library."""
-        if "invalid publish subject" in text.lower():
-            return True  # said of subjects with a literal wildcard, which are stored all the same
-        denied = _DENIED.match(text)
-        if not denied:
+        """Deal with the server's -ERR; False leaves it to the library, which closes the connection for good."""
+        lower = text.lower()
+        if "stale connection" in lower:
             return False
-        self._deny(denied[1].lower(), denied[2])
+        if denied := _DENIED.match(text):
+            self._deny(denied[1].lower(), denied[2])
+        elif "invalid publish subject" not in lower:  # said of literal wildcards, which are stored all the same
+            self._last_word = text  # the server closes the connection itself if it means to
         return True
 
     def _deny(self, kind: str, subject: str) -> None:
-        verb = "publish to" if kind == "publish" else "subscribe to"
-        error = PermissionDenied(
-            f"Permission denied: the account may not {verb} `{subject}`",
-            subject=subject,
-            hint=f"Ask for the permission to {verb} `{subject}`",
-        )
-        if kind == "subscription":
-            error.hint = "Replies cannot be received; use `--inbox-prefix` with a prefix that the account may subscribe to"
-            self._denied_inbox = error
-        asked = subject.lower().encode(errors="surrogateescape")
+        """Hand a denial to the requests and subscriptions that it concerns; the library's path has it in lower case."""
+        asked, replies = subject.lower(), f"{self._inbox}r.*"
+        if kind == "subscription" and asked == replies.lower():
+            self._deaf = permission_denied(kind, replies)
+            self._lost(self._deaf)
         for token, (future, pending) in list(self._pending.items()):
-            # The library's own path hands the subject on in lower case.
-            if (kind == "subscription" or pending.lower() == asked) and not future.done():
+            exact = pending.decode(errors="surrogateescape")
+            if kind == "publish" and exact.lower() == asked and not future.done():
                 del self._pending[token]
-                future.set_exception(error)
-        for listener in list(self._listeners):
-            listener(error)
+                future.set_exception(permission_denied(kind, exact))
+        for subscription in self._subscriptions:
+            subscription.denials.append((kind, asked))
+            subscription.inbox.wake()
 
     def _traced(self, subject: str, begun: float, note: str) -> None:
         if self.trace is not None:
             self.trace(subject, time.monotonic() - begun, note)
 
     def _gone(self) -> NoServer:
-        return NoServer(f"Not connected to `{redact(self.context.url)}`", hint=START_HINT)
+        word = f": {self._last_word}" if self._last_word else ""
+        return NoServer(f"Not connected to `{redact(self.context.url)}`{word}", hint=START_HINT)
 
 
 class Subscription:
-    """An inbox and the subject that fills it."""
+    """An inbox, the subject that fills it, and what the server denied meanwhile."""
 
-    __slots__ = ("inbox", "subject")
+    __slots__ = ("denials", "inbox", "subject")
 
     def __init__(self, subject: str, inbox: Inbox) -> None:
         self.subject = subject
         self.inbox = inbox
+        self.denials: list[tuple[str, str]] = []
+        """`publish` or `subscription`, and the subject in lower case."""
+
+    def denied(self, subject: str) -> PermissionDenied | None:
+        """Why there is no answer to what was published to `subject`: the permission for it, or for the replies."""
+        own = (self.subject.lower(), f"{self.subject.lower()}.*")
+        for kind, about in self.denials:
+            if kind == "publish" and about == subject.lower():
+                return permission_denied(kind, subject)
+            if kind == "subscription" and about in own:
+                return permission_denied(kind, self.subject)
+        return None
+
+
+class _Client(NatsClient):
+    """The library's client, but a dead connection is cut: to flush it would wait for a stopped server for ever."""
+
+    def cut(self) -> None:
+        writer = getattr(self._transport, "_bare_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def _process_op_err(self, e: Exception) -> None:
+        if not (self.is_closed or self.is_reconnecting):
+            self.cut()
+        await super()._process_op_err(e)
+
+
+def permission_denied(kind: str, subject: str) -> PermissionDenied:
+    """The error for the server's denial to `publish` to a subject or for the `subscription` of one."""
+    verb = "publish to" if kind == "publish" else "subscribe to"
+    hint = f"Ask for the permission to {verb} `{subject}`"
+    if kind == "subscription":
+        hint = "Replies cannot be received; use `--inbox-prefix` with a prefix that the account may subscribe to"
+    return PermissionDenied(f"Permission denied: the account may not {verb} `{subject}`", subject=subject, hint=hint)
 
 
 async def connect(context: Context, *, fast: bool = True) -> Connection:

@@ -7,25 +7,21 @@ to microseconds, and a revision's time is given back to the server).
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from kvctl.errors import UsageError
 
 SECOND_NS = 1_000_000_000
+MAX_INT64 = 2**63 - 1
+"""The server counts nanoseconds and bytes in 64 bits."""
 
-_UNITS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1,
-    "m": 60,
-    "h": 3600,
-    "d": 86400,
-    "w": 604800,
-    "y": 31536000,
-}
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w|y)")
-_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+\Z")
+_UNITS_NS = {
+    "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": SECOND_NS, "m": 60 * SECOND_NS,
+    "h": 3600 * SECOND_NS, "d": 86400 * SECOND_NS, "w": 604800 * SECOND_NS, "y": 31536000 * SECOND_NS,
+}  # fmt: skip
+_NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
+_DURATION_PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS_NS)})", re.ASCII)
+_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+\Z", re.ASCII)
 _SIZES = {
     "": 1, "b": 1,
     "k": 1024, "kib": 1024, "kb": 1000,
@@ -33,28 +29,31 @@ _SIZES = {
     "g": 1024**3, "gib": 1024**3, "gb": 1000**3,
     "t": 1024**4, "tib": 1024**4, "tb": 1000**4,
 }  # fmt: skip
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\Z")
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z")
+_SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,18})?)\s?([a-zA-Z]*)\Z", re.ASCII)
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
 
 
 def parse_duration(text: str) -> timedelta:
-    """`90s`, `15m`, `1h30m`, `7d`; `0` alone needs no unit. Raises UsageError."""
+    """`90s`, `15m`, `1h30m`, `7d`; `0` alone needs no unit. What is below a microsecond is cut. Raises UsageError."""
     if text == "0":
         return timedelta()
     if not _DURATION.match(text):
         raise UsageError(f"`{text}` is not a duration", hint="Write it like `90s`, `15m`, `2h` or `7d`")
-    try:
-        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(text)))
-    except OverflowError:
-        raise UsageError(f"`{text}` is too long a duration", hint="The longest is about 292 years") from None
+    nanoseconds = sum(_scaled(number, _UNITS_NS[unit])[0] for number, unit in _DURATION_PART.findall(text))
+    if nanoseconds > MAX_INT64:
+        raise UsageError(f"`{text}` is too long a duration", hint="The longest is about 292 years")
+    if 0 < nanoseconds < 1000:
+        raise UsageError(f"`{text}` is too short a duration", hint="The shortest is a microsecond, `1us`")
+    return duration_from_ns(nanoseconds)
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest exact text that `parse_duration` reads back: `1h30m`."""
-    micros = round(duration / timedelta(microseconds=1))
+    """Exact text that `parse_duration` reads back, in as few units as there can be: `1h30m`; a minus if below zero."""
+    micros = duration // timedelta(microseconds=1)
     if not micros:
         return "0s"
-    parts = []
+    parts = ["-"] if micros < 0 else []
+    micros = abs(micros)
     for unit, size in (
         ("d", 86400 * 10**6),
         ("h", 3600 * 10**6),
@@ -88,9 +87,15 @@ def duration_seconds(duration: timedelta) -> int | float:
 def parse_size(text: str) -> int:
     """Bytes of `512`, `64KiB`, `10MB` (1000-based), `1.5GiB`. Raises UsageError."""
     match = _SIZE.match(text)
-    if not match or match[2].lower() not in _SIZES:
+    unit = _SIZES.get(match[2].lower()) if match else None
+    if match is None or unit is None:
         raise UsageError(f"`{text}` is not a size", hint="Write it like `512`, `64KiB` or `10MB`")
-    return int(float(match[1]) * _SIZES[match[2].lower()])
+    size, whole = _scaled(match[1], unit)
+    if not whole and unit == 1:
+        raise UsageError(f"`{text}` is not a whole number of bytes")
+    if size > MAX_INT64:
+        raise UsageError(f"`{text}` is too large a size", hint="The largest is 8 EiB less one byte")
+    return size
 
 
 def format_size(size: int) -> str:
@@ -98,11 +103,11 @@ def format_size(size: int) -> str:
     if size < 1024:
         return f"{size} B"
     amount = float(size)
-    for unit in ("KiB", "MiB", "GiB"):
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
         amount /= 1024
-        if amount < 1024:
+        if amount < 1023.95:  # above, one digit after the point would show 1024.0
             return f"{amount:.1f} {unit}"
-    return f"{amount / 1024:.1f} TiB"
+    return f"{amount / 1024:.1f} PiB"
 
 
 def parse_time(text: str, now_ns: int | None = None) -> int:
@@ -113,17 +118,27 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
     try:
         if match:
             zone = "+00:00" if match[4] in "Zz" else match[4]
-            whole = datetime.fromisoformat(f"{match[1]}T{match[2]}{zone}")
-            return int(whole.timestamp()) * SECOND_NS + int((match[3] or "0").ljust(9, "0"))
+            return _seconds(f"{match[1]}T{match[2]}{zone}") * SECOND_NS + int((match[3] or "0").ljust(9, "0"))
     except (ValueError, OverflowError):
         pass
     raise UsageError(f"`{text}` is not a time", hint="Write it like `2026-01-31T12:00:00Z` or `-15m` (ago)")
 
 
+def parse_utc(text: str) -> int:
+    """Nanoseconds since the epoch of a time as servers write it, RFC 3339 in UTC: in a fifth of `parse_time`'s time."""
+    return _seconds(text[:19] + "+00:00") * SECOND_NS + int(text[20:-1].ljust(9, "0"))
+
+
+@lru_cache(1024)
+def _seconds(text: str) -> int:
+    # Cached, since the thousands of messages of one reading share their seconds.
+    return int(datetime.fromisoformat(text).timestamp())
+
+
 def format_time(nanoseconds: int) -> str:
-    """RFC 3339 in UTC with all nine digits."""
+    """RFC 3339 in UTC with all nine digits, for the years 1 to 9999."""
     seconds, rest = divmod(nanoseconds, SECOND_NS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    return f"{_format_second(seconds)}.{rest:09d}Z"
 
 
 def format_age(nanoseconds: int, now_ns: int | None = None) -> str:
@@ -135,3 +150,19 @@ def format_age(nanoseconds: int, now_ns: int | None = None) -> str:
         if seconds >= size:
             return f"{int(seconds // size)}{unit} ago"
     return f"{int(seconds)}s ago"
+
+
+def _scaled(number: str, unit: int) -> tuple[int, bool]:
+    """`number` times `unit` without the rounding of floats; and whether nothing was cut."""
+    whole, _, fraction = number.partition(".")
+    scaled, rest = divmod(int(whole + fraction) * unit, 10 ** len(fraction))
+    return scaled, not rest
+
+
+@lru_cache(maxsize=256)
+def _format_second(seconds: int) -> str:
+    # Neighbouring entries share their second, and formatting it is the larger part of the work.
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -156,18 +156,21 @@ class FrameParser:
                         return  # the connection was given up: what follows is not of the next one
                     position = body
                     continue
+                if not body <= edge <= stop:
+                    raise ValueError
+                if stop + 2 > end:
+                    self._hold(data[position:], stop + 2 - position)
+                    break
+                sink = sinks.get(args[2])
+                sid = 0 if sink else int(args[2])
             except (ValueError, IndexError):
-                await self._stock.parse(data[position:body])  # raises the library's own protocol error
-                raise
-            if stop + 2 > end:
-                self._hold(data[position:], stop + 2 - position)
-                break
-            sink = sinks.get(args[2])
+                await self._stock.parse(b"?\r\n")  # raises the library's protocol error, on which it connects anew
+                return
             if sink is not None:
                 sink((args[1], reply, data[body:edge], data[edge:stop]))
             else:
                 header = data[body:edge] if edge > body else None
-                await self._client._process_msg(int(args[2]), args[1], reply, data[edge:stop], header)
+                await self._client._process_msg(sid, args[1], reply, data[edge:stop], header)
             position = stop + 2
         for inbox in self.inboxes.values():
             if inbox.frames:

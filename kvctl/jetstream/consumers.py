@@ -32,10 +32,8 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.wire import header_value, status
-
-RawFrame = tuple[bytes, bytes, bytes, bytes]
-"""Subject, reply, header, payload, as they came off the wire."""
 
 BATCH = 10_000
 MAX_BYTES = 4 << 20
@@ -58,13 +56,6 @@ class Selection:
     """`last_per_subject`, `all`, `new` or `by_start_sequence`."""
     start: int = 0
     headers_only: bool = False
-
-
-def delivery(reply: bytes) -> tuple[int, int, int, int]:
-    """Stream sequence, consumer sequence, time in ns, and messages still pending, from a message's reply subject."""
-    tokens = reply.split(b".")
-    at = 5 if len(tokens) == 9 else 7  # the longer form carries domain and account before the stream
-    return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]), int(tokens[at + 3])
 
 
 class OrderedConsumer:
@@ -95,6 +86,7 @@ class OrderedConsumer:
 
     def _begin(self) -> None:
         self._name = f"kvctl-{os.urandom(6).hex()}"
+        self._pull = f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self._name}"
         self._asked = 0
         self._next = 1
         self._lost = False
@@ -154,7 +146,7 @@ class OrderedConsumer:
         with suppress(NoServer):
             while self._asked <= self._batch:
                 self._connection.publish(
-                    f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self._name}",
+                    self._pull,
                     b'{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d}'
                     % (self._batch, self._max_bytes, EXPIRES * 1e9, HEARTBEAT * 1e9),
                     reply=self._subscription.subject,
@@ -162,8 +154,8 @@ class OrderedConsumer:
                 self._asked += self._batch
         wait = 2 * HEARTBEAT + 1 if self._current else IDLE
         frames = await self._subscription.inbox.take(wait)
-        if self._denied:
-            raise self._denied[0]
+        if denied := self._subscription.denied(self._pull):
+            raise denied
         if self._current and not frames and self._epoch == self._connection.epoch:
             self._lost = True  # two heartbeats missed
         return frames
@@ -194,8 +186,6 @@ class OrderedConsumer:
     async def _open(self) -> None:
         """Create the consumer, then learn how far the stream reaches: in this order, so that nothing falls between."""
         self._subscription: Subscription = await self._stack.enter_async_context(self._connection.subscribe())
-        self._denied: list[PermissionDenied] = []
-        self._stack.enter_context(self._connection.listening(self._hear_denied, self._subscription.inbox))
         made = await self._create_consumer()
         self._count = made.get("num_pending")
         try:
@@ -208,10 +198,6 @@ class OrderedConsumer:
             self._floor = self._target if self._selection.deliver == "new" else 0
         else:
             self._target = await self._last_matching()
-
-    def _hear_denied(self, error: PermissionDenied) -> None:
-        if error.subject and f".{self.stream}.{self._name}" in error.subject:
-            self._denied.append(error)
 
     async def _create_consumer(self) -> dict[str, Any]:
         chosen = self._selection
@@ -250,7 +236,6 @@ class OrderedConsumer:
                 self._begin()
                 self._stack = AsyncExitStack()
                 self._subscription = await self._stack.enter_async_context(self._connection.subscribe())
-                self._stack.enter_context(self._connection.listening(self._hear_denied, self._subscription.inbox))
                 await self._create_consumer()
                 return
             except StreamNotFound:

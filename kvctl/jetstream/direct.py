@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import NotFoundError, ServerError
-from kvctl.jetstream.api import Api
-from kvctl.quantities import parse_time
-from kvctl.wire import Frame, header_value, status
+from kvctl.errors import KvctlError, NotFoundError, ServerError
+from kvctl.jetstream.api import Api, parse_reply
+from kvctl.jetstream.window import RequestWindow
+from kvctl.quantities import parse_utc
+from kvctl.wire import header_value, status
 
 MANY_LIMIT = 1024
 """Subjects that one `multi_last` may match."""
 REQUEST_BYTES = 512 << 10
+
+
+# What the server adds stands last: a republished message that was stored again carries older ones.
+_TOLD = re.compile(
+    rb"\r\nNats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
+    rb"(?:Nats-Num-Pending: (\d+)\r\n)?"
+)
 
 
 class TooManySubjects(ServerError):
@@ -46,12 +55,13 @@ async def last(api: Api, stream: str, subject: str, *, timeout: float | None = N
     None when there is none. Raises NoResponders where the stream has no direct get (or is gone), PermissionDenied.
     """
     frame = await api.connection.request(f"{api.prefix}.DIRECT.GET.{stream}.{subject}", timeout=timeout)
-    return _decode(frame)
+    return _decode(frame.header, frame.payload)
 
 
 async def at(api: Api, stream: str, **request: Any) -> StoredMessage | None:
     """One message by `seq`, `last_by_subj`, `next_by_subj` or `start_time`. Raises as `last`."""
-    return _decode(await api.connection.request(f"{api.prefix}.DIRECT.GET.{stream}", json.dumps(request).encode()))
+    frame = await api.connection.request(f"{api.prefix}.DIRECT.GET.{stream}", json.dumps(request).encode())
+    return _decode(frame.header, frame.payload)
 
 
 async def last_of_many(
@@ -74,7 +84,7 @@ async def last_of_many(
                     break
                 if code == 404:
                     return
-                message = _decode(frame)
+                message = _decode(frame.header, frame.payload)
                 if message is None or message.pending is None:
                     raise NotUnderstood(f"The server does not know requests for many subjects: {text}", code=code)
                 yield message
@@ -86,26 +96,72 @@ async def last_of_many(
         request["up_to_seq"] = int(header_value(done.header, b"Nats-UpTo-Sequence") or 0)
 
 
+async def last_of_each(
+    api: Api, stream: str, subjects: Sequence[str], *, leader: bool = False
+) -> dict[str, StoredMessage | None]:
+    """The last message on each subject, one request a subject, thousands in flight; None where there is none.
+
+    With `leader` from the stream's leader, else from the nearest replicas. A subject that nobody answered for is not in
+    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError there is.
+    """
+    found: dict[str, StoredMessage | None] = {}
+    errors: list[KvctlError] = []
+
+    def answered(subject: str, header: bytes, payload: bytes) -> None:
+        try:
+            if status(header)[0] != 503:
+                found[subject] = _stored(stream, payload) if leader else _decode(header, payload)
+        except KvctlError as error:
+            errors.append(error)
+
+    def failed(_: str, error: KvctlError) -> None:
+        errors.append(error)
+
+    asked = f"{api.prefix}.STREAM.MSG.GET.{stream}" if leader else f"{api.prefix}.DIRECT.GET.{stream}."
+    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
+        for subject in subjects:
+            if leader:
+                await window.send(subject, asked.encode(), json.dumps({"last_by_subj": subject}).encode())
+            else:
+                await window.send(subject, (asked + subject).encode(errors="surrogateescape"))
+            if errors:
+                break
+    if errors:
+        raise errors[0]
+    return found
+
+
 async def from_leader(api: Api, stream: str, **request: Any) -> StoredMessage | None:
     """One message by `seq`, `last_by_subj` or `next_by_subj` from the stream's leader: never stale.
 
     None when there is none. Raises StreamNotFound, PermissionDenied.
     """
     try:
-        reply = await api.call(f"STREAM.MSG.GET.{stream}", request, retry=True)
+        return _message(stream, await api.call(f"STREAM.MSG.GET.{stream}", request, retry=True))
     except NotFoundError as error:
         if type(error) is NotFoundError:
             return None
         raise
+
+
+def _stored(stream: str, payload: bytes) -> StoredMessage | None:
+    try:
+        return _message(stream, parse_reply(payload))
+    except NotFoundError as error:
+        if type(error) is NotFoundError:
+            return None
+        raise
+
+
+def _message(stream: str, reply: dict[str, Any]) -> StoredMessage:
     message = reply["message"]
     return StoredMessage(
-        stream, message["subject"], int(message["seq"]), parse_time(message["time"]),
+        stream, message["subject"], int(message["seq"]), parse_utc(message["time"]),
         base64.b64decode(message.get("hdrs") or ""), base64.b64decode(message.get("data") or ""),
     )  # fmt: skip
 
 
-def _decode(frame: Frame) -> StoredMessage | None:
-    header = frame.header
+def _decode(header: bytes, payload: bytes) -> StoredMessage | None:
     code, text = status(header)
     if code == 404:
         return None
@@ -113,16 +169,11 @@ def _decode(frame: Frame) -> StoredMessage | None:
         raise TooManySubjects(f"More than {MANY_LIMIT} subjects match: {text}", code=code)
     if code == 408:
         raise NotUnderstood(f"The server does not understand the request: {text}", code=code)
-    sequence = header_value(header, b"Nats-Sequence")
-    if code or sequence is None:
+    told = _TOLD.match(header, header.rfind(b"\r\nNats-Stream: ")) if not code else None
+    if told is None:
         raise ServerError(f"The server refused a direct get: {code} {text}".rstrip(), code=code)
-    pending = header_value(header, b"Nats-Num-Pending")
+    stream, subject, sequence, time, pending = told.groups()
     return StoredMessage(
-        (header_value(header, b"Nats-Stream") or b"").decode(),
-        (header_value(header, b"Nats-Subject") or b"").decode(errors="surrogateescape"),
-        int(sequence),
-        parse_time((header_value(header, b"Nats-Time-Stamp") or b"").decode()),
-        header,
-        frame.payload,
-        None if pending is None else int(pending),
-    )
+        stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(time.decode()),
+        header, payload, None if pending is None else int(pending),
+    )  # fmt: skip

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.connection import Subscription
-from kvctl.errors import ConnectionLost, KvctlError, PermissionDenied, ReadOnly, RequestTimeout, ServerError
+from kvctl.connection import Subscription, permission_denied
+from kvctl.errors import ConnectionLost, KvctlError, ReadOnly, RequestTimeout, ServerError
 from kvctl.jetstream.api import Api, server_error
 from kvctl.wire import status
 
@@ -39,17 +39,14 @@ async def taking(api: Api, stream: str) -> AsyncIterator[Snapshot]:
     """
     connection = api.connection
     async with connection.subscribe() as subscription:
-        denied: list[PermissionDenied] = []
-        with connection.listening(denied.append, subscription.inbox):
-            request = {
-                "deliver_subject": subscription.subject,
-                "no_consumers": True,
-                "chunk_size": min(CHUNK, connection.max_payload),
-                "jsck": True,
-            }
-            reply = await api.call(f"STREAM.SNAPSHOT.{stream}", request, timeout=max(connection.timeout, FINISHING))
-            chunks = _chunks(api, subscription, denied)
-            yield Snapshot(reply["config"], reply["state"], chunks)
+        request = {
+            "deliver_subject": subscription.subject,
+            "no_consumers": True,
+            "chunk_size": min(CHUNK, connection.max_payload),
+            "jsck": True,
+        }
+        reply = await api.call(f"STREAM.SNAPSHOT.{stream}", request, timeout=max(connection.timeout, FINISHING))
+        yield Snapshot(reply["config"], reply["state"], _chunks(api, subscription))
 
 
 class Restoring:
@@ -98,15 +95,15 @@ def pieces(chunks: Iterable[bytes], size: int) -> Iterable[bytes]:
             yield chunk[start : start + size]
 
 
-async def _chunks(api: Api, subscription: Subscription, denied: list[PermissionDenied]) -> AsyncIterator[bytes]:
+async def _chunks(api: Api, subscription: Subscription) -> AsyncIterator[bytes]:
     connection, epoch = api.connection, api.connection.epoch
     timeout = max(connection.timeout, 10)
     while True:
         frames = await subscription.inbox.take(timeout)
         if connection.epoch != epoch:
             raise ConnectionLost("The connection was lost in the middle of the snapshot")
-        if denied:
-            raise denied[0]
+        if subscription.denials:
+            raise permission_denied(*subscription.denials[0])
         if not frames:
             raise RequestTimeout(f"The snapshot stopped: nothing came within {timeout:g}s")
         for _, reply, header, payload in frames:

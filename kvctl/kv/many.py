@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from kvctl.errors import KvctlError, NoResponders, PermissionDenied
 from kvctl.jetstream import direct
-from kvctl.jetstream.publish import WINDOW, PublishWindow
+from kvctl.jetstream.publish import PublishWindow
+from kvctl.jetstream.window import WINDOW
 from kvctl.kv.entry import Entry, from_message
 from kvctl.kv.names import check_key
 

@@ -1,0 +1,138 @@
+"""Many requests in flight on one inbox: the window that bulk reads and writes share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from kvctl.connection import Connection
+from kvctl.errors import ConnectionLost, KvctlError, NoServer, RequestTimeout
+from kvctl.wire import publish_frame
+
+WINDOW = 4_000
+WINDOW_BYTES = 32 << 20
+RESENDS = 5
+CHUNK = 256
+"""Messages that go to the socket in one write."""
+
+Answered = Callable[[Any, bytes, bytes], object]
+Failed = Callable[[Any, KvctlError], object]
+_Open = tuple[Any, bytes, bytes]
+"""Tag, frame, subject."""
+
+
+class RequestWindow:
+    """Requests of which thousands wait for their answers; an async context manager.
+
+    `send` waits while the window is full. Each request ends in exactly one call, `answered(tag, header, payload)` or
+    `failed(tag, error)`, in the order of the answers: RequestTimeout for what is open when nothing at all was answered
+    for the connection's timeout, ConnectionLost for what a lost connection left open. With `resend` that is sent again
+    in order, and fails only when the connection stays away.
+    """
+
+    def __init__(
+        self, connection: Connection, answered: Answered, failed: Failed, *, window: int = WINDOW, resend: bool = False
+    ) -> None:
+        self._connection = connection
+        self._answered = answered
+        self._failed = failed
+        self._window = window
+        self._resends = RESENDS if resend else 0
+        self._open: dict[int, _Open] = {}
+        self._bytes = 0
+        self._ready: list[bytes] = []
+        self._number = 0
+        self._heard = 0.0
+        """When the last answer came, or the first request of a silence went out."""
+
+    async def __aenter__(self) -> RequestWindow:
+        self._stack = AsyncExitStack()
+        self._subscription = await self._stack.enter_async_context(self._connection.subscribe(wildcard=True))
+        self._prefix = self._subscription.subject.encode() + b"."
+        self._epoch = self._connection.epoch
+        # Whatever is below both limits needs no closer look.
+        self._small = self._connection.max_payload, 2048
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None or issubclass(kind, KvctlError):
+                await self.finish()
+        finally:
+            await self._stack.aclose()
+
+    async def send(self, tag: Any, subject: bytes, payload: bytes = b"", header: bytes = b"") -> None:
+        """Queue a request. Raises UsageError for one over the server's limits."""
+        if len(header) + len(payload) > self._small[0] or len(subject) > self._small[1]:
+            self._connection.check_size(subject, header, payload)
+        frame = publish_frame(subject, b"%b%d" % (self._prefix, self._number), header, payload)
+        self._open[self._number] = (tag, frame, subject)
+        self._number += 1
+        self._ready.append(frame)
+        self._bytes += len(frame)
+        if len(self._ready) >= CHUNK or self._bytes >= WINDOW_BYTES:
+            await self._write()
+            while len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
+                await self._collect()
+
+    async def finish(self) -> None:
+        """Send what is queued and wait until everything has an outcome."""
+        await self._write()
+        while self._open:
+            await self._collect()
+
+    async def _write(self) -> None:
+        ready, self._ready = self._ready, []
+        if len(ready) == len(self._open):
+            self._heard = time.monotonic()
+        if ready and self._connection.epoch == self._epoch:
+            with suppress(NoServer):  # what could not be sent stays open: `_collect` deals with the cut
+                self._connection.write(b"".join(ready))
+                await self._connection.drain()
+
+    async def _collect(self) -> None:
+        silence = self._heard + self._connection.timeout - time.monotonic()
+        frames = await self._subscription.inbox.take(max(min(silence, 1.0), 0.01))
+        if frames:
+            self._heard = time.monotonic()
+        cut = len(self._prefix)
+        for subject, _, header, payload in frames:
+            sent = self._open.pop(int(subject[cut:]), None)
+            if sent is not None:
+                self._bytes -= len(sent[1])
+                self._answered(sent[0], header, payload)
+        self._drop_denied()
+        if self._connection.epoch != self._epoch:
+            await self._cut()
+        elif not frames and silence <= 0:
+            self._give_up(list(self._open), RequestTimeout("No answer in time"))
+
+    async def _cut(self) -> None:
+        """The connection broke: send what is open once more, or give it up."""
+        while self._resends:
+            self._resends -= 1
+            with suppress(NoServer):
+                await self._connection.wait_online(self._connection.timeout)
+                self._epoch = self._connection.epoch
+                self._heard = time.monotonic()
+                self._connection.write(b"".join(frame for _, frame, _ in self._open.values()))
+                await self._connection.drain()
+                return
+        self._epoch = self._connection.epoch
+        self._give_up(list(self._open), ConnectionLost("The connection was lost before the answer came"))
+
+    def _drop_denied(self) -> None:
+        if not self._subscription.denials:
+            return
+        for number, (_, _, subject) in list(self._open.items()):
+            if error := self._subscription.denied(subject.decode(errors="surrogateescape")):
+                self._give_up([number], error)
+        self._subscription.denials.clear()
+
+    def _give_up(self, numbers: Iterable[int], error: KvctlError) -> None:
+        for number in numbers:
+            tag, frame, _ = self._open.pop(number)
+            self._bytes -= len(frame)
+            self._failed(tag, error)
