@@ -22,6 +22,7 @@ _UNITS_NS = {
 _NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
 _DURATION_PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS_NS)})", re.ASCII)
 _DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+\Z", re.ASCII)
+_ZERO = re.compile(r"[0.a-zµμ]+\Z")
 _SIZES = {
     "": 1, "b": 1,
     "k": 1024, "kib": 1024, "kb": 1000,
@@ -29,7 +30,7 @@ _SIZES = {
     "g": 1024**3, "gib": 1024**3, "gb": 1000**3,
     "t": 1024**4, "tib": 1024**4, "tb": 1000**4,
 }  # fmt: skip
-_SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,18})?)\s?([a-zA-Z]*)\Z", re.ASCII)
+_SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,18})?) ?([a-zA-Z]*)\Z", re.ASCII)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
 
 
@@ -42,7 +43,7 @@ def parse_duration(text: str) -> timedelta:
     nanoseconds = sum(_scaled(number, _UNITS_NS[unit])[0] for number, unit in _DURATION_PART.findall(text))
     if nanoseconds > MAX_INT64:
         raise UsageError(f"`{text}` is too long a duration", hint="The longest is about 292 years")
-    if 0 < nanoseconds < 1000:
+    if nanoseconds < 1000 and not _ZERO.match(text):
         raise UsageError(f"`{text}` is too short a duration", hint="The shortest is a microsecond, `1us`")
     return duration_from_ns(nanoseconds)
 

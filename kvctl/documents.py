@@ -1,0 +1,254 @@
+"""YAML and JSON files to plain data: bounded in size, depth and aliases, no key twice, errors with line numbers.
+
+YAML is read by version 1.2's rules: `no`, `on`, `12:30`, `2026-01-31` are text, and so is `007`. Keys are always text.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from kvctl.errors import UsageError
+
+MAX_BYTES = 16 * 1024 * 1024
+MAX_VALUES = 1_000_000
+"""Values in a document, those that aliases repeat counted each time."""
+MAX_DEPTH = 64
+
+Path = tuple[str | int, ...]
+"""The way to a value: keys and positions, from the root."""
+
+_INTEGER = re.compile(r"[-+]?(0|[1-9]\d*)\Z")
+_OTHER_INTEGER = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.\d+|(0|[1-9]\d*)(\.\d*)?)([eE][-+]?\d+)?\Z")
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file holds, and where in it."""
+
+    data: Any
+    """None, booleans, numbers, text, lists, and dicts with text as keys."""
+    source: str
+    """The file's name, for messages."""
+    lines: dict[Path, int] = field(default_factory=dict)
+    """The line of each value, from 1; empty for JSON."""
+
+    def where(self, *path: str | int) -> str:
+        """`topology.yaml:12` for the value at `path`, or for the nearest one around it whose line is known."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return f"{self.source}:{self.lines[path[:length]]}"
+        return self.source
+
+
+def read(path: str) -> Document:
+    """The document in a file. Raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            return parse(file.read(MAX_BYTES + 1), path)
+    except OSError as error:
+        raise UsageError(f"Cannot read `{path}`: {error.strerror}") from None
+
+
+def parse(content: bytes, source: str) -> Document:
+    """The document in `content`, YAML or JSON. Raises UsageError."""
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{source} is larger than {MAX_BYTES // 1024**2} MiB")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        _fail(source, content.count(b"\n", 0, error.start) + 1, "This is not UTF-8")
+    if source.endswith(".json"):
+        return _parse_json(text, source)
+    if text.lstrip()[:1] in ("{", "["):
+        # YAML reads nearly all JSON, but not its escapes beyond U+FFFF, nor tabs.
+        try:
+            return _parse_json(text, source)
+        except UsageError:
+            pass
+    return _parse_yaml(text, source)
+
+
+def _parse_json(text: str, source: str) -> Document:
+    try:
+        return Document(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant), source)
+    except _Repeated as error:
+        _parse_yaml(text, source)  # reports it, with its line
+        raise UsageError(f"{source}: Key `{error}` appears twice in one object") from None
+    except json.JSONDecodeError as error:
+        _fail(source, error.lineno, f"{error.msg} (column {error.colno})")
+    except RecursionError:
+        raise UsageError(f"{source} is nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+class _Repeated(ValueError):
+    """A key that an object has twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Repeated(next(key for key in keys if keys.count(key) > 1))
+    return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number that JSON knows")
+
+
+def _parse_yaml(text: str, source: str) -> Document:
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _Builder(source, yaml.parse(text, Loader=loader)).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        _fail(source, mark.line + 1 if mark else None, error.problem or error.context or "This is no YAML")
+    except yaml.reader.ReaderError as error:
+        _fail(source, text.count("\n", 0, error.position) + 1, "A control character that YAML does not allow")
+
+
+def _fail(source: str, line: int | None, problem: str) -> NoReturn:
+    where = source if line is None else f"{source}:{line}"
+    raise UsageError(f"{where}: {problem[:1].upper()}{problem[1:].rstrip('.')}")
+
+
+class _Builder:
+    """Builds plain data from the parser's events; PyYAML's own would follow aliases without bound."""
+
+    def __init__(self, source: str, events: Iterator[Any]) -> None:
+        self._source = source
+        self._events = events
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._lines: dict[Path, int] = {}
+        self._count = 0
+
+    def document(self) -> Document:
+        """The stream's only document; an empty one is None."""
+        next(self._events)
+        event = next(self._events)
+        if _kind(event) == "StreamEnd":
+            return Document(None, self._source)
+        data = self._value(next(self._events), ())
+        next(self._events)
+        event = next(self._events)
+        if _kind(event) != "StreamEnd":
+            self._refuse(event, "A second document; there may be only one in a file")
+        return Document(data, self._source, self._lines)
+
+    def _value(self, event: Any, path: Path) -> Any:
+        self._lines.setdefault(path, event.start_mark.line + 1)
+        kind = _kind(event)
+        if kind == "Alias":
+            return self._aliased(event)
+        before = self._count
+        self._add(event, 1)
+        if kind == "Scalar":
+            value = self._scalar(event)
+        elif len(path) >= MAX_DEPTH:
+            self._refuse(event, "This is nested too deeply")
+        else:
+            self._check_tag(event)
+            value = self._sequence(path) if kind == "SequenceStart" else self._mapping(path)
+        if event.anchor:
+            self._anchors[event.anchor] = (value, self._count - before)
+        return value
+
+    def _sequence(self, path: Path) -> list[Any]:
+        items: list[Any] = []
+        while _kind(event := next(self._events)) != "SequenceEnd":
+            items.append(self._value(event, (*path, len(items))))
+        return items
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        merged: list[dict[str, Any]] = []
+        while _kind(event := next(self._events)) != "MappingEnd":
+            key = self._key(event)
+            if key in result:
+                first = self._lines[(*path, key)]
+                self._refuse(event, f"Key `{key}` appears twice, first in line {first}")
+            self._lines[(*path, key)] = event.start_mark.line + 1
+            value = self._value(next(self._events), (*path, key))
+            if key == "<<" and _kind(event) == "Scalar" and event.implicit[0]:
+                merged.extend(self._merged(event, value))
+            else:
+                result[key] = value
+        for other in merged:
+            result = {**other, **result}
+        return result
+
+    def _key(self, event: Any) -> str:
+        if _kind(event) == "Alias":
+            key = self._aliased(event)
+        elif _kind(event) == "Scalar":
+            key = event.value
+            if event.anchor:
+                self._anchors[event.anchor] = (key, 1)
+        else:
+            key = None
+        if not isinstance(key, str):
+            self._refuse(event, "A key must be text")
+        self._add(event, 1)
+        return key
+
+    def _merged(self, event: Any, value: Any) -> list[dict[str, Any]]:
+        maps = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, dict) for item in maps):
+            self._refuse(event, "`<<` takes a mapping, or a list of them")
+        return maps
+
+    def _aliased(self, event: Any) -> Any:
+        if event.anchor not in self._anchors:
+            self._refuse(event, f"`*{event.anchor}` stands for nothing that comes before it")
+        value, count = self._anchors[event.anchor]
+        self._add(event, count)
+        return value
+
+    def _scalar(self, event: Any) -> Any:
+        if event.tag is not None:
+            self._check_tag(event)
+            return event.value
+        return _plain(event.value) if event.implicit[0] else event.value
+
+    def _check_tag(self, event: Any) -> None:
+        if event.tag is not None and not (event.tag in _TEXT_TAGS and _kind(event) == "Scalar"):
+            self._refuse(event, f"Tag `{event.tag}` is not supported")
+
+    def _add(self, event: Any, count: int) -> None:
+        self._count += count
+        if self._count > MAX_VALUES:
+            self._refuse(event, f"With its aliases this holds more than {MAX_VALUES:,} values")
+
+    def _refuse(self, event: Any, problem: str) -> NoReturn:
+        _fail(self._source, event.start_mark.line + 1, problem)
+
+
+def _kind(event: Any) -> str:
+    return type(event).__name__.removesuffix("Event")
+
+
+def _plain(text: str) -> Any:
+    """The value of an unquoted scalar, by YAML 1.2's core schema; but what starts with a zero is text."""
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        if _INTEGER.match(text):
+            return int(text)
+        if _OTHER_INTEGER.match(text):
+            return int(text, 0)
+    except ValueError:  # more digits than Python converts
+        return text
+    return float(text) if _FLOAT.match(text) else text

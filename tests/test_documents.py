@@ -1,0 +1,194 @@
+"""Files to plain data: what is read, and what is refused with its line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvctl import documents
+from kvctl.documents import MAX_BYTES, MAX_VALUES, Document, parse, read
+from kvctl.errors import UsageError
+from kvctl.render.yaml_text import dump
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def data(text: str, source: str = "f.yaml") -> Any:
+    """The data in `text`."""
+    return parse(text.encode("utf-8", "surrogatepass"), source).data
+
+
+def refusal(text: str, source: str = "f.yaml") -> str:
+    """Why `text` is refused."""
+    with pytest.raises(UsageError) as caught:
+        parse(text.encode(), source)
+    return caught.value.message
+
+
+class TestYaml:
+    def test_reads_plain_data(self) -> None:
+        assert data("a: 1\nb: [x, 2.5, ~]\nc:\n  d: true\n") == {"a": 1, "b": ["x", 2.5, None], "c": {"d": True}}
+
+    @pytest.mark.parametrize(
+        "text", ["no", "on", "y", "12:30", "2026-01-31", "1_000", "007", "0o8", "1.2.3", "+", "-", ".", "0x", "1e", "é"]
+    )
+    def test_takes_for_text_what_only_version_1_1_takes_for_more(self, text: str) -> None:
+        assert data(f"k: {text}\n" if text != "-" else "k: '-'\n") == {"k": text}
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("0", 0),
+            ("-7", -7),
+            ("+7", 7),
+            ("0x1F", 31),
+            ("0o17", 15),
+            ("1e3", 1000.0),
+            (".5", 0.5),
+            ("-0.5", -0.5),
+            ("1.", 1.0),
+        ],
+    )
+    def test_numbers(self, text: str, value: float) -> None:
+        assert data(f"k: {text}") == {"k": value}
+        assert type(data(f"k: {text}")["k"]) is type(value)
+
+    @pytest.mark.parametrize("text", ["'12'", '"true"', "!!str 12", "! 12", "'~'", "'1e3'"])
+    def test_quoted_is_text(self, text: str) -> None:
+        assert isinstance(data(f"k: {text}")["k"], str)
+
+    def test_keys_are_text(self) -> None:
+        assert data("1: a\ntrue: b\n~: c\n0x1: d\n") == {"1": "a", "true": "b", "~": "c", "0x1": "d"}
+
+    def test_nothing_is_none(self) -> None:
+        assert data("") is None
+        assert data("# only a comment\n") is None
+
+    def test_anchors_and_merges(self) -> None:
+        text = "base: &b {replicas: 3, storage: file}\none: {<<: *b, replicas: 1}\ntwo: *b\n"
+        assert data(text)["one"] == {"replicas": 1, "storage": "file"}
+        assert data(text)["two"] == {"replicas": 3, "storage": "file"}
+        assert data('{"<<": 1}') == {"<<": 1}
+
+    def test_numbers_too_long_for_python_stay_text(self) -> None:
+        assert data(f"k: {'9' * 5000}") == {"k": "9" * 5000}
+
+    @given(PLAIN)
+    def test_what_kvctl_writes_comes_back_here_and_in_other_readers(self, value: Any) -> None:
+        assert data(dump(value)) == value
+        assert yaml.safe_load(dump(value)) == value
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("a: 1\nb: 2\na: 3\n", "f.yaml:3: Key `a` appears twice, first in line 1"),
+            ("x:\n  - {k: 1, k: 2}\n", "f.yaml:2: Key `k` appears twice, first in line 2"),
+            ("a: 1\n b: 2\n", "f.yaml:2: Mapping values are not allowed in this context"),
+            ("a: [1, 2\n", "f.yaml:2: Did not find expected ',' or ']'"),
+            (
+                "a: !!python/object:os.system x\n",
+                "f.yaml:1: Tag `tag:yaml.org,2002:python/object:os.system` is not supported",
+            ),
+            ("a: !secret {b: 1}\n", "f.yaml:1: Tag `!secret` is not supported"),
+            ("a: *b\n", "f.yaml:1: `*b` stands for nothing that comes before it"),
+            ("a: &a [*a]\n", "f.yaml:1: `*a` stands for nothing that comes before it"),
+            ("? [a, b]\n: 1\n", "f.yaml:1: A key must be text"),
+            ("a: 1\n---\nb: 2\n", "f.yaml:2: A second document; there may be only one in a file"),
+            ("a: 1\n<<: 3\n", "f.yaml:2: `<<` takes a mapping, or a list of them"),
+            ("a: 1\nb: \x07\n", "f.yaml:2: A control character that YAML does not allow"),
+            ("a: '\n", "f.yaml:2: Found unexpected end of stream"),
+        ],
+    )
+    def test_errors_name_the_line(self, text: str, message: str) -> None:
+        assert refusal(text) == message
+
+    def test_not_utf8(self) -> None:
+        with pytest.raises(UsageError, match=r"f\.yaml:2: This is not UTF-8"):
+            parse(b"a: 1\nb: \xff\n", "f.yaml")
+
+
+class TestBounds:
+    def test_size(self) -> None:
+        with pytest.raises(UsageError, match=r"f\.yaml is larger than 16 MiB"):
+            parse(b"x" * (MAX_BYTES + 1), "f.yaml")
+
+    def test_aliases_that_multiply(self) -> None:
+        laughs = "a0: &a0 [lol]\n" + "".join(
+            f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 12)
+        )
+        assert refusal(laughs) == f"f.yaml:7: With its aliases this holds more than {MAX_VALUES:,} values"
+
+    def test_many_values_without_aliases(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(documents, "MAX_VALUES", 10)
+        assert "more than" in refusal("- 1\n" * 20)
+        assert data("[1, 2, 3]") == [1, 2, 3]
+
+    @pytest.mark.parametrize("source", ["f.yaml", "f.json"])
+    def test_depth(self, source: str) -> None:
+        assert "nested too deeply" in refusal("[" * 100_000 + "]" * 100_000, source)
+        assert data("[" * 50 + "]" * 50, source)
+
+
+class TestJson:
+    def test_reads_what_yaml_would_not(self) -> None:
+        assert data('{\t"a": "\\ud83d\\ude00\\/"}', "-") == {"a": "😀/"}
+
+    def test_content_decides_without_an_extension(self) -> None:
+        assert data('{"a": 1e3}', "-") == {"a": 1000.0}
+        assert data("{a: 1, b: [x]}", "-") == {"a": 1, "b": ["x"]}
+
+    @given(PLAIN)
+    def test_round_trip(self, value: Any) -> None:
+        assert data(json.dumps(value), "f.json") == value
+        assert data(json.dumps(value, indent=1), "f.json") == value
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ('{"a": 1,\n "a": 2}', "f.json:2: Key `a` appears twice, first in line 1"),
+            ('{"a": 1,\n}', "f.json:2: Expecting property name enclosed in double quotes (column 1)"),
+            ("a: 1", "f.json:1: Expecting value (column 1)"),
+            ('{"a": NaN}', "f.json: NaN is no number that JSON knows"),
+            ("", "f.json:1: Expecting value (column 1)"),
+        ],
+    )
+    def test_errors_name_the_line(self, text: str, message: str) -> None:
+        assert refusal(text, "f.json") == message
+
+
+class TestPlaces:
+    def test_of_values(self) -> None:
+        document = parse(b"version: 1\nbuckets:\n  ORDERS:\n    history: 5\n  STOCK:\n    - x\n    - y\n", "t.yaml")
+        assert document.where("buckets", "ORDERS", "history") == "t.yaml:4"
+        assert document.where("buckets", "STOCK", 1) == "t.yaml:7"
+
+    def test_of_what_is_missing_is_where_it_should_be(self) -> None:
+        document = parse(b"a: 1\nb:\n  c: 2\n", "t.yaml")
+        assert document.where("b", "nothing", "here") == "t.yaml:2"
+        assert Document({}, "t.json").where("a") == "t.json"
+
+
+class TestFiles:
+    def test_are_read(self, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
+        assert read(str(tmp_path / "a.yaml")).data == {"a": 1, "b": 2}
+
+    def test_that_are_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="No such file or directory"):
+            read(str(tmp_path / "a.yaml"))
+
+    def test_that_are_directories(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="Is a directory"):
+            read(str(tmp_path))
