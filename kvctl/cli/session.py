@@ -118,9 +118,9 @@ class Session:
             data = text.encode() + (b"" if text.endswith("\n") else b"\n")
         self.write(data)
 
-    def note(self, text: str) -> None:
-        """A line on stderr about what was done; terminals only, and not with `-q`."""
-        self.terminal.note(text)
+    def note(self, text: str, *, always: bool = False) -> None:
+        """A line on stderr about what was done; for terminals, with `always` in pipes too, and not with `-q`."""
+        self.terminal.note(text, always=always)
 
     def warn(self, text: str) -> None:
         """A warning on stderr."""

@@ -87,15 +87,23 @@ async def create(api: Api, config: BucketConfig) -> Creation:
 
 async def create_like(api: Api, wanted: StreamConfig) -> Creation:
     """`create` for a bucket's stream configuration. Raises as `create`."""
-    name = wanted["name"].removeprefix(STREAM_PREFIX)
-    found, _ = await asyncio.gather(streams.find(api, wanted["name"]), refuse_namesake(api, name))
+    found = await existing(api, wanted)
     if found is None:
         try:
             return Creation(await create_stream(api, wanted), created=True)
         except ConflictError:
             found = await streams.info(api, wanted["name"])
-    require_same(found["config"], wanted)
+            require_same(found["config"], wanted)
     return Creation(found, created=False)
+
+
+async def existing(api: Api, wanted: StreamConfig) -> StreamInfo | None:
+    """The stream when it is there as wanted, None when it is not there. Raises BucketExists."""
+    name = wanted["name"].removeprefix(STREAM_PREFIX)
+    found, _ = await asyncio.gather(streams.find(api, wanted["name"]), refuse_namesake(api, name))
+    if found is not None:
+        require_same(found["config"], wanted)
+    return found
 
 
 async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:

@@ -46,8 +46,9 @@ CLEARABLE = (*FIELDS, "metadata.KEY", "placement")
 def edited(stream: StreamConfig, changes: Mapping[str, Any], clear: Iterable[str] = ()) -> StreamConfig:
     """The stream configuration with fields of BucketConfig changed; everything else in it stays as it is.
 
-    Metadata is merged. `clear` names fields that get their default again (CLEARABLE). Only duplicate_window follows
-    a ttl, as ADR-8 ties them. Raises UsageError for fields and values that do not exist.
+    `republish_headers_only` changes that switch alone. Metadata is merged. `clear` names fields that get their default
+    again (CLEARABLE). Only duplicate_window follows a ttl, as ADR-8 ties them. Raises UsageError for fields and values
+    that do not exist.
     """
     result: StreamConfig = json.loads(json.dumps(stream))
     for name in clear:
@@ -57,16 +58,6 @@ def edited(stream: StreamConfig, changes: Mapping[str, Any], clear: Iterable[str
         _SETTERS[name](result, value)
     _tie_duplicate_window(result, stream)
     return result
-
-
-def with_headers_only(stream: StreamConfig, headers_only: bool) -> Republish:
-    """The stream's republishing with its headers-only switch set. Raises UsageError where nothing is republished."""
-    if not stream.get("republish"):
-        raise UsageError(
-            "Nothing is republished yet", hint="Give `--republish SRC=DEST` with `--republish-headers-only`"
-        )
-    found = Republish.from_stream(stream["republish"])
-    return Republish(found.source, found.destination, headers_only)
 
 
 def _clear(stream: StreamConfig, text: str) -> None:
@@ -135,6 +126,12 @@ def _set_republish(stream: StreamConfig, value: Republish | None) -> None:
         stream["republish"]["headers_only"] = True
 
 
+def _set_headers_only(stream: StreamConfig, value: bool) -> None:
+    if not stream.get("republish"):
+        raise UsageError("Nothing is republished", hint="Give `--republish SRC=DEST` with `--republish-headers-only`")
+    _put(stream["republish"], "headers_only", value)
+
+
 def _set_compress(stream: StreamConfig, value: bool) -> None:
     if value or stream.get("compression"):
         stream["compression"] = "s2" if value else "none"
@@ -157,6 +154,7 @@ _SETTERS: dict[str, Callable[[StreamConfig, Any], None]] = {
     "cluster": lambda stream, value: _set_placement(stream, "cluster", value),
     "tags": lambda stream, value: _set_placement(stream, "tags", list(value)),
     "republish": _set_republish,
+    "republish_headers_only": _set_headers_only,
     "metadata": _set_metadata,
     "atomic": lambda stream, value: _put(stream, "allow_atomic", value),
 }

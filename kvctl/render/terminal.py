@@ -79,9 +79,9 @@ class Terminal:
         except ValueError:
             raise KvctlError("Standard output is closed") from None
 
-    def note(self, text: str) -> None:
-        """A line for the person at the terminal about what was done; silent in pipes and with `-q`."""
-        if self.speaks and not self.quiet:
+    def note(self, text: str, *, always: bool = False) -> None:
+        """A line for the person at the terminal about what was done; with `always` in pipes too, never with `-q`."""
+        if (self.speaks or always) and not self.quiet:
             self.emit(self._named(text))
 
     def warn(self, text: str) -> None:
