@@ -39,3 +39,5 @@ _Dumper.add_implicit_resolver(
     re.compile(r"(?:[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|0o[0-7]+)\Z"),
     list("-+.0123456789"),
 )
+# What version 1.1 calls a boolean and PyYAML forgot.
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
