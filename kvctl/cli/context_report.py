@@ -32,7 +32,7 @@ async def report(session: Session, context: "Context", bucket: str | None) -> No
         raise
     session.show(_view(facts))
     if not facts["usable"]:
-        denied = next(item for item in facts["permissions"] if not item["allowed"])
+        denied = next(item for item in facts["permissions"] if item["action"] in _READING)
         raise PermissionDenied(
             f"Nothing can be read: {denied['reason']} on `{denied['subject']}`",
             subject=denied["subject"],

@@ -17,6 +17,8 @@ from kvctl.jetstream.api import Api
 from kvctl.wire import encode_headers
 
 _NO_JSON = b"!"
+# A stream that takes the subject all the same refuses the message: it is not the expected one.
+_REFUSED = encode_headers({"Nats-Expected-Stream": "kvctl-probe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ async def round_trip(connection: Connection) -> float:
     for _ in range(3):
         begun = time.perf_counter()
         with suppress(NoResponders, PermissionDenied):  # either is the server's answer
-            await connection.request("kvctl-probe")
+            await connection.request("kvctl-probe", header=_REFUSED)
         times.append(time.perf_counter() - begun)
     return min(times)
 
@@ -74,9 +76,7 @@ def _probes(api: Api, name: str, *, absent: bool) -> Iterator[_Probe]:
     yield _Probe("read several keys", f"{api.prefix}.DIRECT.GET.{stream}", silent=True)
     yield _Probe("read a key at the leader", f"{api.prefix}.STREAM.MSG.GET.{stream}")
     yield _Probe("list and watch keys", f"{api.prefix}.CONSUMER.CREATE.{stream}.kvctl.{key}")
-    # A stream that listens here all the same refuses the message: it is not the expected one.
-    refused = encode_headers({"Nats-Expected-Stream": "kvctl-probe"})
-    yield _Probe("write a key", f"{api.write_prefix}{key}", b"", refused, silent=True)
+    yield _Probe("write a key", f"{api.write_prefix}{key}", b"", _REFUSED, silent=True)
     if absent:
         yield _Probe("create buckets", f"{api.prefix}.STREAM.CREATE.{stream}")
         yield _Probe("change buckets", f"{api.prefix}.STREAM.UPDATE.{stream}")

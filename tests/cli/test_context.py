@@ -1,0 +1,240 @@
+"""`kvctl context`: the files, what is shown of them, and what works over a connection."""
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.labs import Lab
+from kvctl.server import Server, run_server
+from tests.cli.conftest import Result, Run
+
+SECRET = "s3cret-n0body-sees"
+VERSION = {r"version \d+\.\d+\.\d+": "version N"}
+
+Context = Callable[..., Result]
+
+
+@pytest.fixture
+def context(run: Run) -> Context:
+    """`kvctl context ...`"""
+    return lambda *args, **settings: run("context", *args, **settings)
+
+
+@pytest.fixture
+def files(home: Path) -> Path:
+    """Where the context files are."""
+    return home / ".config" / "nats" / "context"
+
+
+@pytest.fixture
+def prod(context: Context, tmp_path: Path) -> str:
+    """A context of that name, with a password."""
+    (tmp_path / "password").write_text(SECRET + "\n")
+    made = context(
+        "add", "prod", "-s", "nats://n1:4222,nats://n2:4222", "--user", "ann",
+        "--password-file", str(tmp_path / "password"), "--domain", "hub", "--select",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.err
+    return "prod"
+
+
+def test_add_writes_the_nats_commands_file(prod: str, files: Path) -> None:
+    path = files / "prod.json"
+    assert json.loads(path.read_text()) == {
+        "url": "nats://n1:4222,nats://n2:4222",
+        "user": "ann",
+        "password": SECRET,
+        "jetstream_domain": "hub",
+    }
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (files.parent / "context.txt").read_text() == "prod"
+
+
+@pytest.mark.parametrize("output", ["table", "json", "tsv", "yaml"])
+@pytest.mark.parametrize("command", ["show", "ls"])
+def test_secrets_are_never_shown(context: Context, prod: str, command: str, output: str) -> None:
+    shown = context(command, "-o", output, "-v")
+    assert shown.exit_code == 0
+    assert SECRET not in shown.out + shown.err
+
+
+def test_show_and_ls_on_a_terminal(context: Context, prod: str, snapshot: SnapshotAssertion) -> None:
+    context("add", "local", "--url", "nats://eve:pw@127.0.0.1:4222", "--description", "on this machine")
+    assert context("show", tty=True) == snapshot
+    assert context("ls", tty=True) == snapshot
+    assert context("ls", "-o", "json") == snapshot
+    assert context("show", "local", "-o", "json") == snapshot
+
+
+def test_the_same_again_is_no_error(context: Context, prod: str, files: Path, snapshot: SnapshotAssertion) -> None:
+    before = (files / "prod.json").read_bytes()
+    password = files / "password"
+    password.write_text(SECRET)
+    same = ("-s", "nats://n1:4222,nats://n2:4222", "--user", "ann", "--domain", "hub")
+    again = context("add", "prod", *same, "--password-file", str(password), tty=True)
+    assert again == snapshot
+    password.write_text("another")
+    other = context("add", "prod", "-s", "nats://n3", "--user", "ann", "--password-file", str(password))
+    assert other == snapshot
+    assert (files / "prod.json").read_bytes() == before
+
+
+def test_add_from_another_context(context: Context, prod: str) -> None:
+    context("add", "edge", "--context", "prod", "--domain", "edge", "--read-only")
+    shown = json.loads(context("show", "edge", "-o", "json").out)
+    assert (shown["user"], shown["password"], shown["domain"], shown["read_only"]) == ("ann", "set", "edge", True)
+
+
+def test_files_are_named_by_their_full_path(context: Context, files: Path) -> None:
+    context("add", "here", "--creds", "my.creds", "--tls-ca", "ca.pem")
+    written = json.loads((files / "here.json").read_text())
+    assert [written["creds"], written["ca"]] == [str(Path("my.creds").absolute()), str(Path("ca.pem").absolute())]
+
+
+def test_edit_changes_only_what_was_asked(
+    context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
+) -> None:
+    path = files / "prod.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "color_scheme": "blue", "later": [1]}))
+    edited = context("edit", "prod", "--domain", "leaf", "--clear", "user", "--clear", "password", tty=True)
+    assert edited == snapshot
+    assert json.loads(path.read_text()) == {
+        "url": "nats://n1:4222,nats://n2:4222",
+        "user": "",
+        "password": "",
+        "jetstream_domain": "leaf",
+        "color_scheme": "blue",
+        "later": [1],
+    }
+    assert context("edit", "prod", "--domain", "leaf", tty=True) == snapshot
+
+
+def test_a_changed_secret_is_told_and_not_shown(context: Context, prod: str, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("another")
+    edited = context("edit", "prod", "--password-file", str(tmp_path / "password"))
+    assert edited.out == "password\tset\tset anew\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("edit", "prod", "--creds", "/x.creds"),
+        ("edit", "prod", "--clear", "nonsense"),
+        ("edit", "prod", "--clear", "user"),
+        ("edit", "prod", "--domain", ""),
+        ("show", "pord"),
+        ("show", "../prod"),
+        ("select", "pord"),
+        ("delete", "prod"),
+        ("delete", "pord", "--yes"),
+        ("add", "a/b", "-s", "nats://x"),
+        ("add", "x", "--password", "p"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes(
+    context: Context, prod: str, files: Path, arguments: tuple[str, ...], snapshot: SnapshotAssertion
+) -> None:
+    before = (files / "prod.json").read_bytes()
+    assert context(*arguments) == snapshot
+    assert (files / "prod.json").read_bytes() == before
+
+
+def test_delete_asks_on_a_terminal(context: Context, prod: str, files: Path, snapshot: SnapshotAssertion) -> None:
+    assert context("rm", "prod", tty=True, stdin=b"n\n") == snapshot
+    assert (files / "prod.json").exists()
+    assert context("rm", "prod", tty=True, stdin=b"y\n") == snapshot
+    assert not (files / "prod.json").exists()
+    assert not (files.parent / "context.txt").exists()
+
+
+def test_a_damaged_file_spoils_only_itself(
+    context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
+) -> None:
+    (files / "bad.json").write_text("{")
+    assert context("ls") == snapshot
+    assert context("show", "bad") == snapshot
+
+
+def test_a_readable_file_is_warned_of(context: Context, prod: str, files: Path) -> None:
+    (files / "prod.json").chmod(0o644)
+    assert context("show", "prod").err.startswith("warning: ")
+    assert context("show").err.count("warning: ") == 1
+
+
+def test_a_context_is_used_by_name_and_by_selection(run: Run, context: Context, server: Server) -> None:
+    context("add", "tests", "-s", server.url)
+    named = context("test", "tests", "-o", "json")
+    assert json.loads(named.out)["context"] == "tests"
+    assert context("test", "-o", "json", env={"NATS_CONTEXT": "tests"}).exit_code == 0
+    context("select", "tests")
+    selected = json.loads(context("test", "-o", "json").out)
+    assert (selected["origin"], selected["usable"]) == ("selected context `tests`", True)
+
+
+class TestTest:
+    NARROW = """
+        listen: 127.0.0.1:@client@
+        server_name: narrow
+        jetstream { store_dir: "@store@", max_mem: 64MB, max_file: 1GB }
+        authorization { users: [ { user: ann, password: p, permissions: {
+            publish: ["$JS.API.STREAM.INFO.KV_ORDERS", "$JS.API.DIRECT.GET.KV_ORDERS.>"], subscribe: "_INBOX.>" } } ] }
+    """
+
+    def test_all_is_allowed(self, context: Context, own_server: Server, snapshot: SnapshotAssertion) -> None:
+        assert context("test", "-s", own_server.url, tty=True).masked(VERSION) == snapshot
+
+    def test_json_holds_usage_and_limits(self, context: Context, accounts: Lab) -> None:
+        origin = accounts.contexts["origin"]
+        environment = {"NATS_USER": "origin", "NATS_PASSWORD": "origin", "NATS_URL": origin.url}
+        found = json.loads(context("test", "-o", "json", env=environment).out)
+        assert found["usable"] is True
+        assert found["server"]["name"] == "accounts"
+        assert 0 < found["rtt"] < 1
+        assert {"memory", "storage", "streams", "consumers", "limits"} <= set(found["jetstream"])
+        assert {item["allowed"] for item in found["permissions"]} == {True}
+
+    def test_what_is_denied_is_named(self, context: Context, snapshot: SnapshotAssertion) -> None:
+        with run_server(config=self.NARROW) as server:
+            ann = {"NATS_USER": "ann", "NATS_PASSWORD": "p", "NATS_URL": server.url}
+            assert context("test", "--bucket", "ORDERS", env=ann, tty=True).masked(VERSION) == snapshot
+            assert context("test", env=ann, tty=True).masked(VERSION) == snapshot
+
+    def test_nothing_is_changed(self, context: Context, own_server: Server, tmp_path: Path) -> None:
+        from tests.raw import RawClient
+
+        with RawClient(own_server.url) as raw:
+            raw.create_bucket("ORDERS")
+            raw.put("ORDERS", "k", b"v")
+            # It would take every key of every bucket, the one that is tried included.
+            raw.api("STREAM.CREATE.ALL", {"name": "ALL", "subjects": ["$KV.kvctl-probe*.>", "kvctl-probe"]})
+            before = _state(raw)
+            for arguments in ((), ("--bucket", "ORDERS")):
+                assert context("test", "-s", own_server.url, *arguments).exit_code == 0
+            assert _state(raw) == before
+
+    @pytest.mark.parametrize("output", ["table", "json"])
+    def test_unreachable(self, context: Context, output: str, snapshot: SnapshotAssertion) -> None:
+        with run_server() as server:
+            url = server.url
+        assert context("test", "-s", url, "-o", output) == snapshot
+
+    def test_without_jetstream(self, context: Context, snapshot: SnapshotAssertion) -> None:
+        with run_server(config="listen: 127.0.0.1:@client@\nserver_name: bare\n") as server:
+            assert context("test", "-s", server.url, tty=True).masked(VERSION) == snapshot
+
+    def test_wrong_credentials(self, context: Context, snapshot: SnapshotAssertion) -> None:
+        with run_server(config=self.NARROW) as server:
+            tested = context("test", "-s", server.url, "--user", "ann", env={"NATS_PASSWORD": SECRET})
+            assert tested == snapshot
+            assert SECRET not in tested.out + tested.err
+
+
+def _state(raw: Any) -> dict[str, Any]:
+    names = raw.api("STREAM.NAMES")["streams"]
+    return {name: raw.api(f"STREAM.INFO.{name}")["state"] for name in names}
