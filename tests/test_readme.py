@@ -1,9 +1,11 @@
 """README's examples, run as they stand: a section at a time, on a server of its own, what is shown compared."""
 
+import codecs
 import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -44,6 +46,7 @@ class Machine:
             "NO_COLOR": "1",
         }
         self._server: subprocess.Popen[bytes] | None = None
+        self._screens: list[int] = []
 
     def run(self, block: Block) -> str:
         """Run an example; what it printed, for a session with the commands between."""
@@ -60,15 +63,24 @@ class Machine:
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
             assert self._server.wait(10) == 0
+        for screen in self._screens:
+            os.close(screen)
 
     def _typed(self, command: str) -> str:
         """What a person sees who types the command on a terminal."""
         master, slave = pty.openpty()
+        self._screens.append(master)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
         serves = command.startswith("kvctl server run")
         shell = ["/bin/sh", "-c", f"exec {command} --port 0" if serves else command]
         process = subprocess.Popen(
-            shell, stdin=slave, stdout=slave, stderr=slave, env=self.environment, cwd=self.directory, start_new_session=True
+            shell,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=self.environment,
+            cwd=self.directory,
+            start_new_session=True,
         )
         os.close(slave)
         if not serves:
@@ -148,12 +160,14 @@ def _everything(master: int, process: "subprocess.Popen[bytes]") -> str:
 
 def _until(master: int, pattern: str | None, seconds: float = 30) -> str:
     """What appears on the terminal until the pattern does, or its last user has gone."""
-    data, deadline = b"", time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    text, deadline = "", time.monotonic() + seconds
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    while not (pattern and re.search(pattern, text)) and time.monotonic() < deadline:
+        if not select.select([master], [], [], 0.2)[0]:
+            continue
         try:
-            data += os.read(master, 65536)
+            data = os.read(master, 65536)
         except OSError:  # Linux: nobody holds the other end any more
             break
-        if pattern and re.search(pattern, data.decode("utf-8", "replace").replace("\r\n", "\n")):
-            break
-    return data.decode().replace("\r\n", "\n")
+        text += decoder.decode(data).replace("\r\n", "\n")
+    return text

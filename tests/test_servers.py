@@ -67,7 +67,7 @@ async def test_what_an_older_server_drops_is_said_and_nothing_is_left(client: kv
             await client.create_bucket(bucket_name, **settings)
             await client.delete_bucket(bucket_name)
             continue
-        with pytest.raises(KvctlError, match="silently dropped .*; nothing was created"):
+        with pytest.raises(KvctlError, match=r"silently dropped .*; nothing was created"):
             await client.create_bucket(bucket_name, **settings)
         assert bucket_name not in await client.bucket_names()
 
