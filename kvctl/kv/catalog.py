@@ -148,7 +148,7 @@ async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Coll
     if after.get("storage", "file") != info["config"].get("storage", "file"):
         raise RefusedError(
             f"The storage of `{name}` cannot be changed: it is chosen when a bucket is made",
-            hint=f"Make another with `--storage {after['storage']}` and copy the data, or back up and restore",
+            hint=f"`kvctl bucket copy {name} NEWNAME --data history --storage {after['storage']}` makes another",
         )
     return Edit(info, after)
 

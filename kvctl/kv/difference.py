@@ -9,7 +9,7 @@ from typing import Any
 from kvctl.kv.kinds import SERVER_METADATA, StreamConfig
 from kvctl.quantities import duration_from_ns, duration_seconds, format_duration
 
-UNSET = "-"
+UNSET = "none"
 """How a field without a value reads."""
 
 
