@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvctl.errors import (
     BucketNotFound,
@@ -26,6 +28,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import direct, streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import StoredMessage
 from kvctl.kv import binding as bindings
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, Operation, from_message
@@ -74,19 +77,13 @@ class Bucket:
 
     async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
         """The key's last entry, deletions included; None for a key never written. Raises as `get`."""
-        message = None
         if not leader and self.binding.direct:
             message = await self._direct(key)
             if message is None and not self._located and await self.moved():
                 return await self.last_entry(key)
-            sequence = message.sequence if message else 0
-            if self.own.stale(key, sequence):
-                leader = True
-        if leader or not self.binding.direct:
-            message = await self._from_leader(last_by_subj=self.binding.subject(key))
-        if message is None or message.subject != self.binding.subject(key):
-            return None  # a foreign key `a.*` is a wildcard to the server: it may answer with `a.b`
-        return from_message(self.name, len(self.binding.prefix), message)
+            if self.binding.direct and not self.behind(key, message):
+                return self.entry(key, message)
+        return self.entry(key, await self._from_leader(key))
 
     async def last_revision(self, key: str) -> int:
         """The revision of the key's last entry at the leader, deletions included; 0 for none."""
@@ -94,10 +91,7 @@ class Bucket:
         return entry.revision if entry else 0
 
     async def get_many(self, keys: Sequence[str], *, leader: bool = False) -> list[Entry | None]:
-        """The values of many keys in the order asked, None for those that are not there.
-
-        Few requests where the server and the permissions allow it, else one a key.
-        """
+        """The values of many keys in the order asked, None for those that are not there; a request a key, all in flight. Raises as `get`."""
         from kvctl.kv import many
 
         for key in keys:
@@ -301,6 +295,22 @@ class Bucket:
         self._located = True
         return self.binding
 
+    # -- for the other modules of this part ----------------------------------------------------------------
+
+    def entry(self, key: str, message: StoredMessage | None) -> Entry | None:
+        """The message as the key's entry; None for another's: to the server `a.*` is a wildcard, and may be answered with `a.b`."""
+        if message is None or message.subject != self.binding.subject(key):
+            return None
+        return from_message(self.name, len(self.binding.prefix), message)
+
+    def behind(self, key: str, message: StoredMessage | None) -> bool:
+        """Whether a replica's answer may be older than what this handle wrote."""
+        info = self.binding.info
+        sole = info is not None and info["config"].get("num_replicas", 1) == 1
+        return self.own.stale(
+            key, message.sequence if message else 0, sole=sole and message is not None and message.stream == self.binding.stream
+        )
+
     # -- inside --------------------------------------------------------------------------------------------
 
     def _living(self, key: str, entry: Entry | None) -> Entry:
@@ -317,14 +327,17 @@ class Bucket:
         except PermissionDenied:
             return self.binding
 
-    async def _direct(self, key: str) -> direct.StoredMessage | None:
+    async def _direct(self, key: str) -> StoredMessage | None:
         """A direct get; where nobody answers, what the name means is asked and the read goes on from there."""
         pause = self._api.connection.timeout / RETRY_PAUSE
         while True:
             try:
                 return await direct.last(self.binding.api, self.binding.stream, self.binding.subject(key))
             except NoResponders:
-                await self.locate(fresh=True)
+                try:
+                    await self.locate(fresh=True)
+                except PermissionDenied:
+                    self.binding = replace(self.binding, direct=False)  # the leader may be asked all the same
                 if not self.binding.direct:
                     return None
                 pause -= 1
@@ -344,44 +357,45 @@ class Bucket:
             return False
         return (before.stream, before.prefix) != (self.binding.stream, self.binding.prefix)
 
-    async def _from_leader(self, **request: Any) -> direct.StoredMessage | None:
-        binding = self.binding
-        try:
-            return await direct.from_leader(binding.api, binding.stream, **request)
-        except StreamNotFound:
-            if self._located:
-                raise BucketNotFound(f"Bucket `{self.name}` does not exist") from None
-        moved = await self.locate()
-        if "last_by_subj" in request:
-            request["last_by_subj"] = moved.prefix + request["last_by_subj"][len(binding.prefix) :]
-        return await direct.from_leader(moved.api, moved.stream, **request)
+    async def _from_leader(self, key: str, revision: int | None = None) -> StoredMessage | None:
+        """The key's last message, or that of a revision, at the leader of the stream that takes the writes."""
+        while True:
+            source = self.binding.source
+            request = {"last_by_subj": source.subject(key)} if revision is None else {"seq": revision}
+            try:
+                message = await direct.from_leader(source.api, source.stream, **request)
+            except StreamNotFound:
+                if self._located:
+                    raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
+                await self.locate()
+                continue
+            if message is not None and message.subject == source.subject(key):
+                return message
+            if self._located or not await self.moved():
+                return None
 
     async def _at_revision(self, key: str, revision: int, leader: bool) -> Entry:
-        missing = RevisionNotFound(
-            f"Bucket `{self.name}` holds no revision {revision} of `{key}`", hint=f"`kvctl history {self.name} {key}` lists those it holds"
-        )
         if revision < 1:
             raise UsageError("Revisions count from 1")
-        message = None
+        entry = None
         if not leader and self.binding.direct:
             try:
-                message = await direct.at(self.binding.api, self.binding.stream, seq=revision)
+                entry = self.entry(key, await direct.at(self.binding.api, self.binding.stream, seq=revision))
             except (NoResponders, PermissionDenied):
-                await self.locate()
                 leader = True
-        if message is None or message.subject != self.binding.subject(key):
+        if entry is None:
             # The nearest replica may lag, or the name be a mirror's.
             try:
-                message = await self._from_leader(seq=revision)
-            except (UnreachableError, RequestTimeout):
+                entry = self.entry(key, await self._from_leader(key, revision))
+            except UnreachableError:
                 if leader:
                     raise
-        if message is None or message.subject != self.binding.subject(key):
-            raise missing
-        entry = from_message(self.name, len(self.binding.prefix), message)
-        if entry.operation is not Operation.PUT:
-            raise _gone(entry)
-        return entry
+        if entry is None:
+            raise RevisionNotFound(
+                f"Bucket `{self.name}` holds no revision {revision} of `{key}`",
+                hint=f"`kvctl history {self.name} {key}` lists those it holds",
+            )
+        return self._living(key, entry)
 
     async def _mark(self, key: str, operation: str, revision: int | None, ttl: timedelta | None = None) -> int:
         from kvctl.kv import writing
@@ -421,22 +435,21 @@ class Bucket:
         from kvctl.kv import writing
 
         self._check_writable(None if literal else key)
-        attempts = self._api.connection.timeout / RETRY_PAUSE
+        deadline = time.monotonic() + self._api.connection.timeout
         while True:
             try:
-                target = self.binding.source
-                revision = await writing.write(target, key, value, header, expected)
+                target, after = self.binding.source, self.own.last(key)
+                revision = await writing.write(target, key, value, header, expected, after=after)
             except NoResponders:
-                await self._no_stream()
-                attempts -= 1
-                if attempts < 0:
+                with suppress(RequestTimeout):  # nobody to ask either: a leader is being elected
+                    await self._no_stream()
+                if time.monotonic() > deadline:
                     raise UnreachableError(
                         f"Bucket `{self.name}` takes no writes at the moment", hint="Its stream has no leader: `kvctl bucket show`"
                     ) from None
                 await asyncio.sleep(RETRY_PAUSE)
             else:
-                if target is self.binding:
-                    self.own.note(key, revision)
+                self.own.note(key, revision)
                 return revision
 
     async def _no_stream(self) -> None:

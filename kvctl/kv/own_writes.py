@@ -21,11 +21,18 @@ class OwnWrites:
             _, oldest = self._last.popitem(last=False)
             self._forgotten = max(self._forgotten, oldest)
 
-    def note_many(self, revision: int) -> None:
-        """Remember that keys not named were written up to this revision."""
-        self._forgotten = max(self._forgotten, revision)
+    def last(self, key: str) -> int:
+        """The revision of the key's last write; 0 for none, or one of long ago."""
+        return self._last.get(key, 0)
 
-    def stale(self, key: str, revision: int) -> bool:
-        """Whether an answer of this revision (0: none) may be older than what this session wrote."""
+    def any(self) -> bool:
+        """Whether there were any writes."""
+        return bool(self._last)
+
+    def stale(self, key: str, revision: int, *, sole: bool = False) -> bool:
+        """Whether an answer of this revision (0: none) may be older than what this session wrote.
+
+        `sole` says that it is of the only replica, where nothing is behind.
+        """
         known = self._last.get(key)
-        return revision < (self._forgotten if known is None else known)
+        return revision < ((0 if sole else self._forgotten) if known is None else known)

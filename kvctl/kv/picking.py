@@ -28,7 +28,7 @@ async def matching_batches(bucket: Bucket, filters: Sequence[str], *, leader: bo
     denied: PermissionDenied | None = None
     for text in filters:
         check_filter(text)
-    if not leader and bucket.binding.direct:
+    if not leader and bucket.binding.direct and not bucket.own.any():
         try:
             async for batch in _at_once(bucket, filters):
                 seen.update(entry.key for entry in batch)

@@ -21,6 +21,7 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream import direct
+from kvctl.jetstream.direct import StoredMessage
 from kvctl.jetstream.publish import publish
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import operation_of
@@ -57,24 +58,35 @@ def _ttl_text(ttl: timedelta) -> str:
     return str(seconds) if isinstance(seconds, int) else f"{seconds}s"
 
 
-async def write(binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None = None) -> int:
+async def write(
+    binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None = None, *, after: int = 0
+) -> int:
     """Publish to the key's subject; returns the revision.
 
-    A lost acknowledgement is resolved at the leader. Raises WrongRevision, OutcomeUnknown, NoResponders (nothing was
-    stored), ServerError, PermissionDenied, UsageError.
+    A lost acknowledgement is resolved at the leader, where what is not newer than `after` is none of ours. Raises
+    WrongRevision, OutcomeUnknown, NoResponders (nothing was stored), ServerError, PermissionDenied, UsageError.
     """
     connection = binding.api.connection
     deadline = time.monotonic() + connection.timeout
     subject = binding.write_prefix + key
     if b"\r\nNats-TTL:" in header and connection.server_version < TTL_SINCE:
         raise _no_ttl(connection.server_version)
+    lost: KvctlError | None = None
     while True:
         try:
             return await publish(connection, subject, payload, header)
         except ServerError as error:
             raise _explained(error, binding) from None
+        except WrongRevision:
+            if lost is None:
+                raise
+            # What was sent first may have come to be stored after all.
+            if (revision := await _resolve(binding, key, payload, header, expected, after, lost)) is None:
+                raise
+            return revision
         except OPEN as error:
-            revision = await _resolve(binding, key, payload, header, expected, error)
+            lost = error
+            revision = await _resolve(binding, key, payload, header, expected, after, lost)
             if revision is not None:
                 return revision
             if time.monotonic() > deadline + connection.timeout:
@@ -82,33 +94,38 @@ async def write(binding: Binding, key: str, payload: bytes, header: bytes, expec
 
 
 async def _resolve(
-    binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None, error: KvctlError
+    binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None, after: int, error: KvctlError
 ) -> int | None:
     """The revision when the write is there; None when it is not and may be sent again, as only conditional writes may.
 
-    Raises OutcomeUnknown, WrongRevision.
+    Raises OutcomeUnknown.
     """
     deadline = time.monotonic() + binding.api.connection.timeout
     while True:
+        found = await _read_back(binding, key, deadline, error)
+        sequence = found.sequence if found else 0
+        same = found is not None and found.payload == payload and operation_of(found.header)[0] == operation_of(header)[0]
+        if same and sequence > (after if expected is None else expected):
+            return sequence
+        if expected is not None and sequence <= expected:
+            return None
+        # An unconditional write may still be on its way; a conditional one may have been stored and overwritten.
+        if expected is not None or time.monotonic() > deadline:
+            raise _unknown(binding, key, error)
+        await asyncio.sleep(0.1)
+
+
+async def _read_back(binding: Binding, key: str, deadline: float, error: KvctlError) -> StoredMessage | None:
+    """The key's last message at the leader, as soon as it can be read. Raises OutcomeUnknown."""
+    while True:
         try:
-            found = await direct.from_leader(binding.api, binding.stream, last_by_subj=binding.subject(key))
-        except (*OPEN, NoServer, NoResponders, JetStreamDisabled, PermissionDenied, StreamNotFound):
+            return await direct.from_leader(binding.api, binding.stream, last_by_subj=binding.subject(key))
+        except (PermissionDenied, StreamNotFound):
+            raise _unknown(binding, key, error) from None
+        except (*OPEN, NoServer, NoResponders, JetStreamDisabled):
             if time.monotonic() > deadline:
                 raise _unknown(binding, key, error) from None
             await asyncio.sleep(0.1)
-            continue
-        sequence = found.sequence if found else 0
-        same = found is not None and found.payload == payload and operation_of(found.header)[0] == operation_of(header)[0]
-        if same and sequence > (expected or 0):
-            return sequence
-        if expected is not None:
-            if sequence <= expected:
-                return None
-            # Ours may have been stored and overwritten since: only its absence right after `expected` would tell.
-            raise _unknown(binding, key, error)
-        if time.monotonic() > deadline:
-            raise _unknown(binding, key, error)
-        await asyncio.sleep(0.1)
 
 
 def _no_ttl(version: tuple[int, ...]) -> KvctlError:
