@@ -192,8 +192,7 @@ async def edit(
     A change that would lose data (fewer revisions, a shorter ttl, a limit below what is stored) is refused, with how
     much would go, unless --force lossy-edit is given.
     """
-    from kvctl.kv import catalog
-    from kvctl.topology import buckets, hazards
+    from kvctl.topology import buckets
 
     changes = settings(
         description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
@@ -201,25 +200,11 @@ async def edit(
         metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
     )  # fmt: skip
     _check_changes(changes, clear)
-    api = (await session.client()).api
-    plan = await buckets.plan_edit(api, bucket, changes, clear or ())
+    plan = await buckets.plan_edit((await session.client()).api, bucket, changes, clear or ())
     if dry_run:
         _show_plan(session, plan)
-        return
-    differences = plan.edit.differences
-    for difference in differences:
-        session.note(str(difference), always=True)
-    hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose data")
-    if differences:
-        await catalog.apply_edit(api, plan.edit)
-    result = {
-        "bucket": bucket,
-        "stream": plan.edit.after["name"],
-        "changed": bool(differences),
-        "differences": [{"field": item.field, "before": item.before, "after": item.after} for item in differences],
-    }
-    text = f"Changed bucket `{bucket}`" if differences else f"Bucket `{bucket}` is like that already"
-    report(session, result, text, always=not differences)
+    else:
+        await _carry_out(session, plan, bucket, force)
 
 
 @command(
@@ -269,6 +254,26 @@ def _check_changes(changes: dict[str, Any], clear: list[str] | None) -> None:
     both = sorted({name.replace("-", "_") for name in clear or ()} & changes.keys())
     if both:
         raise UsageError(f"`{both[0].replace('_', '-')}` is to be both set and cleared")
+
+
+async def _carry_out(session: Session, plan: "EditPlan", bucket: str, force: list[str] | None) -> None:
+    from kvctl.kv import catalog
+    from kvctl.topology import hazards
+
+    differences = plan.edit.differences
+    for difference in differences:
+        session.note(str(difference), always=True)
+    hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose data")
+    if differences:
+        await catalog.apply_edit((await session.client()).api, plan.edit)
+    result = {
+        "bucket": bucket,
+        "stream": plan.edit.after["name"],
+        "changed": bool(differences),
+        "differences": [{"field": item.field, "before": item.before, "after": item.after} for item in differences],
+    }
+    text = f"Changed bucket `{bucket}`" if differences else f"Bucket `{bucket}` is like that already"
+    report(session, result, text, always=not differences)
 
 
 def _show_plan(session: Session, plan: "EditPlan") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -42,10 +43,9 @@ async def describe(api: Api, name: str) -> Description:
     """The bucket, its origins, its dependents. Raises BucketNotFound."""
     info = await catalog.find(api, name)
     status = BucketStatus.from_info(info)
-    try:
-        dependents: list[Dependent] | None = await observe.dependents(api, status.stream)
-    except KvctlError:
-        dependents = None
+    dependents: list[Dependent] | None = None
+    with suppress(KvctlError):
+        dependents = await observe.dependents(api, status.stream)
     return Description(status, observe.upstreams(info), dependents)
 
 
