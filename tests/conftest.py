@@ -1,12 +1,13 @@
 """Real servers for every test, and none of the user's environment."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+import kvctl
 from kvctl.labs import Lab, run_lab
 from kvctl.server import Server, run_server
 from tests.raw import RawClient
@@ -80,6 +81,13 @@ def raw(server: Server) -> Iterator[RawClient]:
     """A client on the shared server that shares no code with kvctl."""
     with RawClient(server.url) as client:
         yield client
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[kvctl.Client]:
+    """The library, connected to the shared server."""
+    async with kvctl.connect(server.url) as connected:
+        yield connected
 
 
 @pytest.fixture

@@ -72,13 +72,13 @@ _DEFAULTS = {"retention": "limits", "storage": "file", "num_replicas": 1, "compr
 def _flat(stream: StreamConfig) -> dict[str, Any]:
     """What the configuration says, under a bucket's names."""
     flat: dict[str, Any] = {}
-    for name, value in stream.items():
+    for name, value in {**_DEFAULTS, **stream}.items():
         if name in _DURATIONS:
             if value:
                 flat[_DURATIONS[name]] = duration_seconds(duration_from_ns(value))
         elif name in _NESTED:
             flat |= _NESTED[name](value or {})
-        elif value and value != _DEFAULTS.get(name) and not (name in _UNLIMITED and value < 0):
+        elif value and not (name in _UNLIMITED and value < 0):
             flat[_NAMES.get(name, name)] = value
     return flat
 

@@ -53,7 +53,7 @@ class Dependent:
     last_revision: int
 
     def has(self, revision: int) -> bool:
-        """Whether it has, for all that can be seen, heard of the revision; only whole mirrors keep the origin's count."""
+        """Whether it has, for all that can be seen, heard of the revision; only whole mirrors count like the origin."""
         whole = self.kind is Kind.MIRROR and not self.upstream.filters and not self.upstream.transforms
         return not self.upstream.behind and (not whole or self.last_revision >= revision)
 
