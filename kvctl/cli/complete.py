@@ -28,7 +28,7 @@ _PATHS = ("FILE", "DIR", "PATH")
 
 
 def complete(tree: Group, words: Sequence[str], incomplete: str) -> list[Candidate]:
-    """Candidates for the word `incomplete` after `words`."""
+    """Candidates for the word `incomplete` after `words`. Raises LookupError after a command that does not exist."""
     ctx = _walk(tree, list(words))
     option = _option_awaiting_value(ctx, words)
     if option is not None:
@@ -106,6 +106,8 @@ def _walk(tree: Group, words: list[str]) -> Any:
         rest = [*ctx._protected_args, *ctx.args]
         name, command, arguments = ctx.command.resolve_command(ctx, rest) if rest else (None, None, [])
         if command is None:
+            if rest:
+                raise LookupError(rest[0])
             return ctx
         ctx = command.make_context(name, arguments, parent=ctx, resilient_parsing=True)
     return ctx

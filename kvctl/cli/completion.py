@@ -15,26 +15,28 @@ SHELLS = ("bash", "zsh", "fish")
 
 BASH = r"""# bash completion for kvctl
 _kvctl() {
-    local line=${COMP_LINE:0:COMP_POINT} bare word words=() candidates i
+    local line=${COMP_LINE:0:COMP_POINT} rest word words=() candidate i
     # bash splits words at "=" and ":", which keys may hold: what stands together on the line belongs together.
     for ((i = 0; i <= COMP_CWORD; i++)); do
-        bare=${line#"${line%%[![:space:]]*}"}
+        rest=${line#"${line%%[![:space:]]*}"}
         word=${COMP_WORDS[i]}
-        [[ ${#word} -gt ${#bare} ]] && word=$bare
-        if ((i == 0)) || [[ $bare != "$line" ]]; then words+=("$word"); else words[-1]+=$word; fi
-        line=${bare#"$word"}
+        [[ ${#word} -gt ${#rest} ]] && word=$rest
+        if [[ $i -eq 0 || $rest != "$line" ]]; then words+=("$word"); else words[${#words[@]} - 1]+=$word; fi
+        line=${rest#"$word"}
     done
-    word=${words[-1]}
-    mapfile -t candidates < <(kvctl __complete -- "${words[@]:1}" 2>/dev/null)
-    if [[ ${candidates[0]} == $'\tfiles' ]]; then
-        compopt -o default
-        return
-    fi
-    candidates=("${candidates[@]%%$'\t'*}")
-    # Only what follows the last "=" or ":" is replaced.
-    [[ $word == *[=:]* ]] && candidates=("${candidates[@]#"${word%"${word##*[=:]}"}"}")
-    COMPREPLY=("${candidates[@]}")
-    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[.=] ]] && compopt -o nospace
+    word=${words[${#words[@]} - 1]}
+    COMPREPLY=()
+    while IFS= read -r candidate; do
+        if [[ $candidate == $'\tfiles'* ]]; then
+            compopt -o default 2>/dev/null
+            return
+        fi
+        candidate=${candidate%%$'\t'*}
+        # Only what follows the last "=" or ":" is replaced.
+        [[ $word == *[=:]* ]] && candidate=${candidate#"${word%"${word##*[=:]}"}"}
+        COMPREPLY+=("$candidate")
+    done < <(kvctl __complete -- "${words[@]:1}" 2>/dev/null)
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[.=] ]] && compopt -o nospace 2>/dev/null
 }
 complete -F _kvctl kvctl
 """
@@ -42,23 +44,25 @@ complete -F _kvctl kvctl
 ZSH = r"""#compdef kvctl
 # zsh completion for kvctl
 _kvctl() {
-    local -a lines values shown open_values open_shown
+    local -a lines values shown open
     local line value
     lines=("${(@f)$(kvctl __complete -- "${(@Q)words[2,CURRENT-1]}" "${(Q)words[CURRENT]}" 2>/dev/null)}")
-    if [[ $lines[1] == $'\tfiles' ]]; then
+    if [[ $lines[1] == $'\tfiles'* ]]; then
+        compset -P '*='
         _files
         return
     fi
     for line in $lines; do
         value=${line%%$'\t'*}
-        line=${line#*$'\t'}
         if [[ $value == *[.=] ]]; then
-            open_values+=("$value") open_shown+=("$value")
+            open+=("$value")
         elif [[ -n $value ]]; then
-            values+=("$value") shown+=("${(r:24:)value}  $line")
+            values+=("$value")
+            printf -v line '%-24s  %s' "$value" "${line#*$'\t'}"
+            shown+=("$line")
         fi
     done
-    (( $#open_values )) && compadd -Q -S '' -d open_shown -a open_values
+    (( $#open )) && compadd -Q -S '' -a open
     (( $#values )) && compadd -Q -l -d shown -a values
 }
 if [[ $funcstack[1] == _kvctl ]]; then
@@ -70,13 +74,15 @@ fi
 
 FISH = r"""# fish completion for kvctl
 function __kvctl_complete
-    set -l words (commandline -opc) (commandline -ct)
-    set -l lines (kvctl __complete -- $words[2..-1] 2>/dev/null)
-    if test "$lines[1]" = \t"files"
-        __fish_complete_path (commandline -ct)
-        return
+    set -l words (commandline -opc)
+    set -l current (commandline -ct)
+    set -l lines (kvctl __complete -- $words[2..] "$current" 2>/dev/null)
+    if string match -q \t'files*' -- "$lines[1]"
+        set -l option (string match -r -- '^--[^=]+=' "$current")
+        __fish_complete_path (string replace -- "$option" '' "$current") | string replace -r -- '^' "$option"
+    else
+        printf '%s\n' $lines
     end
-    printf '%s\n' $lines
 end
 complete -c kvctl -f -a '(__kvctl_complete)'
 """

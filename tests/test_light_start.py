@@ -1,0 +1,99 @@
+"""What a command does not need, it does not import: start-up is part of the contract, and imports are most of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvctl.cli.main import root
+from kvctl.server import Server
+from tests.cli.conftest import run_process
+
+PROGRAM = """
+import sys
+from kvctl.__main__ import main
+from kvctl.cli.main import main
+code = main(sys.argv[1:])
+import json
+print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+HEAVY = (
+    "nats",
+    "yaml",
+    "rich",
+    "pydantic",
+    "pyspark",
+    "asyncio",
+    "ssl",
+    "socket",
+    "typer.rich_utils",
+    "kvctl.connection",
+    "kvctl.kv.bucket",
+)
+OTHERS = ("yaml", "rich", "pydantic", "pyspark", "typer.rich_utils", "kvctl.topology", "kvctl.server", "kvctl.labs")
+
+
+def imported(*args: str) -> set[str]:
+    """The modules that a process holds after running a command line."""
+    line = [sys.executable, "-c", PROGRAM, *args]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=30)
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done.stderr
+    return set(modules)
+
+
+def offenders(modules: set[str], unwanted: tuple[str, ...]) -> list[str]:
+    """Modules and packages among `unwanted`."""
+    return sorted(
+        name for name in unwanted if name in modules or any(module.startswith(f"{name}.") for module in modules)
+    )
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--version",),
+        ("version",),
+        ("--help",),
+        ("help", "exit-codes"),
+        *((name, "--help") for name in root().list_commands(None)),
+        ("bucket", "ls", "--help"),
+        ("completion", "bash"),
+        ("__complete", "--", "buck"),
+        ("__complete", "--", "bucket", "l"),
+        ("__complete", "--", "bucket", "ls", "--o"),
+        ("__complete", "--", "-o", ""),
+        ("__complete", "--", "--context", ""),
+    ],
+    ids=" ".join,
+)
+def test_words_about_commands_need_no_client(args: tuple[str, ...]) -> None:
+    assert offenders(imported(*args), HEAVY) == []
+
+
+def test_a_command_loads_no_other_command() -> None:
+    loaded = {module for module in imported("version", "-o", "json") if module.startswith("kvctl.cli.")}
+    assert not loaded & {f"kvctl.cli.{name}" for name in ("bucket", "keys", "context", "server", "complete", "manual")}
+
+
+def test_library_import_is_free() -> None:
+    line = [sys.executable, "-c", "import kvctl, sys; print(*sys.modules)"]
+    modules = set(subprocess.run(line, capture_output=True, text=True, timeout=30).stdout.split())
+    assert {module for module in modules if module.startswith("kvctl")} == {"kvctl"}
+
+
+def test_get_loads_what_it_needs(server: Server, bucket_name: str) -> None:
+    assert run_process("bucket", "add", bucket_name, "-s", server.url).exit_code == 0
+    assert run_process("put", bucket_name, "key", "value", "-s", server.url).exit_code == 0
+    modules = imported("get", bucket_name, "key", "-s", server.url)
+    assert "nats.aio.client" in modules
+    assert offenders(modules, OTHERS) == []
+
+
+def test_public_names_are_there() -> None:
+    import kvctl
+
+    assert all(getattr(kvctl, name) for name in kvctl.__all__)
+    assert not hasattr(kvctl, "nothing")
