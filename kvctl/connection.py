@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import random
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -37,6 +38,7 @@ from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_fram
 
 RECONNECT_WAIT = 0.1
 PING_INTERVAL = 2
+_PATIENCE = 2.0
 
 Trace = Callable[[str, float, str], None]
 
@@ -146,8 +148,11 @@ class Connection:
 
     async def stream_replies(
         self, subject: str, payload: bytes, timeout: float | None = None
-    ) -> AsyncGenerator[Frame, None]:
-        """One request, many replies: yields until the caller stops. Raises as `request`; RequestTimeout between two replies."""
+    ) -> AsyncGenerator[list[tuple[bytes, bytes, bytes, bytes]], None]:
+        """One request, many replies: yields them as they come until the caller stops.
+
+        Raises as `request`; RequestTimeout also between two replies.
+        """
         limit = self.timeout if timeout is None else timeout
         if not self.online:
             await self.wait_online(limit)
@@ -162,13 +167,11 @@ class Connection:
                     raise ConnectionLost(f"The connection was lost while `{subject}` was answering")
                 if not frames:
                     raise RequestTimeout(f"No answer on `{subject}` within {limit:g}s")
-                for frame in frames:
-                    answer = Frame(*frame)
-                    code, text = status(answer.header)
-                    self._traced(subject, begun, "" if code < 400 else f"{code} {text}")
-                    if code == 503 and not answer.payload:
-                        raise NoResponders(f"Nobody answers on `{subject}`")
-                    yield answer
+                code, text = status(frames[-1][2])
+                self._traced(subject, begun, f"{code} {text}".strip() if code else f"{len(frames)} messages")
+                if code == 503 and not frames[-1][3]:
+                    raise NoResponders(f"Nobody answers on `{subject}`")
+                yield frames
 
     # -- publishing ----------------------------------------------------------------------------------------
 
@@ -274,36 +277,54 @@ class Connection:
 
     async def _open(self) -> None:
         options = connect_options(self.context)
-        insist_on_tls(self._client, self.context)
+        servers = options.pop("servers")
+        random.shuffle(servers)
         # Replies and subscriptions stand apart, or the wildcard for replies would receive everything twice.
         self._inbox = f"{self.context.inbox_prefix or '_INBOX'}.{os.urandom(8).hex()}."
         self._replies = f"{self._inbox}r.".encode()
-        try:
-            async with asyncio.timeout(self.timeout):
-                await self._client.connect(
-                    **options,
-                    error_cb=self._failed,
-                    disconnected_cb=self._disconnected,
-                    reconnected_cb=self._reconnected,
-                    closed_cb=self._was_closed,
-                    # A dead server must be an error at once; a live connection is to come back for ever.
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=RECONNECT_WAIT,  # type: ignore[arg-type]  # a float works
-                    ping_interval=PING_INTERVAL,
-                    max_outstanding_pings=2,
-                    pending_size=0,
-                )
-        except Exception as error:
-            self._client.cut()
-            self._client._transport = None  # of a failed handshake the library would await the end in vain
-            await self.close()
-            raise explain([*self._causes, error], self.context, self._client._server_info) from None
+        await self._open_first(servers, options)
         self._client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         self._online.set()
         if self._fast:
             self._parser = install_parser(self._client, self._server_error)
         await self._add(f"{self._inbox}r.*", self._replied, None)
+
+    async def _open_first(self, servers: list[str], options: dict[str, Any]) -> None:
+        """Connect to the first server that lets us: one that hangs or refuses must not stand for all of them."""
+        patience = min(self.timeout, max(self.timeout / len(servers), _PATIENCE))
+        for server in servers:
+            try:
+                async with asyncio.timeout(patience):
+                    await self._open_one(server, options)
+            except Exception as error:
+                self._causes.append(error)
+                info = self._client._server_info
+                self._client.cut()
+                self._client._transport = None  # of a failed handshake the library would await the end in vain
+                self._client = _Client()
+            else:
+                self._client._setup_server_pool([other for other in servers if other != server])
+                return
+        await self.close()
+        raise explain(self._causes, self.context, info) from None
+
+    async def _open_one(self, server: str, options: dict[str, Any]) -> None:
+        insist_on_tls(self._client, self.context)
+        await self._client.connect(
+            server,
+            **options,
+            error_cb=self._failed,
+            disconnected_cb=self._disconnected,
+            reconnected_cb=self._reconnected,
+            closed_cb=self._was_closed,
+            # A dead server must be an error at once; a live connection is to come back for ever.
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=RECONNECT_WAIT,  # type: ignore[arg-type]  # a float works
+            ping_interval=PING_INTERVAL,
+            max_outstanding_pings=2,
+            pending_size=0,
+        )
 
     async def close(self) -> None:
         """Close; requests under way end with NoServer."""

@@ -19,6 +19,8 @@ from kvctl.wire import header_value, status
 MANY_LIMIT = 1024
 """Subjects that one `multi_last` may match."""
 REQUEST_BYTES = 512 << 10
+ANSWER_BYTES = 8 << 20
+"""What is asked for at once: servers cut a connection that takes 64 MiB too slowly."""
 
 
 # What the server adds stands last: a republished message that was stored again carries older ones.
@@ -65,35 +67,36 @@ async def at(api: Api, stream: str, **request: Any) -> StoredMessage | None:
 
 
 async def last_of_many(
-    api: Api, stream: str, subjects: Sequence[str], *, whole: bool = False
-) -> AsyncGenerator[StoredMessage, None]:
-    """The last message of each of the subjects, wildcards allowed, in stream order, all of one moment.
+    api: Api, stream: str, subjects: Sequence[str]
+) -> AsyncGenerator[list[StoredMessage], None]:
+    """The last message of each of the subjects, wildcards allowed, in stream order, all of one moment, as they come.
 
-    What the server cuts at some 64 MB is asked for on, whereby a subject overwritten meanwhile may be missing where the
-    stream keeps no history; with `whole`, TooManySubjects ends it instead. Raises TooManySubjects, NotUnderstood (servers before 2.11), NoResponders, PermissionDenied, RequestTimeout.
+    Raises TooManySubjects (what matches does not go into one answer, found out at its end), NotUnderstood (servers
+    before 2.11), NoResponders, PermissionDenied, RequestTimeout, ConnectionLost.
     """
-    request: dict[str, Any] = {"multi_last": list(subjects)}
-    while True:
-        done = None
-        asked = f"{api.prefix}.DIRECT.GET.{stream}"
-        async with aclosing(api.connection.stream_replies(asked, json.dumps(request).encode())) as frames:
-            async for frame in frames:
-                code, text = status(frame.header)
-                if code == 204:
-                    done = frame
-                    break
-                if code == 404:
-                    return
-                message = _decode(frame.header, frame.payload)
-                if message is None or message.pending is None:
-                    raise NotUnderstood(f"The server does not know requests for many subjects: {text}", code=code)
-                yield message
-        if done is None or not int(header_value(done.header, b"Nats-Num-Pending") or 0):
-            return
-        if whole:
-            raise TooManySubjects("More matches than one answer holds")
-        request["seq"] = int(header_value(done.header, b"Nats-Last-Sequence") or 0) + 1
-        request["up_to_seq"] = int(header_value(done.header, b"Nats-UpTo-Sequence") or 0)
+    request = json.dumps({"multi_last": list(subjects), "max_bytes": ANSWER_BYTES}).encode()
+    asked = f"{api.prefix}.DIRECT.GET.{stream}"
+    async with aclosing(api.connection.stream_replies(asked, request)) as batches:
+        async for frames in batches:
+            end = _end_of_answer(frames[-1][2])
+            messages = [_decode(header, payload) for _, _, header, payload in (frames[:-1] if end else frames)]
+            found = [message for message in messages if message is not None]
+            if any(message.pending is None for message in found):
+                raise NotUnderstood("The server does not know requests for many subjects")
+            if found:
+                yield found
+            if end:
+                return
+
+
+def _end_of_answer(header: bytes) -> bool:
+    """Whether this is the last of an answer's messages. Raises TooManySubjects where it is cut short."""
+    code, text = status(header)
+    if code == 204 and int(header_value(header, b"Nats-Num-Pending") or 0):
+        raise TooManySubjects("One answer does not hold all that matches", code=code)
+    if code == 404 and text != "No Results":
+        raise TooManySubjects("What matches changed under the answer", code=code)  # servers before 2.12
+    return code in (204, 404)
 
 
 async def last_of_each(

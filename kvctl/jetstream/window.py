@@ -13,6 +13,10 @@ from kvctl.wire import publish_frame
 
 WINDOW = 4_000
 WINDOW_BYTES = 32 << 20
+ANSWER_BYTES = 16 << 20
+"""Answers under way, by the largest so far: servers cut a connection that takes 64 MiB too slowly."""
+FIRST_WINDOW = 16
+"""Requests under way until the first answer shows how large they are."""
 RESENDS = 5
 CHUNK = 256
 """Messages that go to the socket in one write."""
@@ -38,7 +42,9 @@ class RequestWindow:
         self._connection = connection
         self._answered = answered
         self._failed = failed
-        self._window = window
+        self._most = window
+        self._window = min(window, FIRST_WINDOW)
+        self._largest = 256
         self._resends = RESENDS if resend else 0
         self._open: dict[int, _Open] = {}
         self._bytes = 0
@@ -72,7 +78,7 @@ class RequestWindow:
         self._number += 1
         self._ready.append(frame)
         self._bytes += len(frame)
-        if len(self._ready) >= CHUNK or self._bytes >= WINDOW_BYTES:
+        if len(self._ready) >= CHUNK or len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
             await self._write()
             while len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
                 await self._collect()
@@ -102,7 +108,11 @@ class RequestWindow:
             sent = self._open.pop(int(subject[cut:]), None)
             if sent is not None:
                 self._bytes -= len(sent[1])
+                if len(payload) > self._largest:
+                    self._largest = len(payload)
                 self._answered(sent[0], header, payload)
+        if frames:
+            self._window = min(self._most, max(ANSWER_BYTES // self._largest, FIRST_WINDOW))
         self._drop_denied()
         if self._connection.epoch != self._epoch:
             await self._cut()

@@ -73,7 +73,7 @@ class Entry(NamedTuple):
 
 def operation_of(header: bytes) -> tuple[Operation, str | None]:
     """Operation and reason that a message's headers say."""
-    if not header:
+    if not is_tombstone(header):
         return Operation.PUT, None
     said = header_value(header, OPERATION_HEADER)
     if said is not None:
@@ -95,7 +95,7 @@ def from_frame(bucket: str, cut: int, frame: RawFrame) -> Entry:
     """The entry in a consumer's message; `cut` is the length of the subject's prefix in bytes."""
     subject, reply, header, payload = frame
     sequence, _, time_ns, pending = delivery(reply)
-    operation, reason = operation_of(header) if header else (Operation.PUT, None)
+    operation, reason = operation_of(header)
     key = subject[cut:].decode(errors="surrogateescape")
     return Entry(bucket, key, payload, sequence, time_ns, operation, pending, None, reason, header)
 

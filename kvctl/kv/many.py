@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, NoResponders, PermissionDenied
 from kvctl.jetstream import direct
+from kvctl.jetstream.direct import StoredMessage
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.window import WINDOW
 from kvctl.kv.binding import Binding
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
 __all__ = ["WINDOW", "PutSummary", "get_many", "put_many"]
+
+AT_ONCE = 4
+MANY_KEYS = 1000
 
 
 @dataclass(slots=True)
@@ -33,33 +39,67 @@ class PutSummary:
 async def get_many(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> dict[str, Entry | None]:
     """The last entry of each key, deletions included; the keys are distinct.
 
-    A request a key, thousands in flight: nearly as fast as a thousand keys in one request, and the form that
-    permissions can allow key by key and that every server knows.
+    A thousand keys a request where the server and the permissions allow it, else a request a key, all in flight.
     """
     if not keys:
         return {}
     found = {keys[0]: await bucket.last_entry(keys[0], leader=leader)}  # finds out what the name means and how to read it
     rest = list(keys[1:])
-    if not leader and bucket.binding.direct:
-        for key, message in await _messages(bucket.binding, rest):
-            if not bucket.behind(key, message):
+
+    def take(binding: Binding, messages: dict[str, StoredMessage | None], replica: bool) -> list[str]:
+        for subject, message in messages.items():
+            key = subject[len(binding.prefix) :]
+            if not (replica and bucket.behind(key, message)):
                 found[key] = bucket.entry(key, message)
-        rest = [key for key in rest if key not in found]
-    for key, message in await _messages(bucket.binding.source, rest, leader=True):
-        found[key] = bucket.entry(key, message)
-    for key in rest:
-        if key not in found:  # nobody answered: the long way, that waits
-            found[key] = await bucket.last_entry(key, leader=leader)
+        return [key for key in rest if key not in found]
+
+    near, source = bucket.binding, bucket.binding.source
+    if not leader and near.direct:
+        rest = take(near, await _in_few_requests(near, rest), True)
+        rest = take(near, await direct.last_of_each(near.api, near.stream, [near.subject(key) for key in rest]), True)
+    subjects = [source.subject(key) for key in rest]
+    rest = take(source, await direct.last_of_each(source.api, source.stream, subjects, leader=True), False)
+    for key in rest:  # nobody answered: the long way, that waits
+        found[key] = await bucket.last_entry(key, leader=leader)
     return found
 
 
-async def _messages(
-    binding: Binding, keys: Sequence[str], *, leader: bool = False
-) -> Iterable[tuple[str, direct.StoredMessage | None]]:
-    cut = len(binding.prefix)
-    subjects = [binding.subject(key) for key in keys]
-    messages = await direct.last_of_each(binding.api, binding.stream, subjects, leader=leader)
-    return ((subject[cut:], message) for subject, message in messages.items())
+async def _in_few_requests(binding: Binding, keys: Sequence[str]) -> dict[str, StoredMessage | None]:
+    """The messages of as many keys as can be read so."""
+    found: dict[str, StoredMessage | None] = {}
+    chunks = _chunks([binding.subject(key) for key in keys])
+
+    async def work() -> None:
+        for subjects in chunks:
+            answer: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
+            async with aclosing(direct.last_of_many(binding.api, binding.stream, subjects)) as batches:
+                async for messages in batches:
+                    answer.update((message.subject, message) for message in messages)
+            found.update(answer)
+
+    tasks = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*tasks)
+    except (direct.NotUnderstood, direct.TooManySubjects, NoResponders, PermissionDenied):
+        pass  # an older server, large values, no direct get, or permissions key by key
+    finally:
+        for task in tasks:
+            task.cancel()
+    return found
+
+
+def _chunks(subjects: Iterable[str]) -> Iterator[list[str]]:
+    """What one request may ask for, in number and in bytes."""
+    chunk: list[str] = []
+    size = 0
+    for subject in subjects:
+        if chunk and (len(chunk) == MANY_KEYS or size + len(subject) + 4 > direct.REQUEST_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(subject)
+        size += len(subject) + 4
+    if chunk:
+        yield chunk
 
 
 async def put_many(

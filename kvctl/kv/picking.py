@@ -15,8 +15,6 @@ from kvctl.kv.names import check_filter, check_literal, literal_filter
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
-BATCH_BYTES = 1 << 20
-
 
 async def matching_batches(bucket: Bucket, filters: Sequence[str], *, leader: bool) -> AsyncGenerator[list[Entry], None]:
     """The entries of the living keys that match, no key twice, in the server's order.
@@ -62,17 +60,9 @@ async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> En
 async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[list[Entry], None]:
     """The answers to one request. Raises TooManySubjects where one is not enough, after some of them."""
     binding = bucket.binding
-    batch: list[Entry] = []
-    size = 0
     subjects = [binding.subject(text) for text in filters]
-    async with aclosing(direct.last_of_many(binding.api, binding.stream, subjects, whole=True)) as messages:
-        async for message in messages:
-            entry = from_message(bucket.name, len(binding.prefix), message)
-            size += len(entry.value)
-            if entry.operation is Operation.PUT:
-                batch.append(entry)
-            if size > BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
+    async with aclosing(direct.last_of_many(binding.api, binding.stream, subjects)) as batches:
+        async for messages in batches:
+            entries = (from_message(bucket.name, len(binding.prefix), message) for message in messages)
+            if living := [entry for entry in entries if entry.operation is Operation.PUT]:
+                yield living
