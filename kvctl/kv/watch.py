@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
@@ -82,7 +82,7 @@ class Watcher:
             for entry in batch:
                 yield entry
 
-    async def batches(self) -> AsyncIterator[list[Entry]]:
+    async def batches(self) -> AsyncGenerator[list[Entry], None]:
         """Entries as they come; an empty list stands for CURRENT."""
         try:
             async for frames in self._consumer.batches():

@@ -1,0 +1,153 @@
+"""Entries as rows: one JSON object each, the columns of tsv, and the shorter table for people. [pure]"""
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import KvctlError
+from kvctl.quantities import duration_seconds, format_size, format_time
+from kvctl.render.view import Column, Row, View, age_text, duration_text
+
+if TYPE_CHECKING:
+    from kvctl.kv.entry import Entry
+
+ENCODINGS = ("utf-8", "base64")
+_EXTRA = ("reason", "delta", "stream", "ttl")
+
+
+class Shape:
+    """Which fields the rows of one output have."""
+
+    def __init__(
+        self,
+        *,
+        encoding: str | None = None,
+        headers: bool = False,
+        meta_only: bool = False,
+        table: bool = False,
+        live: bool = False,
+    ) -> None:
+        self.encoding = encoding
+        self.headers = headers
+        self.meta_only = meta_only
+        self.table = table
+        self.live = live
+        """A table of what happens: with the time first."""
+
+    def row(self, entry: "Entry") -> Row:
+        """The entry's row: its JSON object, or with `table` what a person reads. Raises KvctlError."""
+        return self._table_row(entry) if self.table else self._object(entry)
+
+    def view(self, **settings: Any) -> View:
+        """The view that shows such rows."""
+        columns = _table_columns(self) if self.table else _record_columns(self)
+        return View(columns=columns, name="key", **settings)
+
+    def document(self, entry: "Entry") -> View:
+        """The view of one entry: an object in JSON, all its fields below each other on a terminal."""
+        self.table = False
+        rest = [Column(name, tsv=False, text=duration_text if name == "ttl" else None) for name in _EXTRA]
+        return View(columns=[*_record_columns(self), *rest], name="key", rows=[self.row(entry)], single=True)
+
+    def _object(self, entry: "Entry") -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "bucket": entry.bucket,
+            "key": entry.key,
+            "revision": entry.revision,
+            "created": format_time(entry.created_ns),
+            "operation": str(entry.operation),
+        }
+        if self.meta_only:
+            row["size"] = entry.size
+        else:
+            row["value"], row["encoding"] = encode(entry, self.encoding)
+        if entry.reason is not None:
+            row["reason"] = entry.reason
+        if entry.delta is not None:
+            row["delta"] = entry.delta
+        if entry.stream is not None:
+            row["stream"] = entry.stream
+        if entry.header:
+            self._add_headers(row, entry)
+        elif self.headers:
+            row["headers"] = {}
+        return row
+
+    def _add_headers(self, row: dict[str, Any], entry: "Entry") -> None:
+        ttl = entry.ttl
+        if ttl is not None:
+            row["ttl"] = duration_seconds(ttl)
+        if self.headers:
+            row["headers"] = entry.headers
+
+    def _table_row(self, entry: "Entry") -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "created": format_time(entry.created_ns),
+            "operation": str(entry.operation),
+            "key": entry.key,
+            "revision": entry.revision,
+        }
+        if self.meta_only:
+            row["size"] = entry.size
+        else:
+            row["value"] = _words(entry, self.encoding)
+        if self.headers:
+            row["headers"] = entry.headers
+        return row
+
+
+def encode(entry: "Entry", wanted: str | None = None) -> tuple[str, str]:
+    """The value as text and its encoding: UTF-8 where it is that, else base64. Raises KvctlError for a wanted UTF-8."""
+    if wanted != "base64":
+        try:
+            return entry.value.decode(), "utf-8"
+        except UnicodeDecodeError:
+            if wanted is not None:
+                raise KvctlError(
+                    f"The value of `{entry.key}` is not UTF-8", hint="`--encoding base64` shows any value"
+                ) from None
+    return base64.b64encode(entry.value).decode(), "base64"
+
+
+def writing_view(rows: Sequence[Row], *, single: bool) -> View:
+    """What a write says: the new revision alone in a pipe, one a line; in JSON `{bucket, key, revision}`."""
+    columns = [
+        Column("bucket", tsv=False, table=False),
+        Column("key", tsv=False, table=not single),
+        Column("revision", right=not single),
+    ]
+    return View(columns=columns, rows=rows, single=single, name="key")
+
+
+def _words(entry: "Entry", encoding: str | None) -> str:
+    if entry.reason is not None:
+        return f"({entry.reason})"
+    text, kind = encode(entry, encoding)
+    return text if kind == "utf-8" or encoding else f"({format_size(len(entry.value))} of binary data)"
+
+
+def _record_columns(shape: Shape) -> list[Column]:
+    names = ["bucket", "key", "revision", "created", "operation"]
+    names += ["size"] if shape.meta_only else ["value", "encoding"]
+    return [Column(name) for name in [*names, *(["headers"] if shape.headers else [])]]
+
+
+def _table_columns(shape: Shape) -> list[Column]:
+    operation = Column("operation", style=operation_style)
+    what = [Column("key"), Column("revision", right=True)]
+    if shape.live:
+        columns = [Column("created", "TIME", text=_seconds), operation, *what]
+    else:
+        columns = [*what, Column("created", "AGE", text=age_text), operation]
+    columns.append(
+        Column("size", text=format_size, right=True) if shape.meta_only else Column("value", flex=True)
+    )
+    return [*columns, *([Column("headers", flex=True)] if shape.headers else [])]
+
+
+def _seconds(time: str) -> str:
+    return f"{time[:19]}Z"
+
+
+operation_style: Callable[[Any], str] = {"PUT": "green", "DEL": "red", "PURGE": "red bold"}.__getitem__
+"""The colour of an operation."""

@@ -1,0 +1,258 @@
+"""Reading keys: values, names, history."""
+
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.entries import Shape, encode, operation_style
+from kvctl.cli.inputs import (
+    Encoding,
+    Headers,
+    Literal,
+    check_filters,
+    listed,
+    number,
+    open_bucket,
+    revision,
+    split_keys,
+)
+from kvctl.cli.options import BucketName, Filters, KeyNames
+from kvctl.cli.session import Session
+from kvctl.errors import KeyNotFound, UsageError
+from kvctl.quantities import format_time
+from kvctl.render.escapes import escape
+from kvctl.render.view import Column, Row, View, age_text
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+    from kvctl.kv.entry import Entry
+
+app = group()
+
+CHUNK = 10_000
+Fact = tuple[str, int, int, str]
+"""Key, revision, time in nanoseconds, operation."""
+T = TypeVar("T", bytes, Fact)
+
+
+@command(
+    app,
+    "get",
+    examples=[
+        "kvctl get orders NEW.7",
+        "kvctl get orders NEW.7 NEW.8 -o json",
+        "kvctl get orders 'NEW.*' -o ndjson | jq -r .value",
+        "kvctl get orders NEW.7 --revision 12",
+    ],
+    see=["keys", "history", "watch"],
+)
+async def get(
+    session: Session,
+    bucket: BucketName,
+    keys: KeyNames,
+    revision: Annotated[int | None, revision("--revision", help="What this revision of the key holds")] = None,
+    leader: Annotated[bool, typer.Option("--leader", help="Ask the stream's leader, which is never stale")] = False,
+    headers: Headers = False,
+    encoding: Encoding = None,
+    literal: Literal = False,
+) -> None:
+    """Read keys.
+
+    One key without wildcards gives its value: the exact bytes in a pipe, escaped and with a newline on a terminal.
+    -o or --headers asks for the whole entry instead.
+
+    Several keys, or a filter with `*` (one token) or `>` (all that follow), give entries: the keys that were named in
+    their order, then what the filters match. A named key that is missing, deleted or expired is reported after the
+    others were printed, with exit code 3; a filter may match nothing.
+
+    The nearest replica answers, a mirror too, also while the bucket's own servers are down.
+    """
+    named, filters = split_keys(keys, literal=literal)
+    if revision is not None and (filters or len(named) != 1):
+        raise UsageError("`--revision` takes one key", hint="A revision belongs to one key: `kvctl history` shows it")
+    source = await open_bucket(session, bucket)
+    if filters or len(named) != 1:
+        await _show_several(session, source, named, filters, Shape(encoding=encoding, headers=headers), leader, literal)
+        return
+    key = named[0]
+    if literal:
+        entry = await source.get_literal(key, revision=revision)
+    else:
+        entry = await source.get(key, revision=revision, leader=leader)
+    _show_one(session, entry, Shape(encoding=encoding, headers=headers))
+
+
+def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
+    """The bare value, unless a format or the headers ask for more."""
+    if session.options.output is not None or shape.headers:
+        session.show(shape.document(entry))
+    elif shape.encoding == "base64":
+        session.value(f"{encode(entry, 'base64')[0]}\n".encode())
+    else:
+        encode(entry, shape.encoding)  # a value that is not UTF-8 is an error where that was asked for
+        session.value(entry.value)
+
+
+async def _show_several(
+    session: Session, bucket: "Bucket", named: list[str], filters: list[str], shape: Shape, leader: bool, literal: bool
+) -> None:
+    shape.table = session.output == "table"
+    missing: list[str] = []
+
+    async def batches() -> AsyncIterator[Sequence[Row]]:
+        found = await _named(bucket, named, leader, literal)
+        missing.extend(key for key, entry in zip(named, found, strict=True) if entry is None)
+        if named:
+            yield [shape.row(entry) for entry in found if entry is not None]
+        if filters:
+            shown = set(named)
+            async with aclosing(bucket.get_matching(*filters, leader=leader)) as matching:
+                async for batch in matching:
+                    yield [shape.row(entry) for entry in batch if entry.key not in shown]
+
+    await session.stream(shape.view(empty="" if named else "No keys match"), batches())
+    if missing:
+        raise KeyNotFound(
+            f"{listed(missing)} not in bucket `{bucket.name}`", hint=f"`kvctl keys {bucket.name}` lists those that are"
+        )
+
+
+async def _named(bucket: "Bucket", keys: list[str], leader: bool, literal: bool) -> list["Entry | None"]:
+    if not literal:
+        return await bucket.get_many(keys, leader=leader) if keys else []
+    found: list[Entry | None] = []
+    for key in keys:
+        try:
+            found.append(await bucket.get_literal(key))
+        except KeyNotFound:
+            found.append(None)
+    return found
+
+
+@command(
+    app,
+    "keys",
+    examples=["kvctl keys orders", "kvctl keys orders 'NEW.>' --sort --limit 10", "kvctl keys orders -o ndjson"],
+    see=["get", "history", "bucket show"],
+)
+async def keys(
+    session: Session,
+    bucket: BucketName,
+    filters: Filters = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Also keys whose last entry is a deletion")] = False,
+    limit: Annotated[int | None, number("--limit", help="At most so many")] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="By name; else in the order of their last writes")] = False,
+) -> None:
+    """List keys.
+
+    A key that lives while the list is read is listed once, whatever is written meanwhile; one that is written or
+    deleted meanwhile may be listed or not.
+
+    In a pipe, names only, one a line; in JSON objects with key, revision and created, under --deleted operation too.
+    --sort holds all names before it prints the first.
+    """
+    wanted = check_filters(filters)
+    source = await open_bucket(session, bucket)
+    if session.output in ("tsv", "name"):
+        await session.stream_bytes(_name_lines(session, source, wanted, deleted, limit, sort))
+    else:
+        rows = _name_rows(source, wanted, deleted, limit, sort)
+        await session.stream(_keys_view(deleted), rows)
+
+
+def _keys_view(deleted: bool) -> View:
+    columns = [Column("key"), Column("revision", right=True, tsv=False), Column("created", "AGE", age_text, tsv=False)]
+    if deleted:
+        columns.append(Column("operation", tsv=False, style=operation_style))
+    return View(columns=columns, name="key", empty="No keys")
+
+
+async def _name_lines(
+    session: Session, bucket: "Bucket", filters: list[str], deleted: bool, limit: int | None, sort: bool
+) -> AsyncIterator[bytes]:
+    """The names as lines of the output, as many at a time as have come."""
+    escaped = session.terminal.is_terminal
+    backslashes = session.output == "tsv"
+    async for names in _limited(bucket.key_batches(*filters, deleted=deleted), limit, sort):
+        lines = b"\n".join(names) + b"\n"
+        if backslashes and b"\\" in lines:
+            lines = lines.replace(b"\\", b"\\\\")
+        yield escape(lines.decode("utf-8", "surrogateescape"), keep="\n").encode() if escaped else lines
+
+
+async def _name_rows(
+    bucket: "Bucket", filters: list[str], deleted: bool, limit: int | None, sort: bool
+) -> AsyncIterator[Sequence[Row]]:
+    async for found in _limited(_facts(bucket, filters, deleted), limit, sort):
+        rows: list[dict[str, Any]] = [
+            {"key": key, "revision": revision, "created": format_time(created)} for key, revision, created, _ in found
+        ]
+        if deleted:
+            for row, fact in zip(rows, found, strict=True):
+                row["operation"] = fact[3]
+        yield rows
+
+
+async def _facts(bucket: "Bucket", filters: list[str], deleted: bool) -> AsyncGenerator[list[Fact], None]:
+    """What a listing shows of its entries, without the rest of them."""
+    async with aclosing(bucket.entry_batches(*filters, deleted=deleted, values=False)) as batches:
+        async for batch in batches:
+            yield [(entry.key, entry.revision, entry.created_ns, str(entry.operation)) for entry in batch]
+
+
+async def _limited(batches: AsyncGenerator[list[T], None], limit: int | None, sort: bool) -> AsyncIterator[list[T]]:
+    """The batches up to the limit; with `sort` all of them in order first."""
+    async with aclosing(batches):
+        if sort:
+            everything = sorted([item async for batch in batches for item in batch])[:limit]
+            for start in range(0, len(everything), CHUNK):
+                yield everything[start : start + CHUNK]
+            return
+        left = limit
+        async for batch in batches:
+            yield batch[:left]
+            if left is not None:
+                left -= len(batch)
+                if left <= 0:
+                    return
+
+
+@command(
+    app,
+    "history",
+    examples=["kvctl history orders NEW.7", "kvctl history orders 'NEW.*' --limit 20 -o ndjson"],
+    see=["get", "revert", "watch"],
+)
+async def history(
+    session: Session,
+    bucket: BucketName,
+    filters: Filters = None,
+    limit: Annotated[int | None, number("--limit", help="Only the newest so many")] = None,
+    headers: Headers = False,
+    encoding: Encoding = None,
+    literal: Literal = False,
+) -> None:
+    """Show what keys held before.
+
+    Every entry that the bucket still holds, oldest first, deletions included: as many of a key as the bucket's history
+    allows. --limit keeps the newest of all that match, still oldest first.
+    """
+    wanted = check_filters(filters, literal=literal)
+    source = await open_bucket(session, bucket)
+    shape = Shape(encoding=encoding, headers=headers, table=session.output == "table")
+
+    async def batches() -> AsyncIterator[Sequence[Row]]:
+        newest: deque[Entry] = deque(maxlen=limit)
+        async with aclosing(source.history_batches(*wanted, literal=literal and bool(wanted))) as entries:
+            async for batch in entries:
+                if limit is None:
+                    yield [shape.row(entry) for entry in batch]
+                else:
+                    newest.extend(batch)
+        yield [shape.row(entry) for entry in newest]
+
+    await session.stream(shape.view(empty="No entries"), batches())
