@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from kvctl.connection import connect
 from kvctl.contexts import Context
 from kvctl.errors import AuthenticationRefused, KvctlError, NoServer, PermissionDenied, UsageError
+from kvctl.jetstream.api import Api
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
 from tests.credentials import USER, Key, Operator, creds_file
@@ -152,24 +154,18 @@ class TestCredentialsFile:
         jwt, seed = operator.user()
         assert "streams" in await account(Context(url=url, user_jwt=jwt, user_seed=seed))
 
-    async def test_expired_and_foreign_users_are_refused(
-        self, url: str, operator: Operator, tmp_path: Path
-    ) -> None:
+    async def test_expired_and_foreign_users_are_refused(self, url: str, operator: Operator, tmp_path: Path) -> None:
         for jwt, seed in (operator.user(expires=-60), Operator().user()):
             path = creds_file(tmp_path / "user.creds", jwt, seed)
             await assert_refused(Context(url=url, creds=str(path)))
         await assert_refused(Context(url=url))
 
-    async def test_a_seed_that_is_not_the_users_is_refused(
-        self, url: str, operator: Operator, tmp_path: Path
-    ) -> None:
+    async def test_a_seed_that_is_not_the_users_is_refused(self, url: str, operator: Operator, tmp_path: Path) -> None:
         path = creds_file(tmp_path / "user.creds", operator.user()[0], operator.user()[1])
         await assert_refused(Context(url=url, creds=str(path)))
 
     @pytest.mark.parametrize("content", [None, "", "garbage", "-----BEGIN NATS USER JWT-----\ngarbage\n"])
-    async def test_a_damaged_file_is_a_usage_error(
-        self, url: str, tmp_path: Path, content: str | None
-    ) -> None:
+    async def test_a_damaged_file_is_a_usage_error(self, url: str, tmp_path: Path, content: str | None) -> None:
         path = tmp_path / "user.creds"
         if content is not None:
             path.write_text(content)
@@ -209,9 +205,7 @@ class TestTls:
         error = await refusal(Context(url=server.url.replace("nats:", "tls:"), ca=CA))
         assert isinstance(error, NoServer)
 
-    @pytest.mark.parametrize(
-        "wrong", [Context(ca="gone.pem"), Context(ca=__file__), Context(cert="gone.pem")]
-    )
+    @pytest.mark.parametrize("wrong", [Context(ca="gone.pem"), Context(ca=__file__), Context(cert="gone.pem")])
     async def test_files_that_cannot_be_used_are_a_usage_error(self, url: str, wrong: Context) -> None:
         error = await refusal(replace(wrong, url=url))
         assert isinstance(error, UsageError), repr(error)
@@ -287,6 +281,11 @@ class TestWhereJetStreamIs:
 
 
 class TestNoServer:
+    @pytest.fixture
+    def in_order(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Several servers are tried in the order given, not a random one."""
+        monkeypatch.setattr("random.shuffle", lambda _: None)
+
     async def test_a_dead_port_gives_one_hint_how_to_start_one(self) -> None:
         with run_server() as server:
             url = server.url
@@ -296,6 +295,26 @@ class TestNoServer:
 
     async def test_an_unknown_host(self) -> None:
         assert isinstance(await refusal(Context(url="nats://no-such-host.invalid:4222")), NoServer)
+
+    async def test_one_hanging_server_of_several_does_no_harm(
+        self, server: Server, own_server: Server, in_order: None
+    ) -> None:
+        own_server.pause()
+        context = Context(url=f"{own_server.url},{server.url}", timeout=timedelta(seconds=1))
+        assert "streams" in await account(context)
+
+    async def test_one_refusing_server_of_several_does_no_harm(self, server: Server, in_order: None) -> None:
+        with run_server(config=BASE + "authorization { token: t0ken }") as strict:
+            assert "streams" in await account(Context(url=f"{strict.url},{server.url}"))
+
+    async def test_the_others_are_there_for_a_reconnect(self, server: Server, in_order: None) -> None:
+        with run_server() as first:
+            connection = await connect(Context(url=f"{first.url},{server.url}"))
+            assert connection.url == first.url
+            first.kill()
+            await Api(connection).account_info()  # asks again when the connection is lost meanwhile
+            assert connection.url == server.url
+            await connection.close()
 
     async def test_one_dead_server_of_several_does_no_harm(self, server: Server) -> None:
         with run_server() as dead:
