@@ -1,4 +1,4 @@
-"""Subject transforms: render what a person asks for, parse what a stream has, and apply them to predict where keys land.
+"""Subject transforms: render what people ask for, parse what a stream has, apply them to predict where keys land.
 
 A transform takes subjects that match `src`, whose wildcards are numbered from 1, to `dest`, where `{{wildcard(n)}}`
 stands for what the n-th `*` matched and a last `>` for what `>` did. People write `$1` for `{{wildcard(1)}}`.
@@ -171,7 +171,7 @@ def _checked_map(src: str, dest: str) -> tuple[str, str]:
         if number is None and not last and not _LITERAL.match(token):
             raise UsageError(
                 f"`{token}` cannot stand in the destination `{dest}`",
-                hint="A destination has literal parts, `$1`, `$2` ... for the wildcards, and `>` at the end if the source has it",
+                hint="It has literal parts, `$1`, `$2` ... for the wildcards, and `>` at the end if the source has it",
             )
     return src, dest
 
@@ -186,6 +186,6 @@ def _place(token: str) -> int | None:
     found = _PLACE.match(token)
     if found:
         return int(found[1] or found[2])
-    if "{{" in token or token.startswith("$") and token[1:].isdigit():
+    if "{{" in token or (token.startswith("$") and token[1:].isdigit()):
         raise UnknownTransform(f"`{token}` is a transform function that kvctl does not know")
     return None
