@@ -26,6 +26,7 @@ class RawClient:
     def __init__(self, url: str, *, user: str | None = None, password: str | None = None) -> None:
         parts = urlsplit(url)
         self._socket = socket.create_connection((parts.hostname, parts.port), 5)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else 40 ms for each request
         self._lines = self._socket.makefile("rb")
         self._inboxes = count(1)
         self.info: dict[str, Any] = json.loads(self._lines.readline().removeprefix(b"INFO "))

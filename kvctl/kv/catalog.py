@@ -113,7 +113,7 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
     """
     name = wanted["name"]
     try:
-        await streams.create(api, wanted)
+        made = await streams.create(api, wanted)
     except OPEN as error:
         info = await _wait_for(api, name, lambda found: found is not None)
         if info is None:
@@ -121,7 +121,10 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
         if missing(wanted, info["config"]):
             raise ConflictError(f"`{name}` was created by somebody else meanwhile") from None
         return info
-    info = await streams.info(api, name)
+    try:
+        info = await streams.info(api, name)
+    except _ABSENT:
+        info = made  # it was created; that is as good a witness as there is
     dropped = missing(wanted, info["config"])
     if dropped:
         await streams.delete(api, name)

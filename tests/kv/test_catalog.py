@@ -1,0 +1,312 @@
+"""Buckets created, changed, listed and deleted on a real server."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketExists, BucketNotFound, OutcomeUnknown, ReadOnly, RefusedError, UsageError
+from kvctl.kv import catalog
+from kvctl.kv.config import BucketConfig, Kind, Republish
+from kvctl.kv.fields import FIELDS
+from kvctl.labs import Lab
+from kvctl.server import Server
+from tests.raw import RawClient
+
+MINUTE = timedelta(minutes=1)
+
+
+def config_of(raw: RawClient, stream: str) -> dict[str, Any]:
+    """The stream's configuration, without what the server says of itself."""
+    config: dict[str, Any] = raw.api(f"STREAM.INFO.{stream}")["config"]
+    metadata = {name: text for name, text in config.pop("metadata", {}).items() if not name.startswith("_nats.")}
+    return config | ({"metadata": metadata} if metadata else {})
+
+
+def stop(server: Server) -> None:
+    """Pause the server, and wait until it stands still."""
+    server.pause()
+    while Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.001)
+
+
+# -- creating ----------------------------------------------------------------------------------------------
+
+
+async def test_a_new_bucket_is_the_adr_s_stream(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+    wanted = BucketConfig(bucket_name)
+    made = await catalog.create(client.api, wanted)
+    assert made.created
+    found = config_of(raw, f"KV_{bucket_name}")
+    assert {name: found[name] for name in wanted.to_stream()} == wanted.to_stream()
+    assert not any(found[name] for name in ("mirror_direct", "sealed", "deny_purge", "allow_msg_ttl"))
+
+
+async def test_every_setting_arrives(client: kvctl.Client, bucket_name: str) -> None:
+    wanted = BucketConfig(
+        bucket_name, description="d", history=3, ttl=MINUTE, marker_ttl=MINUTE, storage="memory", max_value_size=100,
+        max_bytes=1000, compress=True, republish=Republish(f"$KV.{bucket_name}.>", f"copies.{bucket_name}.>"),
+        metadata={"owner": "a"}, atomic=True, tags=(),
+    )  # fmt: skip
+    await client.create_bucket(wanted)
+    status = await client.bucket(bucket_name).status()
+    assert BucketConfig.from_stream(status.config) == replace(wanted, compress=status.is_compressed)
+    assert (status.history, status.ttl) == (3, MINUTE)
+
+
+async def test_creating_again_is_no_error_and_changes_nothing(client: kvctl.Client, bucket_name: str) -> None:
+    config = BucketConfig(bucket_name, history=2, metadata={"a": "1"})
+    first = await catalog.create(client.api, config)
+    await client.bucket(bucket_name).put("k", b"v")
+    again = await catalog.create(client.api, config)
+    assert (first.created, again.created) == (True, False)
+    assert again.info["created"] == first.info["created"]
+    assert again.info["state"]["messages"] == 1
+
+
+async def test_another_configuration_is_a_conflict_that_shows_each_field(
+    client: kvctl.Client, bucket_name: str
+) -> None:
+    await client.create_bucket(bucket_name, history=5)
+    with pytest.raises(BucketExists) as conflict:
+        await client.create_bucket(bucket_name, ttl=MINUTE)
+    assert conflict.value.message.splitlines()[1:] == [
+        "  history: 5 -> 1",
+        "  duplicate_window: 2m -> 1m",
+        "  ttl: none -> 1m",
+    ]
+
+
+async def test_what_a_bucket_s_fields_do_not_tell_is_compared_too(
+    client: kvctl.Client, raw: RawClient, bucket_name: str
+) -> None:
+    raw.create_bucket(bucket_name, allow_direct=False)
+    with pytest.raises(BucketExists, match="allow_direct: none -> yes"):
+        await client.create_bucket(bucket_name)
+
+
+async def test_a_mirror_stream_of_the_name_is_a_conflict(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
+    with pytest.raises(BucketExists, match=f"`{mirror}` is a mirror of `{origin}`"):
+        await client.create_bucket(mirror)
+    assert f"KV_{mirror}" not in raw.api("STREAM.NAMES")["streams"]
+
+
+async def test_a_stream_that_is_no_bucket_is_a_conflict(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+    raw.api(f"STREAM.CREATE.KV_{bucket_name}", {"name": f"KV_{bucket_name}", "subjects": [f"{bucket_name}.>"]})
+    with pytest.raises(BucketExists, match="that is no bucket"):
+        await client.create_bucket(bucket_name)
+
+
+async def test_racing_creators_agree(client: kvctl.Client, bucket_name: str) -> None:
+    made = await asyncio.gather(*(catalog.create(client.api, BucketConfig(bucket_name)) for _ in range(10)))
+    assert len({creation.info["created"] for creation in made}) == 1
+
+
+async def test_a_creation_without_an_answer_is_read_back(own_server: Server) -> None:
+    wanted = BucketConfig("B").to_stream()
+    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
+        stop(own_server)
+        creating = asyncio.create_task(catalog.create_stream(client.api, wanted))
+        await asyncio.sleep(1.3)
+        assert not creating.done()
+        own_server.resume()
+        assert (await creating)["config"]["name"] == "KV_B"
+
+
+async def test_a_creation_that_nobody_can_tell_of_is_an_open_outcome(own_server: Server) -> None:
+    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=0.5))) as client:
+        stop(own_server)
+        with pytest.raises(OutcomeUnknown, match="Whether `KV_B` was created is not known"):
+            await catalog.create_stream(client.api, BucketConfig("B").to_stream())
+        own_server.resume()
+
+
+async def test_a_read_only_connection_creates_nothing(server: Server, raw: RawClient, bucket_name: str) -> None:
+    async with kvctl.connect(server.url, read_only=True) as client:
+        with pytest.raises(ReadOnly):
+            await catalog.create(client.api, BucketConfig(bucket_name))
+    assert raw.api(f"STREAM.INFO.KV_{bucket_name}")["error"]["err_code"] == 10059
+
+
+# -- changing ----------------------------------------------------------------------------------------------
+
+
+async def test_an_edit_leaves_everything_else_as_it_is(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+    raw.create_bucket(
+        bucket_name, allow_direct=False, allow_atomic=True, consumer_limits={"max_ack_pending": 7},
+        subject_transform={"src": f"$KV.{bucket_name}.a.>", "dest": f"$KV.{bucket_name}.b.>"},
+        duplicate_window=30 * 10**9, metadata={"owner": "a"},
+    )  # fmt: skip
+    before = config_of(raw, f"KV_{bucket_name}")
+    edit = await catalog.plan_edit(client.api, bucket_name, {"history": 4, "metadata": {"team": "b"}})
+    assert [str(item) for item in edit.differences] == ["history: 1 -> 4", "metadata.team: none -> b"]
+    assert config_of(raw, f"KV_{bucket_name}") == before
+    await catalog.apply_edit(client.api, edit)
+    metadata = {"owner": "a", "team": "b"}
+    assert config_of(raw, f"KV_{bucket_name}") == before | {"max_msgs_per_subject": 4, "metadata": metadata}
+
+
+async def test_every_field_is_cleared_on_the_server(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+    await client.create_bucket(
+        BucketConfig(
+            bucket_name, description="d", history=3, ttl=MINUTE, marker_ttl=MINUTE, max_value_size=100, max_bytes=1000,
+            compress=True, republish=Republish(f"$KV.{bucket_name}.>", f"c.{bucket_name}.>"), metadata={"a": "1"},
+            atomic=True,
+        )
+    )  # fmt: skip
+    edit = await catalog.plan_edit(client.api, bucket_name, {}, list(FIELDS))
+    await catalog.apply_edit(client.api, edit)
+    plain = BucketConfig(bucket_name).to_stream()
+    found = config_of(raw, f"KV_{bucket_name}")
+    assert {name: found[name] for name in plain} == plain
+    assert "metadata" not in found
+    assert found["compression"] == "none"
+
+
+async def test_a_read_only_aggregate_stays_one(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    origin, name = unique("O"), unique("A")
+    raw.create_bucket(origin)
+    transforms = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{name}.>"}]
+    sources = [{"name": f"KV_{origin}", "subject_transforms": transforms}]
+    raw.create_bucket(name, subjects=[], sources=sources, duplicate_window=0)
+    edit = await catalog.plan_edit(client.api, name, {"history": 5, "ttl": timedelta(seconds=90)})
+    info = await catalog.apply_edit(client.api, edit)
+    assert "subjects" not in info["config"]
+    assert info["config"]["sources"] == sources
+    with pytest.raises(ReadOnly):
+        await client.bucket(name).put("k", b"v")
+
+
+async def test_storage_cannot_be_changed(client: kvctl.Client, bucket_name: str) -> None:
+    await client.create_bucket(bucket_name)
+    with pytest.raises(RefusedError, match="storage"):
+        await catalog.plan_edit(client.api, bucket_name, {"storage": "memory"})
+
+
+async def test_a_bucket_that_is_not_there_cannot_be_changed(client: kvctl.Client, bucket_name: str) -> None:
+    await client.create_bucket(f"{bucket_name}-payments")
+    with pytest.raises(BucketNotFound) as missing:
+        await catalog.plan_edit(client.api, f"{bucket_name}-payment", {"history": 2})
+    assert f"Did you mean `{bucket_name}-payments`?" in str(missing.value.hint)
+
+
+async def test_update_gives_all_of_the_configuration(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+    raw.create_bucket(bucket_name, metadata={"old": "1"}, description="old", allow_direct=False)
+    await client.update_bucket(BucketConfig(bucket_name, history=3, metadata={"new": "2"}))
+    found = config_of(raw, f"KV_{bucket_name}")
+    assert (found["max_msgs_per_subject"], found["metadata"], "description" in found) == (3, {"new": "2"}, False)
+    assert found["allow_direct"] is False
+    with pytest.raises(BucketNotFound):
+        await client.update_bucket(BucketConfig(f"{bucket_name}-none"))
+
+
+async def test_create_or_update_does_either(client: kvctl.Client, bucket_name: str) -> None:
+    for history in (2, 5):
+        bucket = await client.create_or_update_bucket(bucket_name, history=history)
+        assert (await bucket.status()).history == history
+
+
+async def test_an_edit_without_an_answer_is_read_back(own_server: Server) -> None:
+    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
+        await client.create_bucket("B")
+        edit = await catalog.plan_edit(client.api, "B", {"history": 7})
+        stop(own_server)
+        editing = asyncio.create_task(catalog.apply_edit(client.api, edit))
+        await asyncio.sleep(1.3)
+        assert not editing.done()
+        own_server.resume()
+        assert (await editing)["config"]["max_msgs_per_subject"] == 7
+
+
+# -- listing and deleting ----------------------------------------------------------------------------------
+
+
+async def test_the_listing_tells_kinds_apart_through_all_pages(own_server: Server) -> None:
+    with RawClient(own_server.url) as raw:
+        plain = {"storage": "memory"}
+        for number in range(270):
+            raw.api(f"STREAM.CREATE.S{number}", {"name": f"S{number}", **plain})
+        for name in ("A1", "ORDERS", "zulu"):
+            raw.create_bucket(name, storage="memory")
+        sources = [{"name": "KV_ORDERS", "subject_transforms": [{"src": "$KV.ORDERS.>", "dest": "$KV.AGG.>"}]}]
+        raw.create_bucket("AGG", subjects=[], sources=sources, duplicate_window=0)
+        raw.api("STREAM.CREATE.COPY", {"name": "COPY", "mirror": {"name": "KV_ORDERS"}, **plain})
+        raw.api("STREAM.CREATE.COPY2", {"name": "COPY2", "mirror": {"name": "COPY"}, **plain})
+        raw.api("STREAM.CREATE.KV_COPY3", {"name": "KV_COPY3", "mirror": {"name": "KV_ORDERS"}, **plain})
+        raw.api("STREAM.CREATE.KV_LOGS", {"name": "KV_LOGS", "subjects": ["logs.>"], **plain})
+    async with kvctl.connect(own_server.url) as client:
+        found = await catalog.listing(client.api)
+        assert [(status.bucket, status.kind) for status in found.statuses] == [
+            ("A1", Kind.BUCKET),
+            ("AGG", Kind.AGGREGATE),
+            ("COPY", Kind.MIRROR),
+            ("COPY2", Kind.MIRROR),
+            ("COPY3", Kind.MIRROR),
+            ("KV_LOGS", Kind.STREAM),
+            ("ORDERS", Kind.BUCKET),
+            ("zulu", Kind.BUCKET),
+        ]
+        assert found.unreachable == []
+        assert await client.bucket_names() == ["A1", "AGG", "COPY", "COPY2", "COPY3", "ORDERS", "zulu"]
+
+
+async def test_what_stands_on_a_dead_server_is_listed_as_unreachable(own_cluster: Lab) -> None:
+    async with kvctl.connect(replace(own_cluster.contexts["cluster"], timeout=timedelta(seconds=2))) as client:
+        for name, replicas in (("ONE", 1), ("THREE", 3)):
+            await client.create_bucket(name, replicas=replicas)
+        home = (await client.bucket("ONE").status()).info["cluster"]["leader"]
+        own_cluster.servers[home].kill()
+        await _until_led(client)
+        found = await catalog.listing(client.api)
+        assert found.unreachable == ["KV_ONE"]
+        assert [status.bucket for status in found.statuses] == ["THREE"]
+
+
+async def test_deleting_removes_the_stream(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+    await client.create_bucket(bucket_name)
+    await catalog.delete(client.api, f"KV_{bucket_name}")
+    assert raw.api(f"STREAM.INFO.KV_{bucket_name}")["error"]["err_code"] == 10059
+    with pytest.raises(BucketNotFound):
+        await catalog.delete(client.api, f"KV_{bucket_name}")
+
+
+async def test_a_deletion_without_an_answer_is_read_back(own_server: Server) -> None:
+    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
+        await client.create_bucket("B")
+        stop(own_server)
+        deleting = asyncio.create_task(catalog.delete(client.api, "KV_B"))
+        await asyncio.sleep(1.3)
+        own_server.resume()
+        await deleting
+        assert await client.bucket_names() == []
+
+
+@pytest.mark.parametrize("name", ["", "a.b", ">", "*"])
+async def test_names_are_checked_before_anything_is_sent(client: kvctl.Client, name: str) -> None:
+    with pytest.raises(UsageError):
+        await catalog.plan_edit(client.api, name, {"history": 2})
+
+
+async def _until_led(client: kvctl.Client) -> None:
+    """Until the cluster has a leader again, for itself and for bucket THREE."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await client.api.account_info()
+                if (await client.bucket("THREE").status()).info["cluster"].get("leader"):
+                    return
+            except kvctl.errors.KvctlError:
+                await asyncio.sleep(0.2)
