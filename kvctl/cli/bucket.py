@@ -158,7 +158,7 @@ async def show(session: Session, bucket: BucketName) -> None:
         "kvctl bucket edit orders --ttl 90s --dry-run",
         "kvctl bucket edit orders --clear ttl --clear metadata.owner",
     ],
-    see=["bucket add", "bucket show", "hazards"],
+    see=["bucket add", "bucket show"],
 )
 async def edit(
     session: Session,

@@ -192,7 +192,7 @@ def delete(session: Session, name: Name, yes: Yes = False) -> None:
     app,
     "test",
     examples=["kvctl context test", "kvctl context test prod -o json", "kvctl context test prod --bucket orders"],
-    see=["context show", "doctor"],
+    see=["context show"],
 )
 async def examine(
     session: Session,

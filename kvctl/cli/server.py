@@ -43,7 +43,7 @@ _CONTEXTS = (
         "kvctl server run --port 0 --store ./data",
         "kvctl server run --lab leaf",
     ],
-    see=["quickstart", "context test", "help topologies"],
+    see=["quickstart", "context test"],
 )
 def run(
     session: Session,
