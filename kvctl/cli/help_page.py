@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
@@ -37,7 +38,7 @@ class HelpPage:
         summary, _, details = inspect.cleandoc(self.help or "").partition("\n")
         page.text(summary)
         page.line("Usage", usage(ctx))
-        page.text(details.strip())
+        page.text(details.strip("\n"))
         page.block("Examples", getattr(self.callback, "examples", ()))
         for section, rows in self.command_sections().items():
             page.list(section, rows)
@@ -145,9 +146,12 @@ class _Page:
         self._color = color
 
     def text(self, text: str) -> None:
-        if text:
+        for block in filter(None, re.split(r"\n{2,}", text)):
             self._formatter.write_paragraph()
-            self._formatter.write_text(text)
+            if re.search(r"^(?: |- )", block, re.MULTILINE):  # code and lists keep their lines
+                self._formatter.write(f"{block}\n")
+            else:
+                self._formatter.write_text(block)
 
     def line(self, title: str, text: str) -> None:
         if text:
