@@ -3,10 +3,11 @@
 import os
 import select
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from datetime import timedelta
 from typing import IO
 
@@ -31,11 +32,29 @@ def quickstart(session: Session) -> None:
     With --server or --context it uses that server, makes buckets of new names there, and deletes them at the end.
     """
     options = session.options
+    signal.signal(signal.SIGTERM, _interrupted)
     if options.server is not None or options.context is not None:
+        _require_server(session)
         number = os.urandom(3).hex()
         _walk(Tour(session, _arguments(options.connection_flags())), f"orders-{number}", f"sessions-{number}")
     else:
         _on_own_server(session)
+
+
+def _interrupted(number: int, _frame: object) -> None:
+    raise Interrupted(number)
+
+
+def _require_server(session: Session) -> None:
+    """Raises UnreachableError before the first command would, so that the tour does not begin."""
+    import asyncio
+
+    from kvctl.connection import connect
+
+    async def reach() -> None:
+        await (await connect(session.context)).close()
+
+    asyncio.run(reach())
 
 
 def _on_own_server(session: Session) -> None:
@@ -74,13 +93,13 @@ def _use(tour: "Tour", orders: str, sessions: str) -> None:
     tour.say("A write prints its revision: one number for the whole bucket, which only grows")
     tour.run("put", orders, "NEW.7", "two of these")
     tour.run("put", orders, "NEW.8", "one of those")
-    tour.run("get", orders, "NEW.7")
+    tour.value("get", orders, "NEW.7")
     tour.say("Keys are tokens with dots between; `*` stands for one token, `>` for all that follow")
     tour.run("get", orders, "NEW.*")
     tour.say("Earlier values are kept, and can be read")
     tour.run("put", orders, "NEW.7", "three of these")
     tour.run("history", orders, "NEW.7")
-    tour.run("get", orders, "NEW.7", "--revision", "1")
+    tour.value("get", orders, "NEW.7", "--revision", "1")
     tour.say("An update names the revision it has seen. The key has moved on since 1, so this is a conflict")
     tour.run("update", orders, "NEW.7", "four of these", "1", code=4)
     tour.run("update", orders, "NEW.7", "four of these", "3")
@@ -142,7 +161,8 @@ class Tour:
         from kvctl.cli.main import main
 
         self.show(self._line(command))
-        found = main([*command, *self._arguments, *self._unseen])
+        with redirect_stderr(sys.stdout):  # what goes wrong on purpose is part of the tour
+            found = main([*command, *self._arguments, *self._unseen])
         if found >= 128:
             raise Interrupted(found - 128)
         if found != code:
@@ -150,6 +170,12 @@ class Tour:
         if code:
             self.say(f"exit code {code}")
         self.end()
+
+    def value(self, *command: str) -> None:
+        """`run` for a command that prints a value: in a pipe that has no newline of its own."""
+        self.run(*command)
+        if not self._session.terminal.is_terminal:
+            self.end()
 
     def quietly(self, *command: str) -> None:
         """Run a command that clears up, and say nothing."""
@@ -162,7 +188,7 @@ class Tour:
         self.show(f"{self._line(command)} &")
         shown = ["-o", self._session.output, "--color", "always" if self._session.terminal.colored else "never"]
         line = [sys.executable, "-m", "kvctl", *command, *self._arguments, *shown]
-        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert process.stdout is not None
         try:
             yield Background(self._session, process.stdout, headings=int(self._session.output == "table"))
@@ -173,7 +199,6 @@ class Tour:
             process.kill()
             process.wait()
             process.stdout.close()
-        self.end()
 
     def _line(self, command: Sequence[str]) -> str:
         return shlex.join(["kvctl", *command, *self._arguments])
@@ -199,11 +224,10 @@ class Background:
             ready, _, _ = select.select([self._stream], [], [], _PATIENCE)
             data = os.read(self._stream.fileno(), 65536) if ready else b""
             if not data:
-                raise KvctlError("The command in the background has stopped")
+                raise KvctlError(f"The command in the background has stopped: {self._read.decode()}".strip())
             self._read += data
         *complete, self._read = self._read.split(b"\n", wanted)
-        self._session.write(b"".join(line + b"\n" for line in complete))
-        self._session.write(b"\n")
+        self._session.write(b"".join(line + b"\n" for line in complete) + b"\n")
 
 
 @contextmanager

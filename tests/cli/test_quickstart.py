@@ -1,0 +1,108 @@
+"""`kvctl quickstart`: every command is shown before it runs, works, and nothing is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server, run_server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    """Where the run keeps its temporary files."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
+def test_the_tour(run: Run, temporary: Path, tty: bool, snapshot: SnapshotAssertion) -> None:
+    result = run("quickstart", tty=tty, env={"TMPDIR": str(temporary)})
+    assert result.masked({r"\d{4}-\d\d-\d\dT[\d:.]+Z": "TIME"}) == snapshot
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_commands_work_when_they_are_typed(run: Run, own_server: Server) -> None:
+    """What the tour prints is given to a shell, with another server, and each command ends as it did there."""
+    printed = [line for line in run("quickstart").out.splitlines() if line.startswith(("$ kvctl", "# exit code"))]
+    script, wanted = f'kvctl() {{ "{sys.executable}" -m kvctl "$@" >&2; echo $?; }}\n', []
+    for line in printed:
+        if line.startswith("# exit code "):
+            wanted[-1] = line.removeprefix("# exit code ")
+        elif not line.endswith("&"):
+            script += line.removeprefix("$ ") + "\n"
+            wanted.append("0")
+    environment = {**os.environ, "NATS_URL": own_server.url, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == wanted
+
+
+def test_on_a_given_server_nothing_is_left(run: Run, own_server: Server) -> None:
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("orders")
+        result = run("quickstart", "-s", own_server.url)
+        assert (result.exit_code, result.err) == (0, "")
+        assert f"kvctl bucket ls --server {own_server.url}" in result.out
+        assert raw.api("STREAM.NAMES")["streams"] == ["KV_orders"]
+
+
+def test_a_given_server_that_is_not_there(run: Run) -> None:
+    with run_server() as server:
+        url = server.url
+    result = run("quickstart", "-s", url)
+    assert (result.exit_code, result.out, result.err.count("error:")) == (5, "", 1)
+    assert "kvctl server run" in result.err
+
+
+def test_foreign_settings_do_no_harm(run: Run, home: Path) -> None:
+    (home / ".config" / "nats").mkdir(parents=True)
+    (home / ".config" / "nats" / "context.txt").write_text("gone")
+    settings = {"NATS_URL": "nats://gone.invalid", "NATS_CREDS": "/gone", "NATS_CONTEXT": "gone"}
+    assert run("quickstart", env=settings).exit_code == 0
+
+
+def test_without_nats_server(run: Run, tmp_path: Path) -> None:
+    result = run("quickstart", env={"KVCTL_NATS_SERVER": str(tmp_path / "none")})
+    assert (result.exit_code, result.out) == (1, "")
+    assert "cannot be run" in result.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_tour_leaves_nothing(
+    start: Callable[..., "subprocess.Popen[bytes]"], temporary: Path, number: signal.Signals
+) -> None:
+    process = start("quickstart", env={"TMPDIR": str(temporary)})
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith(b"$ kvctl"):
+        pass
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in stderr
+    deadline = time.monotonic() + 5
+    while list(temporary.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(
+    start: Callable[..., "subprocess.Popen[bytes]"], temporary: Path
+) -> None:
+    process = start("quickstart", env={"TMPDIR": str(temporary)})
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.wait(20)
+    assert list(temporary.iterdir()) == []
