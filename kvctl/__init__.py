@@ -18,14 +18,19 @@ if TYPE_CHECKING:
     from kvctl.kv.config import BucketConfig as BucketConfig
     from kvctl.kv.entry import Entry as Entry
     from kvctl.kv.entry import Operation as Operation
+    from kvctl.kv.fields import Republish as Republish
     from kvctl.kv.watch import CURRENT as CURRENT
 
 _HOMES = {
-    "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.watch", "Client": "kv.client", "Context": "contexts",
-    "Entry": "kv.entry", "Operation": "kv.entry", "connect": "kv.client", "errors": "errors",
+    "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.watch", "Client": "kv.client",
+    "Context": "contexts", "Entry": "kv.entry", "Operation": "kv.entry", "Republish": "kv.fields",
+    "connect": "kv.client", "errors": "errors",
 }  # fmt: skip
 
-__all__ = ["CURRENT", "Bucket", "BucketConfig", "Client", "Context", "Entry", "Operation", "__version__", "connect"]
+__all__ = [
+    "CURRENT", "Bucket", "BucketConfig", "Client", "Context", "Entry", "Operation", "Republish", "__version__",
+    "connect",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

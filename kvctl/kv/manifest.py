@@ -47,7 +47,7 @@ class Manifest:
     def document(self) -> dict[str, Any]:
         """The JSON form; its checksum is over everything else in it."""
         document = {"kvctl": "backup", "version": VERSION, **asdict(self)}
-        return {**document, "checksum": _checksum(document)}
+        return {**document, "checksum": checksum(document)}
 
 
 def hashed(path: Path) -> File:
@@ -101,7 +101,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _parse(document: dict[str, Any], directory: Path) -> Manifest:
     fields = {name: value for name, value in document.items() if name not in ("kvctl", "version", "checksum")}
-    if document.get("checksum") != _checksum({name: value for name, value in document.items() if name != "checksum"}):
+    if document.get("checksum") != checksum({name: value for name, value in document.items() if name != "checksum"}):
         raise _damaged(directory, f"`{MANIFEST}` has been changed")
     try:
         files = tuple(File(**file) for file in fields.pop("files"))
@@ -130,5 +130,5 @@ def _damaged(directory: Path, how: str) -> ConflictError:
     )
 
 
-def _checksum(document: dict[str, Any]) -> str:
+def checksum(document: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

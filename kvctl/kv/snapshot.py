@@ -86,12 +86,12 @@ async def restore(
     stream, token = wanted["name"], unfinished.new_token()
     await catalog.refuse_namesake(api, stream.removeprefix(STREAM_PREFIX))
     replaced = await _make_room(api, stream)
-    held = _held(wanted, saved["state"], token)
-    restoring = Restoring(api, held, saved["state"])
+    config = held(wanted, saved["state"], token)
+    restoring = Restoring(api, config, saved["state"])
     try:
         info = await _send(api, restoring, stream, directory / DATA, advance)
         _require_whole(expected, info["state"], wanted)
-        info = await catalog.apply_edit(api, catalog.Edit({**info, "config": held}, wanted))
+        info = await catalog.apply_edit(api, catalog.Edit({**info, "config": config}, wanted))
     except OutcomeUnknown:
         raise  # it may be in use already
     except BaseException:
@@ -177,14 +177,14 @@ def _final(config: StreamConfig, replicas: int | None) -> StreamConfig:
     return {**wanted, "metadata": metadata}
 
 
-def _held(wanted: StreamConfig, state: dict[str, Any], token: str) -> StreamConfig:
+def held(wanted: StreamConfig, state: dict[str, Any], token: str) -> StreamConfig:
     """The configuration to restore with: the mark, no way in, and no limit that the saved messages could exceed."""
     moving = ("sources", "republish", "subject_transform", "subject_delete_marker_ttl", "sealed")
-    held = {name: value for name, value in wanted.items() if name not in moving}
-    held |= {"subjects": [f"_kvctl.restore.{token}"], "max_age": 0, "max_msg_size": -1}
-    if held.get("max_bytes", -1) > 0:
-        held["max_bytes"] = max(held["max_bytes"], 2 * state["bytes"])
-    return unfinished.marked(held, token)
+    config = {name: value for name, value in wanted.items() if name not in moving}
+    config |= {"subjects": [f"_kvctl.restore.{token}"], "max_age": 0, "max_msg_size": -1}
+    if config.get("max_bytes", -1) > 0:
+        config["max_bytes"] = max(config["max_bytes"], 2 * state["bytes"])
+    return unfinished.marked(config, token)
 
 
 async def _make_room(api: Api, stream: str) -> bool:
