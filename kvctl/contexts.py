@@ -81,9 +81,7 @@ _FLAGS = {
 _GROUPS = (("user", "password", "token", "creds", "nkey", "user_jwt", "user_seed"), ("cert", "key"))
 
 
-def resolve(
-    flags: Mapping[str, object], environ: Mapping[str, str], store: "ContextStore | None" = None
-) -> Context:
+def resolve(flags: Mapping[str, object], environ: Mapping[str, str], store: "ContextStore | None" = None) -> Context:
     """The connection that flags, `--context`, environment, selected context and default give, in this order.
 
     A server that a flag or NATS_URL names sets a context aside that `--context` did not name: its credentials

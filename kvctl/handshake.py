@@ -153,7 +153,7 @@ def _read(path: str, what: str) -> str:
 def _seed(path: str, what: str, content: str) -> str:
     import base64
 
-    import nkeys  # type: ignore[import-untyped]
+    import nkeys
 
     if seed := _SEED.search(content):
         raw = base64.b32decode(seed[0] + "=" * (-len(seed[0]) % 8))

@@ -46,9 +46,7 @@ class Operator:
         claims = {"limits": {**limits, **storage, "wildcards": True}}
         account = self._operator.jwt(self._account, "account", nats=claims)
         system = self._operator.jwt(self._system, "account", nats={"limits": limits})
-        operator = self._operator.jwt(
-            self._operator, "operator", nats={"system_account": self._system.public}
-        )
+        operator = self._operator.jwt(self._operator, "operator", nats={"system_account": self._system.public})
         return f"""
         listen: 127.0.0.1:@client@
         jetstream {{ store_dir: "@store@" }}

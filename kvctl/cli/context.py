@@ -1,17 +1,17 @@
 """Named connections: the `nats` command's own context files."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvctl.cli.command import command, group
+from kvctl.cli.context_views import FIELDS, details, difference_text, differences, facts_of, summary
 from kvctl.cli.options import Yes
 from kvctl.cli.session import Session
 from kvctl.errors import ConflictError, KvctlError, UsageError
-from kvctl.render.view import Column, View, document
+from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
     from kvctl.contexts import Context, ContextStore
@@ -26,19 +26,9 @@ app = group(
     """,
 )
 
-_FIELDS = (
-    "name", "url", "user", "password", "token", "creds", "nkey", "user_jwt", "user_seed", "cert", "key", "ca",
-    "tls_first", "domain", "api_prefix", "inbox_prefix", "read_only", "description",
-)  # fmt: skip
-_LABELS = {
-    "url": "URL", "creds": "Credentials", "nkey": "NKey seed", "user_jwt": "User JWT", "user_seed": "User seed",
-    "cert": "TLS certificate", "key": "TLS key", "ca": "TLS authority", "tls_first": "TLS first",
-    "api_prefix": "API prefix", "origin": "URL from",
-}  # fmt: skip
 _FLAG_NAMES = {"server": "url", "tls-cert": "cert", "tls-key": "key", "tls-ca": "ca"}
-_ANEW = "set anew"
 _FILES = ("creds", "nkey", "cert", "key", "ca")
-_CLEARABLE = [name for name in _FIELDS if name not in ("name", "url")]
+_CLEARABLE = [name for name in FIELDS if name not in ("name", "url")]
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -64,7 +54,7 @@ def ls(session: Session) -> None:
     selected, rows = store.selected(), []
     for name in store.names():
         try:
-            rows.append(_summary(store.stored(name), selected))
+            rows.append(summary(store.stored(name), selected))
         except KvctlError as error:
             session.warn(error.message)
     columns = [
@@ -92,13 +82,13 @@ def show(session: Session, name: OptionalName = None) -> None:
     """
     if name is None:
         context = session.context
-        facts = {**_facts(context), "origin": context.origin}
+        facts = {**facts_of(context), "origin": context.origin}
     else:
         context = _store().stored(name)
-        facts = _facts(context)
+        facts = facts_of(context)
         for warning in context.warnings:
             session.warn(warning)
-    session.show(_details(facts))
+    session.show(details(facts))
 
 
 @command(app, "select", examples=["kvctl context select prod"], see=["context ls"])
@@ -167,7 +157,7 @@ def edit(
     before = store.stored(name)
     after = _changed(session, _cleared(before, clear or []), url, description)
     _check(after)
-    rows = list(_differences(before, after))
+    rows = list(differences(before, after))
     if rows:
         store.save(after)
     columns = [Column("field"), Column("before"), Column("after")]
@@ -208,51 +198,15 @@ async def examine(
     """
     from kvctl.cli.context_report import report
 
-    await report(session, session.context if name is None else _store().load(name), bucket)
+    if name is not None:
+        session.options.context = name
+    await report(session, session.context, bucket)
 
 
 def _store() -> "ContextStore":
     from kvctl.contexts import ContextStore
 
     return ContextStore()
-
-
-def _summary(context: "Context", selected: str | None) -> dict[str, Any]:
-    from kvctl.contexts import redact
-
-    return {
-        "name": context.name,
-        "url": redact(context.url),
-        "authentication": authentication(context),
-        "selected": context.name == selected,
-        "description": context.description,
-    }
-
-
-def authentication(context: "Context") -> str:
-    """The kind of credentials in one word."""
-    kinds = {"creds": "creds", "nkey": "nkey", "user_jwt": "jwt", "user": "password", "token": "token", "cert": "tls"}
-    if "@" in context.url:
-        return "url"
-    return next((kind for field, kind in kinds.items() if getattr(context, field)), "none")
-
-
-def _facts(context: "Context") -> dict[str, Any]:
-    """The settings as they may be shown: a secret is `set`, or null."""
-    from kvctl.contexts import redact
-
-    facts = {name: getattr(context, name) for name in _FIELDS}
-    facts |= dict.fromkeys(context.secrets(), "set")
-    return {**facts, "url": redact(context.url), "authentication": authentication(context)}
-
-
-def _details(facts: dict[str, Any]) -> View:
-    """A list for people of what is set; every field elsewhere."""
-    columns = [
-        Column(key, _LABELS.get(key, key.replace("_", " ").capitalize()), table=bool(value))
-        for key, value in facts.items()
-    ]
-    return document(facts, *columns)
 
 
 def _template(session: Session, store: "ContextStore") -> "Context":
@@ -289,28 +243,12 @@ def _check(context: "Context") -> None:
 
 
 def _require_equal(existing: "Context", wanted: "Context") -> None:
-    rows = list(_differences(existing, wanted))
+    rows = list(differences(existing, wanted))
     if rows:
         raise ConflictError(
-            f"Context `{existing.name}` exists with other settings: {'; '.join(map(_difference_text, rows))}",
+            f"Context `{existing.name}` exists with other settings: {'; '.join(map(difference_text, rows))}",
             hint=f"`kvctl context edit {existing.name}` changes it",
         )
-
-
-def _difference_text(row: dict[str, Any]) -> str:
-    if row["after"] == _ANEW:
-        return f"`{row['field']}` differs"
-    before, after = (f"`{value}`" if value is not None else "unset" for value in (row["before"], row["after"]))
-    return f"`{row['field']}` is {before}, not {after}"
-
-
-def _differences(before: "Context", after: "Context") -> Iterable[dict[str, Any]]:
-    shown_before, shown_after = _facts(before), _facts(after)
-    for name in _FIELDS[1:]:
-        if (getattr(before, name) or None) != (getattr(after, name) or None):
-            old, new = shown_before[name] or None, shown_after[name] or None
-            # What differs and looks the same is a secret, or a URL with one.
-            yield {"field": name, "before": old, "after": _ANEW if old == new else new}
 
 
 def _cleared(context: "Context", fields: list[str]) -> "Context":
@@ -331,4 +269,4 @@ def _finish(session: Session, store: "ContextStore", name: str, select: bool, *,
         store.select(name)
         session.note(f"Selected `{name}`")
     if not shown and session.output in ("json", "ndjson", "yaml"):
-        session.show(_details(_facts(store.stored(name))))
+        session.show(details(facts_of(store.stored(name))))

@@ -81,7 +81,8 @@ async def _jetstream(api: Any) -> dict[str, Any] | None:
         if api.prefix.startswith("$JS."):
             raise
         return None  # an import of some subjects of another account has no account information
-    limits = {name: None if info["limits"][of] < 0 else info["limits"][of] for name, of in _LIMITS.items()}
+    allowed = info.get("limits", {})
+    limits = {name: allowed[of] if allowed.get(of, -1) >= 0 else None for name, of in _LIMITS.items()}
     used = {name: info.get(name, 0) for name in _LIMITS}
     return {"domain": info.get("domain"), **used, "limits": limits, "tiers": info.get("tiers")}
 

@@ -1,0 +1,79 @@
+"""Contexts as they may be shown: a secret only as being set."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from kvctl.render.view import Column, View, document
+
+if TYPE_CHECKING:
+    from kvctl.contexts import Context
+
+FIELDS = (
+    "name", "url", "user", "password", "token", "creds", "nkey", "user_jwt", "user_seed", "cert", "key", "ca",
+    "tls_first", "domain", "api_prefix", "inbox_prefix", "read_only", "description",
+)  # fmt: skip
+_LABELS = {
+    "url": "URL", "creds": "Credentials", "nkey": "NKey seed", "user_jwt": "User JWT", "user_seed": "User seed",
+    "cert": "TLS certificate", "key": "TLS key", "ca": "TLS authority", "tls_first": "TLS first",
+    "api_prefix": "API prefix", "origin": "URL from",
+}  # fmt: skip
+_ANEW = "set anew"
+_WAYS = {
+    "creds": "creds", "nkey": "nkey", "user_jwt": "jwt", "user": "password", "token": "token", "cert": "tls",
+}  # fmt: skip
+
+
+def summary(context: "Context", selected: str | None) -> dict[str, Any]:
+    """One line of a list of contexts."""
+    from kvctl.contexts import redact
+
+    return {
+        "name": context.name,
+        "url": redact(context.url),
+        "authentication": authentication(context),
+        "selected": context.name == selected,
+        "description": context.description,
+    }
+
+
+def authentication(context: "Context") -> str:
+    """The kind of credentials in one word."""
+    if "@" in context.url:
+        return "url"
+    return next((kind for field, kind in _WAYS.items() if getattr(context, field)), "none")
+
+
+def facts_of(context: "Context") -> dict[str, Any]:
+    """The settings as they may be shown: a secret is `set`, or null."""
+    from kvctl.contexts import redact
+
+    facts = {name: getattr(context, name) for name in FIELDS}
+    facts |= dict.fromkeys(context.secrets(), "set")
+    return {**facts, "url": redact(context.url), "authentication": authentication(context)}
+
+
+def details(facts: dict[str, Any]) -> View:
+    """A list for people of what is set; every field elsewhere."""
+    columns = [
+        Column(key, _LABELS.get(key, key.replace("_", " ").capitalize()), table=bool(value))
+        for key, value in facts.items()
+    ]
+    return document(facts, *columns)
+
+
+def difference_text(row: dict[str, Any]) -> str:
+    """One difference in words."""
+    if row["after"] == _ANEW:
+        return f"`{row['field']}` differs"
+    before, after = (f"`{value}`" if value is not None else "unset" for value in (row["before"], row["after"]))
+    return f"`{row['field']}` is {before}, not {after}"
+
+
+def differences(before: "Context", after: "Context") -> Iterator[dict[str, Any]]:
+    """The fields that differ: `{field, before, after}`."""
+    shown_before, shown_after = facts_of(before), facts_of(after)
+    for name in FIELDS[1:]:
+        if (getattr(before, name) or None) != (getattr(after, name) or None):
+            old, new = shown_before[name] or None, shown_after[name] or None
+            # What differs and looks the same is a secret, or a URL with one.
+            yield {"field": name, "before": old, "after": _ANEW if old == new else new}
