@@ -38,7 +38,7 @@ from kvctl.wire import header_value, status
 BATCH = 10_000
 MAX_BYTES = 4 << 20
 EXPIRES = 30.0
-HEARTBEAT = 5.0
+HEARTBEAT = 2.0
 IDLE = 0.25
 """Seconds without a message after which a reading asks whether anything is left."""
 INACTIVE = 30.0
@@ -77,11 +77,17 @@ class OrderedConsumer:
         self._max_bytes = MAX_BYTES + self._connection.max_payload
         self._patience = float("inf") if follow else max(15.0, 3 * self._connection.timeout)
         self._created: str | None = None
-        self._last = 0
-        self._floor = 0
-        self._current = False
-        self._settled = False
+        self._last = max(selection.start - 1, 0)
         self._target = 0
+        self._highest = 0
+        """The last sequence known of the stream, on whatever subject."""
+        self._current = selection.deliver == "new"
+        # A key overwritten under a list moves behind the end it had. None is missing where the server found nothing
+        # more to send, of which it tells a pull that does not wait; its count of what is pending drifts.
+        self._strict = selection.deliver == "last_per_subject" and not follow
+        self._resumed = False
+        self._trouble: float | None = None
+        """Since when nothing works."""
         self._begin()
 
     def _begin(self) -> None:
@@ -89,7 +95,9 @@ class OrderedConsumer:
         self._pull = f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self._name}"
         self._asked = 0
         self._next = 1
+        self._ended = False
         self._lost = False
+        self._alive = time.monotonic()
         self._epoch = self._connection.epoch
 
     async def __aenter__(self) -> OrderedConsumer:
@@ -113,33 +121,28 @@ class OrderedConsumer:
 
         Ends there unless it follows. Raises StreamReplaced when the stream is deleted, recreated or emptied.
         """
-        if self._selection.deliver == "new":
-            self._current = True
+        if self._current:
             yield []
-            if not self._follow:
-                return
-        pending = 1 if self._count is None else self._count
         idle = False
-        while True:
-            if not self._current and await self._caught_up(idle or not pending):
+        while self._follow or not self._current:
+            if not self._current and await self._caught_up(idle):
                 self._current = True
                 yield []
-                if not self._follow:
-                    return
-            frames = await self._receive()
-            messages = self._accept(frames)
+                continue
+            messages = self._accept(await self._receive())
             idle = not messages
             if messages:
-                sequence, number, _, pending = delivery(messages[-1][1])
+                sequence, number, _, _ = delivery(messages[-1][1])
                 if number != self._next + len(messages) - 1:
                     self._lost = True  # something was lost on the way: read it again
                 else:
-                    self._next = number + 1
+                    self._next, self._trouble = number + 1, None
                     self._last = max(self._last, sequence)
+                    self._highest = max(self._highest, sequence)
                     yield messages
             if self._lost or self._epoch != self._connection.epoch:
                 await self._resume()
-                pending, idle = 1, False
+                idle = False
 
     async def _receive(self) -> list[RawFrame]:
         """Keep two batches asked for, and take what has come."""
@@ -147,17 +150,18 @@ class OrderedConsumer:
             while self._asked <= self._batch:
                 self._connection.publish(
                     self._pull,
-                    b'{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d}'
-                    % (self._batch, self._max_bytes, EXPIRES * 1e9, HEARTBEAT * 1e9),
+                    b'{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d,"no_wait":%b}'
+                    % (self._batch, self._max_bytes, EXPIRES * 1e9, HEARTBEAT * 1e9, b"true" if self._strict else b"false"),
                     reply=self._subscription.subject,
                 )
                 self._asked += self._batch
-        wait = 2 * HEARTBEAT + 1 if self._current else IDLE
-        frames = await self._subscription.inbox.take(wait)
+        frames = await self._subscription.inbox.take(HEARTBEAT if self._current else IDLE)
         if denied := self._subscription.denied(self._pull):
             raise denied
-        if self._current and not frames and self._epoch == self._connection.epoch:
-            self._lost = True  # two heartbeats missed
+        if frames:
+            self._alive = time.monotonic()
+        elif time.monotonic() - self._alive > 2 * HEARTBEAT + 1:
+            self._lost = True  # the consumer's server is gone
         return frames
 
     def _accept(self, frames: list[RawFrame]) -> list[RawFrame]:
@@ -176,6 +180,9 @@ class OrderedConsumer:
             return
         left = int(header_value(header, b"Nats-Pending-Messages") or 0)
         self._asked -= left
+        if self._strict and (code == 404 or (code == 408 and text != "Requests Pending")):
+            self._ended, self._asked = True, 0
+            return
         if code == 409 and text.startswith("Message Size Exceeds") and left == self._batch:
             self._max_bytes *= 4  # one message is larger than a whole pull
         elif code == 400 or (code == 409 and text.startswith("Exceeded")):
@@ -187,23 +194,23 @@ class OrderedConsumer:
         """Create the consumer, then learn how far the stream reaches: in this order, so that nothing falls between."""
         self._subscription: Subscription = await self._stack.enter_async_context(self._connection.subscribe())
         made = await self._create_consumer()
-        self._count = made.get("num_pending")
+        if self._current:
+            self._last = int(made["delivered"]["stream_seq"])
         try:
             self.info = await streams.info(self._api, self.stream)
         except (PermissionDenied, JetStreamDisabled):
-            self.info = None
-        if self.info is not None:
-            self._created = self.info["created"]
-            self._target = self.info["state"]["last_seq"]
-            self._floor = self._target if self._selection.deliver == "new" else 0
-        else:
             self._target = await self._last_matching()
+        else:
+            self._created = self.info["created"]
+            self._target = self._highest = self.info["state"]["last_seq"]
 
     async def _create_consumer(self) -> dict[str, Any]:
         chosen = self._selection
+        again = self._resumed and (self._current or chosen.deliver != "last_per_subject")
+        policy = "by_start_sequence" if again else chosen.deliver
         config: dict[str, Any] = {
             "name": self._name,
-            "deliver_policy": chosen.deliver,
+            "deliver_policy": policy,
             "ack_policy": "none",
             "max_deliver": 1,
             "mem_storage": True,
@@ -211,27 +218,27 @@ class OrderedConsumer:
             "inactive_threshold": int(INACTIVE * 1e9),
             "headers_only": chosen.headers_only,
         }
-        if chosen.deliver == "by_start_sequence":
-            config["opt_start_seq"] = max(chosen.start, 1)
-        if self._last and (self._current or chosen.deliver != "last_per_subject"):
-            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self._last + 1}
-        elif self._current:
-            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": max(self._floor, self._target) + 1}
+        if policy == "by_start_sequence":
+            config["opt_start_seq"] = self._last + 1
         endpoint = f"CONSUMER.CREATE.{self.stream}.{self._name}"
         if len(chosen.subjects) == 1:
             config["filter_subject"] = chosen.subjects[0]
             endpoint += f".{chosen.subjects[0]}"
         else:
             config["filter_subjects"] = list(chosen.subjects)
-        return await self._api.call(endpoint, {"stream_name": self.stream, "config": config}, retry=True)
+        made = await self._api.call(endpoint, {"stream_name": self.stream, "config": config}, retry=True)
+        self._ended = made.get("num_pending") == 0
+        return made
 
     async def _resume(self) -> None:
         """Make the consumer anew, from the last message heard, once the server is back."""
-        deadline = time.monotonic() + self._patience
         await self._stack.aclose()
+        self._resumed = True
+        self._trouble = self._trouble or time.monotonic()
+        pause = 0.05
         while True:
             try:
-                await self._connection.wait_online(min(deadline - time.monotonic(), 3600))
+                await self._connection.wait_online(3600 if self._follow else self._patience)
                 await self._same_stream()
                 self._begin()
                 self._stack = AsyncExitStack()
@@ -239,12 +246,19 @@ class OrderedConsumer:
                 await self._create_consumer()
                 return
             except StreamNotFound:
-                raise StreamReplaced(f"The stream `{self.stream}` was deleted while it was being read") from None
+                raise self._deleted() from None
             except _GONE:
                 await self._stack.aclose()
-                if time.monotonic() > deadline:
+                if self._connection.closed or self._out_of_patience():
                     raise
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 1.0)
+
+    def _out_of_patience(self) -> bool:
+        return self._trouble is not None and time.monotonic() - self._trouble > self._patience
+
+    def _deleted(self) -> StreamReplaced:
+        return StreamReplaced(f"The stream `{self.stream}` was deleted while it was being read")
 
     async def _same_stream(self) -> None:
         """Raises StreamReplaced when the stream under this name is no longer the one that was being read."""
@@ -253,25 +267,26 @@ class OrderedConsumer:
         info = await streams.info(self._api, self.stream, timeout=1)
         if info["created"] != self._created:
             raise StreamReplaced(f"The stream `{self.stream}` was deleted and created anew while it was being read")
-        if info["state"]["last_seq"] < max(self._last, self._floor):
+        if info["state"]["last_seq"] < self._highest:
             raise StreamReplaced(f"The stream `{self.stream}` lost its messages while it was being read (memory storage?)")
 
-    async def _caught_up(self, dry: bool) -> bool:
-        """Whether all that was there at the start has been delivered; `dry` when nothing more seems to come."""
-        while True:
-            if self._last < self._target:
-                if not dry:
-                    return False
-                # The stream may go on with other subjects, or end with messages that are gone.
-                self._target = await self._last_matching()
-                if self._last < self._target:
-                    return False
-            if self._settled:
-                return True
-            # A key overwritten while the list was read has moved behind its end: read on to where the stream ends now.
-            self._settled = True
-            if self.info is not None:
-                self._target = (await streams.info(self._api, self.stream))["state"]["last_seq"]
+    async def _caught_up(self, idle: bool) -> bool:
+        """Whether all that was there at the start has been delivered; `idle` when nothing more seems to come."""
+        if self._last >= self._target and (self._ended or not self._strict):
+            return True
+        if not (self._ended or idle):
+            return False
+        self._ended = False
+        try:
+            # The stream may go on with other subjects, or end with messages that are gone.
+            return self._last >= await self._last_matching()
+        except StreamNotFound:
+            raise self._deleted() from None
+        except _GONE:
+            self._trouble = self._trouble or time.monotonic()
+            if self._connection.closed or self._out_of_patience():
+                raise
+            return False
 
     async def _last_matching(self) -> int:
         """The last sequence on the subjects that are read, 0 for none."""
@@ -281,10 +296,9 @@ class OrderedConsumer:
             try:
                 found = await self._api.call(f"STREAM.MSG.GET.{self.stream}", request, retry=True)
                 last = max(last, int(found["message"]["seq"]))
-            except StreamNotFound:
-                raise StreamReplaced(f"The stream `{self.stream}` was deleted while it was being read") from None
-            except NotFoundError:
-                continue
+            except NotFoundError as error:
+                if type(error) is not NotFoundError:
+                    raise
             except PermissionDenied:
                 return await self._last_by_consumer()
         return last
