@@ -1,11 +1,14 @@
 """Entries as rows: one JSON object each, the columns of tsv, and the shorter table for people. [pure]"""
 
 import base64
+import json
 from collections.abc import Callable, Sequence
+from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError
 from kvctl.quantities import duration_seconds, format_size, format_time
+from kvctl.render.escapes import utf8
 from kvctl.render.view import Column, Row, View, age_text, duration_text
 
 if TYPE_CHECKING:
@@ -37,6 +40,12 @@ class Shape:
     def row(self, entry: "Entry") -> Row:
         """The entry's row: its JSON object, or with `table` what a person reads. Raises KvctlError."""
         return self._table_row(entry) if self.table else self._object(entry)
+
+    def lines(self, entries: "Sequence[Entry]") -> bytes:
+        """The rows as ndjson: what its writer makes of them, in a third of the time. Raises as `row`."""
+        plain = not (self.meta_only or self.headers or self.encoding == "base64")
+        line = _plain_line if plain else lambda _: ""
+        return utf8("".join([line(entry) or f"{_encode(self._object(entry))}\n" for entry in entries]))
 
     def view(self, **settings: Any) -> View:
         """The view that shows such rows."""
@@ -107,6 +116,24 @@ def encode(entry: "Entry", wanted: str | None = None) -> tuple[str, str]:
                     f"The value of `{entry.key}` is not UTF-8", hint="`--encoding base64` shows any value"
                 ) from None
     return base64.b64encode(entry.value).decode(), "base64"
+
+
+def _plain_line(entry: "Entry") -> str:
+    """The line of an entry that has nothing but key and text; else nothing."""
+    if entry.header or entry.delta is None or entry.stream is not None or entry.reason is not None:
+        return ""
+    try:
+        value = encode_basestring(entry.value.decode())
+    except UnicodeDecodeError:
+        return ""
+    return (
+        f'{{"bucket": {encode_basestring(entry.bucket)}, "key": {encode_basestring(entry.key)}, '
+        f'"revision": {entry.revision}, "created": "{format_time(entry.created_ns)}", '
+        f'"operation": "{entry.operation}", "value": {value}, "encoding": "utf-8", "delta": {entry.delta}}}\n'
+    )
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def writing_view(rows: Sequence[Row], *, single: bool) -> View:

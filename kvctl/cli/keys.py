@@ -9,6 +9,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import Shape, encode, operation_style
+from kvctl.cli.entry_output import show_entries
 from kvctl.cli.inputs import (
     Encoding,
     Headers,
@@ -100,21 +101,19 @@ def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
 async def _show_several(
     session: Session, bucket: "Bucket", named: list[str], filters: list[str], shape: Shape, leader: bool, literal: bool
 ) -> None:
-    shape.table = session.output == "table"
     missing: list[str] = []
 
-    async def batches() -> AsyncIterator[Sequence[Row]]:
+    async def batches() -> AsyncIterator[list["Entry"]]:
         found = await _named(bucket, named, leader, literal)
         missing.extend(key for key, entry in zip(named, found, strict=True) if entry is None)
-        if named:
-            yield [shape.row(entry) for entry in found if entry is not None]
+        yield [entry for entry in found if entry is not None]
         if filters:
             shown = set(named)
             async with aclosing(bucket.get_matching(*filters, leader=leader)) as matching:
                 async for batch in matching:
-                    yield [shape.row(entry) for entry in batch if entry.key not in shown]
+                    yield [entry for entry in batch if entry.key not in shown]
 
-    await session.stream(shape.view(empty="" if named else "No keys match"), batches())
+    await show_entries(session, shape, batches(), empty="" if named else "No keys match")
     if missing:
         raise KeyNotFound(
             f"{listed(missing)} not in bucket `{bucket.name}`", hint=f"`kvctl keys {bucket.name}` lists those that are"
@@ -243,16 +242,16 @@ async def history(
     """
     wanted = check_filters(filters, literal=literal)
     source = await open_bucket(session, bucket)
-    shape = Shape(encoding=encoding, headers=headers, table=session.output == "table")
+    shape = Shape(encoding=encoding, headers=headers)
 
-    async def batches() -> AsyncIterator[Sequence[Row]]:
+    async def batches() -> AsyncIterator[list["Entry"]]:
         newest: deque[Entry] = deque(maxlen=limit)
         async with aclosing(source.history_batches(*wanted, literal=literal and bool(wanted))) as entries:
             async for batch in entries:
                 if limit is None:
-                    yield [shape.row(entry) for entry in batch]
+                    yield batch
                 else:
                     newest.extend(batch)
-        yield [shape.row(entry) for entry in newest]
+        yield list(newest)
 
-    await session.stream(shape.view(empty="No entries"), batches())
+    await show_entries(session, shape, batches(), empty="No entries")

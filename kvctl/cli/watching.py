@@ -1,6 +1,6 @@
 """Following changes."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,11 +8,11 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import Shape
+from kvctl.cli.entry_output import show_entries
 from kvctl.cli.inputs import Encoding, Headers, check_filters, number, open_bucket, revision
 from kvctl.cli.options import BucketName, Filters
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
-from kvctl.render.view import Row
 
 if TYPE_CHECKING:
     from kvctl.cli.execution import Execution
@@ -78,8 +78,9 @@ async def watch(
     if execution is not None:
         await _execute(execution, _batches(watcher, count))
         return
-    shape = Shape(encoding=encoding, headers=headers, meta_only=meta_only, table=session.output == "table", live=True)
-    await session.stream(shape.view(), _rows(session, _batches(watcher, count), shape, ends=until_current), endless=True)
+    shape = Shape(encoding=encoding, headers=headers, meta_only=meta_only, live=True)
+    note = "" if until_current else "Up to date; what follows are changes"
+    await show_entries(session, shape, _batches(watcher, count), endless=True, marked=note)
 
 
 def _execution(session: Session, text: str | None) -> "Execution | None":
@@ -100,20 +101,6 @@ async def _batches(watcher: "Watcher", count: int | None) -> AsyncGenerator[list
                 left -= len(batch)
                 if left <= 0:
                     return
-
-
-async def _rows(
-    session: Session, batches: AsyncGenerator[list["Entry"], None], shape: Shape, *, ends: bool
-) -> AsyncIterator[Sequence[Row]]:
-    marked = session.output in ("json", "ndjson", "yaml")
-    async with aclosing(batches):
-        async for batch in batches:
-            if batch:
-                yield [shape.row(entry) for entry in batch]
-            elif marked:
-                yield [{"event": "current"}]
-            elif shape.table and not ends:
-                session.note("Up to date; what follows are changes")
 
 
 async def _execute(execution: "Execution", batches: AsyncGenerator[list["Entry"], None]) -> None:

@@ -6,6 +6,6 @@ RawFrame = tuple[bytes, bytes, bytes, bytes]
 
 def delivery(reply: bytes) -> tuple[int, int, int, int]:
     """Stream sequence, consumer sequence, time in ns, and messages still pending, from a message's reply subject."""
-    tokens = reply.split(b".")
-    at = 5 if len(tokens) == 9 else 7  # the longer form carries domain and account before the stream
-    return int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]), int(tokens[at + 3])
+    # The longer form carries domain and account before the stream, and a random token at the end.
+    tokens = reply.rsplit(b".", 4) if reply.count(b".") == 8 else reply.split(b".")[6:]
+    return int(tokens[1]), int(tokens[2]), int(tokens[3]), int(tokens[4])

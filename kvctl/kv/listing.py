@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from kvctl.jetstream.consumers import OrderedConsumer, Selection
-from kvctl.jetstream.delivery import delivery
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_frame, is_tombstone
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
@@ -88,10 +87,10 @@ async def history_batches(
         async for batch in consumer.batches():
             found = []
             for frame in batch:
-                sequence = delivery(frame[1])[0]
-                if sequence > last:
-                    last = sequence
-                    found.append(from_frame(binding.bucket, cut, frame))
+                entry = from_frame(binding.bucket, cut, frame)
+                if entry.revision > last:
+                    last = entry.revision
+                    found.append(entry)
             if rest:
                 found = [entry for entry in found if matches(entry.key, rest)]
             if only is not None:

@@ -9,9 +9,9 @@ from typing import Self
 
 from kvctl.errors import StreamReplaced, UsageError
 from kvctl.jetstream.consumers import OrderedConsumer, Selection
-from kvctl.jetstream.delivery import RawFrame, delivery
+from kvctl.jetstream.delivery import RawFrame
 from kvctl.kv.binding import Binding
-from kvctl.kv.entry import Entry, from_frame, is_tombstone
+from kvctl.kv.entry import Entry, Operation, from_frame
 from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import matches
 
@@ -93,11 +93,10 @@ class Watcher:
             raise StreamReplaced(error.message.replace("stream `KV_", "bucket `").replace("being read", "being watched")) from None
 
     def _entry(self, frame: RawFrame) -> Entry | None:
-        sequence = delivery(frame[1])[0]
-        if sequence <= self._last:
-            return None
-        self._last = sequence
-        if self._options.ignore_deletes and is_tombstone(frame[2]):
-            return None
         entry = from_frame(self._bucket, self._cut, frame)
+        if entry.revision <= self._last:
+            return None
+        self._last = entry.revision
+        if self._options.ignore_deletes and entry.operation is not Operation.PUT:
+            return None
         return entry if not self._rest or matches(entry.key, self._rest) else None
