@@ -28,7 +28,7 @@ LINES = (
 """A part imports from the lines above its own, never from its own line or below."""
 BESIDE = {"render": {"errors", "quantities"}, "server": {"errors", "contexts"}}
 """Parts off the main line, which only `cli` imports, and what they may import."""
-PART_OF = {"wire": "connection", "handshake": "connection", "labs": "server"}
+PART_OF = dict.fromkeys(("wire", "handshake", "deferred"), "connection") | {"labs": "server"}
 """Modules that belong to a part under another name."""
 
 DOORS = {

@@ -28,7 +28,7 @@ CHANGING = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "TIME",
     r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
     r"\b(just now|\d+[smhdy] ago)": "AGE",
-    r"\b\d+\.\d ms": "N ms",
+    r"`/\S*/\.config/": "`HOME/.config/",
     r"(?<=\S) {2,}": "  ",
 }
 """What differs from run to run; columns get as wide as what they hold."""
@@ -145,11 +145,11 @@ def commands_of(block: Block) -> list[str]:
 
 
 def readable(text: str) -> list[str]:
-    """The lines without what changes from run to run; `\\` at the end of a command line joins it with the next."""
+    """The lines without what changes from run to run, and without empty ones, which set commands apart."""
     text = re.sub(r"\\\n> ", "", text)
     for pattern, word in CHANGING.items():
         text = re.sub(pattern, word, text)
-    return [line.rstrip() for line in text.strip().splitlines()]
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
 def _everything(master: int, process: "subprocess.Popen[bytes]") -> str:
