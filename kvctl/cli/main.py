@@ -13,7 +13,7 @@ from kvctl.cli.report import report
 from kvctl.cli.session import Session
 from kvctl.cli.shared import Shared
 from kvctl.errors import KvctlError
-from kvctl.render.terminal import OutputClosed, Terminal
+from kvctl.render.terminal import Terminal
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Keys": {
@@ -84,10 +84,6 @@ def _reported(tree: Group, argv: list[str]) -> int:
         if sys.stdout is None:
             raise KvctlError("Standard output is closed")
         return _run(tree, argv, shared)
-    except OutputClosed:
-        return 0
-    except KeyboardInterrupt:
-        return 130
     except BaseException as error:
         return report(error, _terminal(shared))
 

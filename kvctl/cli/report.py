@@ -21,8 +21,8 @@ def report(error: BaseException, terminal: Terminal) -> int:
     error = _first(error)
     if isinstance(error, OutputClosed):
         return 0
-    if isinstance(error, Interrupted):
-        return error.exit_code
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return getattr(error, "exit_code", 130)
     shown = _as_kvctl_error(error)
     if shown is None:
         shown = _bug(error, terminal)

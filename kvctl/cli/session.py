@@ -2,10 +2,10 @@
 
 import os
 import sys
-from collections.abc import AsyncIterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kvctl.cli.shared import Shared
 from kvctl.errors import UsageError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kvctl.contexts import Context
     from kvctl.kv.client import Client
     from kvctl.render.progress import Progress
+
+T = TypeVar("T")
 
 
 class Interrupted(BaseException):
@@ -92,19 +94,26 @@ class Session:
         Endless output has no closing bracket to wait for: json is ndjson there.
         """
         writer = self._writer(view, endless=endless)
-        await self._write_aside(writer.begin())
         count = 0
-        async for batch in batches:
-            count += len(batch)
-            await self._write_aside(writer.rows(batch))
-        await self._write_aside(writer.end())
+
+        async def chunks() -> AsyncIterator[bytes]:
+            nonlocal count
+            yield writer.begin()
+            async with _closing(batches) as source:
+                async for batch in source:
+                    count += len(batch)
+                    yield writer.rows(batch)
+            yield writer.end()
+
+        await self.stream_bytes(chunks())
         if not count and view.empty:
             self.note(view.empty)
 
     async def stream_bytes(self, chunks: AsyncIterable[bytes]) -> None:
         """Print bytes as they come, in no format; the next chunk is asked for when the last was written."""
-        async for chunk in chunks:
-            await self._write_aside(chunk)
+        async with _closing(chunks) as source:
+            async for chunk in source:
+                await self._write_aside(chunk)
 
     def write(self, data: bytes) -> None:
         """Print bytes as they are."""
@@ -172,3 +181,13 @@ class Session:
 
             self._writing = ThreadPoolExecutor(1, "stdout")
         await asyncio.get_running_loop().run_in_executor(self._writing, self.terminal.write, data)
+
+
+@asynccontextmanager
+async def _closing(source: AsyncIterable[T]) -> AsyncIterator[AsyncIterable[T]]:
+    """Closes an asynchronous generator at the end, while the connection that it may have to tidy up on is open."""
+    try:
+        yield source
+    finally:
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()

@@ -1,5 +1,6 @@
 """Rows as a borderless table for people: heading, aligned columns, colour. Works batch by batch."""
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View
 
 GAP = "  "
+_ACRONYMS = re.compile(r"\b(?:api|id|tls|ttl|url)\b", re.IGNORECASE)
 
 
 class TableWriter:
@@ -28,7 +30,7 @@ class TableWriter:
     def rows(self, batch: Sequence[Row]) -> bytes:
         if not batch:
             return b""
-        cells = [[_cell(column, row.get(column.key)) for column in self.columns] for row in batch]
+        cells = [[self._cell(column, row.get(column.key)) for column in self.columns] for row in batch]
         headings = [] if self._begun else [[column.heading for column in self.columns]]
         self._measure(headings + cells)
         lines = [self._line(heading, ["bold"] * len(heading)) for heading in headings]
@@ -38,6 +40,11 @@ class TableWriter:
 
     def end(self) -> bytes:
         return sections(self.view, width=self.width, color=self.color)
+
+    def _cell(self, column: Column, value: Any) -> str:
+        # What is cut anyway need not be measured: values can hold megabytes.
+        longest = 4 * self.width if self.width and column.flex else None
+        return _cell(column, value[:longest] if isinstance(value, str) else value)
 
     def _measure(self, lines: list[list[str]]) -> None:
         self._widths = [
@@ -112,9 +119,12 @@ def cut(text: str, width: int) -> str:
     """`text` in at most `width` columns, the last an ellipsis where something is missing."""
     if cell_width(text) <= width:
         return text
-    while text and cell_width(text) > width - 1:
-        text = text[:-1]
-    return text + "…"
+    taken = 0
+    for index, character in enumerate(text):
+        taken += _character_width(character)
+        if taken >= width:
+            return f"{text[:index]}…"
+    return text
 
 
 def fit(columns: Sequence[Column], widths: Sequence[int], total: int | None) -> list[int]:
@@ -135,7 +145,9 @@ def fit(columns: Sequence[Column], widths: Sequence[int], total: int | None) -> 
 
 
 def _label(column: Column) -> str:
-    return column.title if column.title is not None else column.key.replace("_", " ").capitalize()
+    if column.title is not None:
+        return column.title
+    return _ACRONYMS.sub(lambda match: match[0].upper(), column.key.replace("_", " ").capitalize())
 
 
 def _cell(column: Column, value: Any) -> str:

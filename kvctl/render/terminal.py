@@ -57,7 +57,9 @@ class Terminal:
         self.colored = wants_color(sys.stdout, color, os.environ)
         self.colored_messages = wants_color(sys.stderr, color, os.environ)
         self.blocked = False
-        """A call that only a raised KeyboardInterrupt can end is under way on the main thread."""
+        """A blocking call is under way on the main thread, which only an exception in a signal's handler can end."""
+        self.interruption: BaseException | None = None
+        """What a signal has asked for; no blocking call may begin any more."""
 
     @property
     def width(self) -> int:
@@ -131,9 +133,9 @@ class Terminal:
                 raise Cancelled("Cancelled")
 
     def _ask(self, prompt: str) -> str:
-        sys.stderr.write(self._named(prompt))
-        sys.stderr.flush()
         with self.blocking():
+            sys.stderr.write(self._named(prompt))
+            sys.stderr.flush()
             answer = sys.stdin.readline()
         if not answer.endswith("\n"):
             self.emit("")
@@ -141,9 +143,11 @@ class Terminal:
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """Marks a blocking call on the main thread, so that Ctrl-C ends it."""
+        """Marks a blocking call on the main thread, so that a signal ends it. Raises the signal that came before."""
         self.blocked = True
         try:
+            if self.interruption is not None:
+                raise self.interruption
             yield
         finally:
             self.blocked = False

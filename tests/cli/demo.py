@@ -120,11 +120,16 @@ class Ticking:
 async def _batches(
     session: Session, batches: int, rows: int, pause: float, width: int, ticks: bool
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    for batch in range(batches):
+    try:
+        for batch in range(batches):
+            if ticks:
+                session.warn(f"batch {batch}")
+            yield [{"name": f"{batch}.{row}", "text": "x" * width} for row in range(rows)]
+            await asyncio.sleep(pause)
+    finally:
         if ticks:
-            session.warn(f"batch {batch}")
-        yield [{"name": f"{batch}.{row}", "text": "x" * width} for row in range(rows)]
-        await asyncio.sleep(pause)
+            await asyncio.sleep(0)
+            session.warn("source closed")
 
 
 @command(app, "large", examples=["kvctl thing large"])

@@ -293,6 +293,13 @@ class TestReaderGone:
         assert process.stderr.read() == b""
         assert process.wait(10) == 0
 
+    def test_source_of_a_stream_is_closed(self, begin: Any) -> None:
+        process = begin(*LONG, "--ticks")
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read().splitlines()[-1] == b"warning: source closed"
+        assert process.wait(10) == 0
+
     @pytest.mark.parametrize(
         "args", [("thing", "ls"), ("thing", "stream"), ("--help",), ("thing", "value", "--text", "x")], ids=" ".join
     )
@@ -345,7 +352,7 @@ class TestErrors:
 
 
 class TestSignals:
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
     def test_end_a_command_after_it_has_cleaned_up(self, begin: Any, number: int, code: int) -> None:
         process = begin("thing", "work", "--seconds", "60")
         _wait_until_running(process)
@@ -360,6 +367,15 @@ class TestSignals:
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
         assert process.stderr.read() == b""
+
+    def test_that_the_parent_ignores_stay_ignored(self, begin: Any) -> None:
+        process = begin(
+            "thing", "work", "--seconds", "60", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+        )
+        _wait_until_running(process)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 143
 
     def test_end_reading_of_standard_input(self, begin: Any) -> None:
         process = begin("thing", "value", "--file", "-", stdin=subprocess.PIPE)

@@ -1,5 +1,7 @@
 """Tables for people."""
 
+import time
+
 from kvctl.render.table import DetailsWriter, TableWriter, cell_width, cut
 from kvctl.render.view import Column, View, document, duration_text, size_text
 
@@ -94,3 +96,10 @@ class TestCells:
         assert cut("abcdef", 6) == "abcdef"
         assert cut("abcdef", 4) == "abc…"
         assert cut("漢字漢字", 4) == "漢…"
+        assert cut("e\u0301" * 4, 3) == "e\u0301e\u0301…"
+
+    def test_huge_ones_are_cut_at_once(self) -> None:
+        rows = [{"name": "n", "bytes": 1, "note": "漢" * 1_000_000}] * 50
+        begun = time.process_time()
+        assert len(table(rows, width=50)) < 51 * 50
+        assert time.process_time() - begun < 1
