@@ -297,6 +297,10 @@ class Bucket:
 
     # -- for the other modules of this part ----------------------------------------------------------------
 
+    def same_as(self, other: Bucket) -> bool:
+        """Whether both are handles on one bucket."""
+        return self._api is other._api and self.binding.source.write_prefix == other.binding.source.write_prefix
+
     def entry(self, key: str, message: StoredMessage | None) -> Entry | None:
         """The message as the key's entry; None for another's: to the server `a.*` is a wildcard, and may be answered with `a.b`."""
         if message is None or message.subject != self.binding.subject(key):
