@@ -170,8 +170,12 @@ async def compact(
     """Remove what is left of deleted keys: markers, and the history behind them.
 
     A key that is created again meanwhile survives. Mirrors and aggregates do not hear of it and keep their markers;
-    one that has not received the deletions yet would keep the keys for ever, so compaction waits for it: --force
-    lagging-replica overrides that.
+    one that has not received the deletions yet would keep the keys for ever, so that is refused without --force
+    lagging-replica.
+
+    Servers up to 2.15 have a fault (nats-server issue 8505): killed or crashed later, they may bring back an old value
+    of a key whose marker was removed, if the history limit had dropped that value. Markers with a ttl do the same. Keep
+    the markers where that would harm.
     """
     from kvctl.topology import buckets, hazards
 
