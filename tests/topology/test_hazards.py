@@ -1,0 +1,126 @@
+"""Which edits would lose data, and the words they are refused with."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kvctl.errors import HazardRefused
+from kvctl.kv.config import BucketConfig
+from kvctl.topology.hazards import AGE, BYTES, HISTORY, SIZE, SUBJECTS, Cost, Hazard, looks_at, lossy, refuse
+
+BEFORE = BucketConfig("B", history=5, ttl=timedelta(days=1), max_bytes=1000, max_value_size=100).to_stream()
+
+
+@pytest.mark.parametrize(
+    ("change", "aspects"),
+    [
+        ({}, set()),
+        ({"max_msgs_per_subject": 4}, {HISTORY}),
+        ({"max_msgs_per_subject": 6}, set()),
+        ({"max_msgs_per_subject": -1}, set()),
+        ({"max_age": 1}, {AGE}),
+        ({"max_age": 0}, set()),
+        ({"max_age": 10**18}, set()),
+        ({"max_bytes": 999}, {BYTES}),
+        ({"max_bytes": -1}, set()),
+        ({"max_msg_size": 99}, {SIZE}),
+        ({"max_msg_size": -1}, set()),
+        ({"subjects": ["$KV.C.>"]}, {SUBJECTS}),
+        ({"description": "x", "num_replicas": 3, "compression": "s2", "allow_atomic": True}, set()),
+    ],
+    ids=str,
+)
+def test_only_smaller_limits_and_other_subjects_are_looked_at(change: dict[str, Any], aspects: set[str]) -> None:
+    assert looks_at(BEFORE, BEFORE | change) == aspects
+
+
+def test_a_limit_where_there_was_none_is_a_smaller_one() -> None:
+    without = BucketConfig("B").to_stream() | {"max_msgs_per_subject": -1}
+    assert looks_at(without, BEFORE) == {HISTORY, AGE, BYTES, SIZE}
+    assert looks_at(BEFORE, without) == set()
+
+
+def test_a_stream_that_never_had_subjects_changes_none() -> None:
+    aggregate = {**BEFORE, "subjects": []}
+    assert looks_at(aggregate, aggregate | {"subjects": ["$KV.B.>"]}) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "cost", "evidence"),
+    [
+        (
+            {"max_msgs_per_subject": 2},
+            Cost(messages=9, over_history=5, keys_over_history=2),
+            "history 5 -> 2 removes 5 revisions of 2 keys",
+        ),
+        (
+            {"max_msgs_per_subject": 1},
+            Cost(messages=2, over_history=1, keys_over_history=1),
+            "history 5 -> 1 removes 1 revision of 1 key",
+        ),
+        (
+            {"max_age": 60 * 10**9},
+            Cost(messages=9, expired=9),
+            "ttl 1d -> 1m removes all 9 revisions at once",
+        ),
+        (
+            {"max_age": 60 * 10**9},
+            Cost(messages=9, expired=2),
+            "ttl 1d -> 1m removes 2 revisions at once and 7 more at that age",
+        ),
+        ({"max_age": 60 * 10**9}, Cost(messages=9), "ttl 1d -> 1m removes 9 revisions at that age"),
+        (
+            {"max_bytes": 100},
+            Cost(messages=9, bytes=612),
+            "max_bytes 100 is 512 B below what is in use by 9 revisions: no new key fits",
+        ),
+        (
+            {"max_bytes": 100, "discard": "old"},
+            Cost(messages=9, bytes=612),
+            "max_bytes 100 is 512 B below what is in use by 9 revisions: the oldest go",
+        ),
+        (
+            {"max_msg_size": 10},
+            Cost(messages=9, oversized=3),
+            "max_value_size 10 is below 3 revisions, which could not be written again",
+        ),
+        (
+            {"subjects": ["$KV.C.>"]},
+            Cost(messages=9, keys_outside=4),
+            "subjects $KV.B.> -> $KV.C.> puts 4 keys out of reach",
+        ),
+    ],
+)
+def test_the_evidence_says_how_much_would_go(change: dict[str, Any], cost: Cost, evidence: str) -> None:
+    assert lossy(BEFORE, BEFORE | change, cost) == [Hazard("lossy-edit", evidence)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"max_msgs_per_subject": 1}, {"max_age": 1}, {"max_bytes": 10}, {"max_msg_size": 1}, {"subjects": ["x.>"]}],
+    ids=str,
+)
+def test_where_nothing_would_go_nothing_is_a_hazard(change: dict[str, Any]) -> None:
+    assert lossy(BEFORE, BEFORE | change, Cost()) == []
+
+
+def test_all_hazards_are_reported_at_once() -> None:
+    cost = Cost(messages=9, bytes=5000, over_history=5, keys_over_history=2, oversized=1)
+    change = {"max_msgs_per_subject": 1, "max_bytes": 10, "max_msg_size": 10}
+    found = lossy(BEFORE, BEFORE | change, cost)
+    assert len(found) == 3
+    with pytest.raises(HazardRefused) as refused:
+        refuse(found, [], "The edit of `B` would lose data")
+    assert len(refused.value.message.splitlines()) == 4
+    assert refused.value.hint == "`--force lossy-edit` does it all the same"
+    assert refused.value.exit_code == 1
+
+
+def test_a_forced_hazard_is_none() -> None:
+    hazards = [Hazard("lossy-edit", "one"), Hazard("lagging-replica", "two")]
+    refuse(hazards, ["lossy-edit", "lagging-replica"], "What")
+    with pytest.raises(HazardRefused, match="two") as refused:
+        refuse(hazards, ["lossy-edit"], "What")
+    assert (refused.value.name, "one" in refused.value.message) == ("lagging-replica", False)
+    refuse([], None, "What")
