@@ -1,0 +1,257 @@
+"""The frame parser sees what the client library's own parser sees, for the same bytes in any pieces."""
+
+import asyncio
+import json
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nats.aio.client import Client as NatsClient
+from nats.errors import ProtocolError
+from nats.protocol.parser import Parser
+
+from kvctl.connection import install_parser
+from kvctl.wire import FrameParser, Inbox, decode_headers, encode_headers, header_value, publish_frame, status
+
+OURS = (1, 2, 3)
+"""Subscriptions with a function of ours; the others are the library's."""
+
+
+class Recorder:
+    """Stands where the client is and writes down what a parser tells it."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        self.events.append(("message", sid, bytes(subject), bytes(reply), headers or b"", data))
+
+    async def _process_err(self, text: str) -> None:
+        self.events.append(("error", text))
+
+    async def _process_ping(self) -> None:
+        self.events.append(("ping",))
+
+    async def _process_pong(self) -> None:
+        self.events.append(("pong",))
+
+    async def _process_info(self, info: dict[str, Any]) -> None:
+        self.events.append(("info", info))
+
+
+def fast_parser(recorder: Recorder, **options: Any) -> FrameParser:
+    parser = FrameParser(recorder, Parser(recorder), options.get("on_error", lambda _: False))
+    for sid in OURS:
+        parser.sinks[b"%d" % sid] = lambda frame, sid=sid: recorder.events.append(("message", sid, *frame))
+    return parser
+
+
+async def events_of(parser: Any, recorder: Recorder, chunks: list[bytes]) -> list[tuple[Any, ...]]:
+    for chunk in chunks:
+        await parser.parse(chunk)
+    return recorder.events
+
+
+token = st.text(
+    st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_categories=("Cc", "Zs")), min_size=1, max_size=12
+)
+subject = st.lists(token, min_size=1, max_size=4).map(lambda tokens: ".".join(tokens).encode())
+payload = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from([b"\r\n", b"PING\r\n", b"MSG a 1 2\r\nhi\r\n", b"\r\n\r\n", b"-ERR 'no'\r\n", b"x" * 5000]),
+)
+header = st.dictionaries(
+    st.from_regex(r"\A[A-Za-z-]{1,10}\Z"), st.from_regex(r"\A[ -~]{0,20}\Z"), min_size=1, max_size=3
+).map(encode_headers)
+sid = st.integers(1, 6)
+
+
+@st.composite
+def message(draw: st.DrawFn) -> bytes:
+    reply = draw(st.one_of(st.just(b""), subject.map(lambda text: text + b" ")))
+    body = draw(payload)
+    if draw(st.booleans()):
+        return b"MSG %b %d %b%d\r\n%b\r\n" % (draw(subject), draw(sid), reply, len(body), body)
+    head = draw(st.one_of(header, st.sampled_from([b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n"])))
+    total = len(head) + len(body)
+    return b"HMSG %b %d %b%d %d\r\n%b%b\r\n" % (draw(subject), draw(sid), reply, len(head), total, head, body)
+
+
+control = st.sampled_from([
+    b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"-ERR 'Unknown Protocol Operation'\r\n",
+    b"-ERR 'Permissions Violation for Publish to \"a.B\"'\r\n", b'INFO {"server_id":"N","max_payload":1048576}\r\n',
+    b"INFO %b\r\n" % json.dumps({"connect_urls": [f"127.0.0.1:{port}" for port in range(4000, 4400)]}).encode(),
+])  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(message(), control), max_size=8), st.data())
+def test_both_parsers_see_the_same_frames_in_any_pieces(frames: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    edges = [0, *cuts, len(stream)]
+    chunks = [stream[start:end] for start, end in pairwise(edges)]
+    stock, fast = Recorder(), Recorder()
+    expected = asyncio.run(events_of(Parser(stock), stock, chunks))
+    assert asyncio.run(events_of(fast_parser(fast), fast, chunks)) == expected
+    assert len(expected) == len(frames) - frames.count(b"+OK\r\n")
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_frames_come_byte_by_byte(size: int) -> None:
+    stream = b"PING\r\nMSG a.b 1 _INBOX.x 5\r\nhello\r\nHMSG c 2 12 14\r\nNATS/1.0\r\n\r\nhi\r\nMSG a 9 0\r\n\r\n"
+    recorder = Recorder()
+    chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
+    assert await events_of(fast_parser(recorder), recorder, chunks) == [
+        ("ping",),
+        ("message", 1, b"a.b", b"_INBOX.x", b"", b"hello"),
+        ("message", 2, b"c", b"", b"NATS/1.0\r\n\r\n", b"hi"),
+        ("message", 9, b"a", b"", b"", b""),
+    ]
+
+
+async def test_a_large_message_in_many_pieces_takes_linear_time() -> None:
+    body = b"x" * (16 << 20)
+    stream = b"MSG big 1 %d\r\n%b\r\n" % (len(body), body)
+    recorder = Recorder()
+    begun = time.process_time()
+    await events_of(fast_parser(recorder), recorder, [stream[at : at + 4096] for at in range(0, len(stream), 4096)])
+    assert time.process_time() - begun < 2  # joining at each of the 4,096 pieces takes more than ten
+    assert [len(event[-1]) for event in recorder.events] == [len(body)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"BOGUS 1 2\r\n",
+        b"MSG a\r\n",
+        b"MSG a x 5\r\nhello\r\n",
+        b"MSG a 1 five\r\nhello\r\n",
+        b"MSG a 1 -5\r\nhello\r\n",
+        b"HMSG a 12\r\n",
+        b"HMSG a 1 30 12\r\nNATS/1.0\r\n\r\n\r\n",
+    ],
+)
+async def test_what_is_no_frame_is_a_protocol_error_on_which_the_library_connects_anew(line: bytes) -> None:
+    recorder = Recorder()
+    with pytest.raises(ProtocolError):
+        await events_of(fast_parser(recorder), recorder, [line])
+
+
+async def test_errors_of_the_server_are_offered_to_us_first() -> None:
+    heard: list[str] = []
+    recorder = Recorder()
+    parser = fast_parser(recorder, on_error=lambda text: heard.append(text) or text.startswith("Invalid"))
+    await parser.parse(b"-ERR 'Invalid Publish Subject'\r\n-ERR 'Stale Connection'\r\nPING\r\n")
+    assert heard == ["Invalid Publish Subject", "Stale Connection"]
+    assert recorder.events == [("error", "'stale connection'"), ("ping",)]
+
+
+async def test_a_reset_forgets_half_a_frame() -> None:
+    recorder = Recorder()
+    parser = fast_parser(recorder)
+    await parser.parse(b"MSG a 1 500\r\nonly the beg")
+    parser.reset()
+    await parser.parse(b"PING\r\n")
+    assert recorder.events == [("ping",)]
+
+
+async def test_nothing_after_a_reset_is_read_from_the_old_connection() -> None:
+    recorder = Recorder()
+    parser = fast_parser(recorder)
+
+    async def given_up() -> None:
+        parser.reset()
+
+    recorder._process_ping = given_up  # type: ignore[method-assign]
+    await parser.parse(b"PING\r\nMSG a 1 2\r\nhi\r\n")
+    assert recorder.events == []
+
+
+class TestGuard:
+    """The parser is only put in where the library looks as it did."""
+
+    def test_takes_over_a_fresh_client(self) -> None:
+        client = NatsClient()
+        assert install_parser(client, lambda _: False) is client._ps
+
+    @pytest.mark.parametrize("missing", ["_process_msg", "_transport", "_subs", "_sid", "_ps"])
+    def test_leaves_a_client_without_what_it_needs_alone(self, missing: str) -> None:
+        class Changed:
+            pass
+
+        client = Changed()
+        for name in ("_process_msg", "_transport", "_subs", "_sid"):
+            setattr(client, name, None)
+        client._ps = stock = Parser()  # type: ignore[attr-defined]
+        delattr(client, missing)
+        assert install_parser(client, lambda _: False) is None
+        assert getattr(client, "_ps", stock) is stock
+
+    def test_leaves_a_parser_of_another_shape_alone(self) -> None:
+        client = NatsClient()
+        client._ps = object()
+        assert install_parser(client, lambda _: False) is None
+
+    async def test_leaves_a_parser_in_the_middle_of_a_frame_alone(self) -> None:
+        client = NatsClient()
+        stock = client._ps
+        await stock.parse(b"MSG a 1 5\r")
+        assert install_parser(client, lambda _: False) is None
+        assert client._ps is stock
+
+
+class TestHeaders:
+    def test_come_back_as_they_were_written(self) -> None:
+        assert decode_headers(encode_headers({"A": "1", "Long-Name": "a b: c"})) == {"A": "1", "Long-Name": "a b: c"}
+        assert encode_headers({}) == b""
+
+    def test_one_value_is_found_by_its_whole_name(self) -> None:
+        block = b"NATS/1.0\r\nX-Nats-TTL: 1\r\nNats-TTL:5\r\nNats-TTLs: 9\r\n\r\n"
+        assert header_value(block, b"Nats-TTL") == b"5"
+        assert header_value(block, b"TTL") is None
+        assert header_value(b"", b"Nats-TTL") is None
+
+    def test_repeated_names_are_joined_and_bad_bytes_replaced(self) -> None:
+        assert decode_headers(b"NATS/1.0\r\nA: 1\r\nA: 2\r\nB: \xff\r\n\r\n") == {"A": "1, 2", "B": "�"}
+
+    @pytest.mark.parametrize(
+        ("block", "expected"),
+        [
+            (b"", (0, "")),
+            (b"NATS/1.0\r\nA: 1\r\n\r\n", (0, "")),
+            (b"NATS/1.0 503\r\n\r\n", (503, "")),
+            (b"NATS/1.0 409 Consumer Deleted\r\nNats-Pending-Messages: 3\r\n\r\n", (409, "Consumer Deleted")),
+            (b"NATS/1.0 what\r\n\r\n", (0, "")),
+        ],
+    )
+    def test_a_status_is_read_with_and_without_text(self, block: bytes, expected: tuple[int, str]) -> None:
+        assert status(block) == expected
+
+    def test_frames_out_announce_their_sizes(self) -> None:
+        assert publish_frame(b"a", b"r", b"", b"xy") == b"PUB a r 2\r\nxy\r\n"
+        head = b"NATS/1.0\r\n\r\n"
+        assert publish_frame(b"a", b"r", head, b"xy") == b"HPUB a r 12 14\r\n" + head + b"xy\r\n"
+
+
+class TestInbox:
+    async def test_gives_all_there_is_at_once(self) -> None:
+        inbox = Inbox()
+        frames = [(b"a", b"", b"", b"1"), (b"b", b"", b"", b"2")]
+        inbox.frames.extend(frames)
+        assert await inbox.take(0) == frames
+        assert inbox.frames == []
+
+    async def test_waits_no_longer_than_told(self) -> None:
+        assert await Inbox().take(0.01) == []
+
+    async def test_wakes_who_waits(self) -> None:
+        inbox = Inbox()
+        waiting = asyncio.create_task(inbox.take(10))
+        await asyncio.sleep(0)
+        inbox.frames.append((b"a", b"", b"", b""))
+        inbox.wake()
+        assert len(await asyncio.wait_for(waiting, 1)) == 1
