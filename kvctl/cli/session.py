@@ -156,8 +156,10 @@ class Session:
             if file != "-":
                 with open(file, "rb") as stream:
                     return stream.read()
+            if sys.stdin is None:
+                raise UsageError("Standard input is closed")
             with self.terminal.blocking():
-                return sys.stdin.buffer.read() if sys.stdin else b""
+                return sys.stdin.buffer.read()
         except OSError as error:
             raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 

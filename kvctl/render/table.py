@@ -10,6 +10,8 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View
 
 GAP = "  "
+NARROWEST = 8
+"""Columns that a flexible column keeps, however narrow the terminal is."""
 _ACRONYMS = re.compile(r"\b(?:api|id|tls|ttl|url)\b", re.IGNORECASE)
 
 
@@ -33,8 +35,9 @@ class TableWriter:
         cells = [[self._cell(column, row.get(column.key)) for column in self.columns] for row in batch]
         headings = [] if self._begun else [[column.heading for column in self.columns]]
         self._measure(headings + cells)
-        lines = [self._line(heading, ["bold"] * len(heading)) for heading in headings]
-        lines += [self._line(texts, self._styles(row)) for texts, row in zip(cells, batch, strict=True)]
+        widths = fit(self.columns, self._widths, self.width)
+        lines = [self._line(heading, ["bold"] * len(heading), widths) for heading in headings]
+        lines += [self._line(texts, self._styles(row), widths) for texts, row in zip(cells, batch, strict=True)]
         self._begun = True
         return utf8("".join(lines))
 
@@ -54,8 +57,7 @@ class TableWriter:
     def _styles(self, row: Row) -> list[str]:
         return [_style(column, row.get(column.key)) for column in self.columns]
 
-    def _line(self, texts: list[str], styles: list[str]) -> str:
-        widths = fit(self.columns, self._widths, self.width)
+    def _line(self, texts: list[str], styles: list[str], widths: list[int]) -> str:
         parts = []
         for index, (column, text, style) in enumerate(zip(self.columns, texts, styles, strict=True)):
             text = cut(text, widths[index])
@@ -128,20 +130,15 @@ def cut(text: str, width: int) -> str:
 
 
 def fit(columns: Sequence[Column], widths: Sequence[int], total: int | None) -> list[int]:
-    """Widths that fit into `total` columns: the flexible columns are cut, widest first, to no less than 8."""
-    fitted = list(widths)
-    if total is None:
-        return fitted
-    excess = sum(fitted) + len(GAP) * (len(fitted) - 1) - total
-    while excess > 0:
-        flexible = [index for index, column in enumerate(columns) if column.flex and fitted[index] > 8]
-        if not flexible:
-            break
-        widest = max(flexible, key=lambda index: fitted[index])
-        taken = min(excess, fitted[widest] - 8)
-        fitted[widest] -= taken
-        excess -= taken
-    return fitted
+    """Widths that fit into `total` columns: the flexible ones are cut to one common width, of 8 or more."""
+    flexible = [width for column, width in zip(columns, widths, strict=True) if column.flex]
+    if total is None or not flexible:
+        return list(widths)
+    room = total - len(GAP) * (len(widths) - 1) - (sum(widths) - sum(flexible))
+    cap = max(flexible)
+    while cap > NARROWEST and sum(min(width, cap) for width in flexible) > room:
+        cap -= 1
+    return [min(width, cap) if column.flex else width for column, width in zip(columns, widths, strict=True)]
 
 
 def _label(column: Column) -> str:

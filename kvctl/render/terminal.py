@@ -60,6 +60,9 @@ class Terminal:
         """A blocking call is under way on the main thread, which only an exception in a signal's handler can end."""
         self.interruption: BaseException | None = None
         """What a signal has asked for; no blocking call may begin any more."""
+        with suppress(OSError, ValueError, AttributeError):
+            # A parent that reads in an event loop may have set its end, and so ours, to non-blocking.
+            os.set_blocking(sys.stdout.fileno(), True)
 
     @property
     def width(self) -> int:

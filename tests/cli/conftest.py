@@ -13,11 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
+
+from kvctl.server import Server
+from tests.raw import RawClient
+
+if TYPE_CHECKING:
+    from tests.cli.keyed import Keyed
 
 COLUMNS = 100
 """Width of the terminals that tests run on."""
@@ -106,6 +112,16 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     for process in processes:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def keyed(server: Server, raw: RawClient, unique: Callable[..., str]) -> "Keyed":
+    """A fresh bucket with a history of 5 and ttls per key, and kvctl run on it: `keyed("get", "B", "key")`."""
+    from tests.cli.keyed import Keyed
+
+    name = unique("KEYED")
+    raw.create_bucket(name, max_msgs_per_subject=5, allow_msg_ttl=True, subject_delete_marker_ttl=3600 * 10**9)
+    return Keyed(name, server.url, raw)
 
 
 @pytest.fixture

@@ -314,6 +314,16 @@ class TestReaderGone:
             done = subprocess.run(["sh", "-c", f"{' '.join(DEMO)} {args} >&-"], capture_output=True, timeout=30)
             assert (done.returncode, done.stderr) == (1, b"error: Standard output is closed\n")
 
+    def test_a_pipe_that_does_not_block_gets_everything(self, begin: Any) -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        process = begin("thing", "large", stdout=writing)
+        os.close(writing)
+        _wait_until_full(reading)
+        with open(reading, "rb") as pipe:
+            assert len(pipe.read()) == 1001 * 1000
+        assert process.wait(10) == 0
+
     def test_closed_stderr_is_none(self) -> None:
         for args, code in (("thing ls", 0), ("thing nonsense", 2), ("", 2)):
             done = subprocess.run(["sh", "-c", f"{' '.join(DEMO)} {args} 2>&-"], capture_output=True, timeout=30)
@@ -349,6 +359,9 @@ class TestErrors:
     def test_file_that_cannot_be_read(self, demo: Run) -> None:
         result = demo("thing", "value", "--file", "/no/such/file")
         assert (result.exit_code, result.err) == (2, "error: Cannot read `/no/such/file`: No such file or directory\n")
+        line = f"{' '.join(DEMO)} thing value --file - <&-"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, timeout=30)
+        assert (done.returncode, done.stderr) == (2, b"error: Standard input is closed\n")
 
 
 class TestSignals:

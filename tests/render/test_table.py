@@ -2,7 +2,7 @@
 
 import time
 
-from kvctl.render.table import DetailsWriter, TableWriter, cell_width, cut
+from kvctl.render.table import DetailsWriter, TableWriter, cell_width, cut, fit
 from kvctl.render.view import Column, View, document, duration_text, size_text
 
 COLUMNS = [Column("name", style="cyan"), Column("bytes", "SIZE", text=size_text, right=True), Column("note", flex=True)]
@@ -44,6 +44,14 @@ class TestTables:
         assert out.splitlines()[1] == "n" * 30 + "   1 B  " + "x" * 11 + "…"
         out = table([{"name": "n" * 60, "bytes": 1, "note": "x" * 50}], width=50)
         assert out.splitlines()[1] == "n" * 60 + "   1 B  " + "x" * 7 + "…"
+
+    def test_share_what_room_there_is(self) -> None:
+        columns = [Column("a", flex=True), Column("b", flex=True), Column("c")]
+        row = {"a": "a" * 60, "b": "b" * 40, "c": "c" * 10}
+        line = TableWriter(View(columns=columns), width=50, color=False).rows([row]).decode().splitlines()[1]
+        assert line == "a" * 17 + "…  " + "b" * 17 + "…  " + "c" * 10
+        assert fit(columns, [60, 5, 10], 50) == [31, 5, 10]
+        assert fit(columns, [60, 40, 10], 5) == [8, 8, 10]
 
     def test_are_whole_in_pipes(self) -> None:
         assert "x" * 500 in table([{"name": "n", "bytes": 1, "note": "x" * 500}])
