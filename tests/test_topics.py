@@ -15,7 +15,7 @@ TOPICS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT /
 WRITTEN = {"environment", "exit-codes", "formats", "guarantees", "servers"}
 WIDTH = 80
 
-NAMED_TEST = re.compile(r"\btests/[\w/]+\.py::\w+")
+NAMED_TEST = re.compile(r"\btests/[\w/]+\.py::[\w:]+")
 
 
 def test_the_topics_there_are() -> None:
@@ -35,7 +35,7 @@ def test_a_topic_is_plain_markdown_that_fits_a_terminal(topic: str) -> None:
 @pytest.mark.parametrize("topic", TOPICS)
 def test_every_test_that_a_topic_names_exists(topic: str) -> None:
     named = set(NAMED_TEST.findall(TOPICS[topic]))
-    assert not {name for name in named if name.split("::")[1] not in _tests_in(name.split("::")[0])}
+    assert not {name for name in named if name.partition("::")[2] not in _tests_in(name.partition("::")[0])}
 
 
 def test_every_guarantee_names_its_tests() -> None:
@@ -112,10 +112,13 @@ def _options() -> set[str]:
 
 @cache
 def _tests_in(path: str) -> set[str]:
+    """`test_name` and `TestClass::test_name` of a file."""
     if not (ROOT / path).exists():
         return set()
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    groups = [("", tree), *((f"{node.name}::", node) for node in tree.body if isinstance(node, ast.ClassDef))]
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    return {prefix + node.name for prefix, group in groups for node in group.body if isinstance(node, functions)}
 
 
 def _subclasses(kind: type[errors.KvctlError]) -> set[type[errors.KvctlError]]:

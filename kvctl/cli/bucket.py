@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvctl.cli.bucket_data import app, report
+from kvctl.cli import bucket_data
+from kvctl.cli.bucket_data import report
 from kvctl.cli.bucket_options import (
     Cluster,
     Description,
@@ -21,7 +22,7 @@ from kvctl.cli.bucket_options import (
     Ttl,
     settings,
 )
-from kvctl.cli.command import command
+from kvctl.cli.command import command, group
 from kvctl.cli.options import BucketName, Confirm, DryRun, Force, Yes
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
@@ -31,7 +32,14 @@ if TYPE_CHECKING:
     from kvctl.topology.buckets import Description as Described
     from kvctl.topology.buckets import EditPlan
 
-__all__ = ["app"]
+app = group(
+    "bucket",
+    help="""Create, inspect, change and move buckets
+
+    A bucket is a stream that holds keys and their values, as ADR-8 describes it. Mirrors and aggregates of buckets are
+    listed, shown and deleted here too.
+    """,
+)
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 Clear = Annotated[
@@ -290,12 +298,12 @@ def _confirm_deletion(session: Session, described: "Described", name: str, yes: 
     if described.dependents is None:
         session.warn("The streams of this account cannot be listed: what replicates the bucket is not known")
     for item in described.dependents or ():
-        session.note(f"{what} feeds the {item.kind} `{item.name}`", always=True)
+        session.note(f"`{name}` feeds {item.kind} `{item.name}`", always=True)
     if described.dependents or confirm is not None:
-        question = f"Deleting {what} removes {count} entries"
+        question = f"Deleting {what} removes {counted(count, 'entry')}"
         session.confirm(question, typed_name=name, confirmed=confirm)
     else:
-        session.confirm(f"Delete {what} with {count} entries?", yes=yes)
+        session.confirm(f"Delete {what} with {counted(count, 'entry')}?", yes=yes)
 
 
 def _named(described: "Described", name: str) -> str:
@@ -321,3 +329,6 @@ def _clearable(incomplete: str) -> list[str]:
 
 
 _SWITCH = "republish_headers_only"
+
+
+app.entries.update(bucket_data.app.entries)

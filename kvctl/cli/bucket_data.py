@@ -1,4 +1,4 @@
-"""Buckets: what moves, compares and tidies their data; bucket.py adds the rest of the group."""
+"""Buckets: what moves, compares and tidies their data."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -17,15 +17,9 @@ from kvctl.render.view import Column, View, age_text, document
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client
+    from kvctl.kv.manifest import Manifest
 
-app = group(
-    "bucket",
-    help="""Create, inspect, change and move buckets
-
-    A bucket is a stream that holds keys and their values, as ADR-8 describes it. Mirrors and aggregates of buckets are
-    listed, shown and deleted here too.
-    """,
-)
+app = group()
 
 CHANGES_PENDING = 8
 
@@ -99,7 +93,7 @@ async def copy(
     with session.progress(f"Copying {bucket}") as progress:
         copied = await copying.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
     row = {"bucket": target, "stream": f"KV_{target}", "changed": copied.created, "entries": copied.entries}
-    entries = f", {copied.entries} entries" if data else ""
+    entries = f", {counted(copied.entries, 'entry')}" if data else ""
     made = copied.created or copied.entries
     text = f"Copied `{bucket}` to `{target}`{entries}" if made else f"Bucket `{target}` exists already, like `{bucket}`"
     report(session, row, text, always=not made)
@@ -203,7 +197,7 @@ async def compact(
     with session.progress("Removing tombstones", len(found.entries)) as progress:
         messages = await buckets.compact(source, found, progress.advance)
     row = {"bucket": bucket, "tombstones": len(found.entries), "messages": messages, "kept": len(found.kept)}
-    report(session, row, f"Removed {len(found.entries)} tombstones, {messages} messages in all")
+    report(session, row, f"Removed {counted(len(found.entries), 'tombstone')}, {counted(messages, 'message')} in all")
 
 
 @command(app, "backup", examples=["kvctl bucket backup orders ./orders.bak"], see=["bucket restore", "bucket copy"])
@@ -222,7 +216,7 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
     client = await session.client()
     with session.progress(f"Backing up {bucket}") as progress:
         made = await snapshot.backup(client.api, bucket, directory, progress.advance)
-    report(session, asdict(made), f"Backed up `{bucket}`: {made.keys} keys, {made.messages} entries in `{directory}`")
+    report(session, asdict(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
 
 
 @command(
@@ -263,7 +257,7 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
         "last_revision": done.info["state"]["last_seq"],
     }
     again = ", in place of what an interrupted restore left" if done.replaced else ""
-    report(session, row, f"Restored `{expected.bucket}`: {expected.keys} keys, {expected.messages} entries{again}")
+    report(session, row, f"Restored `{expected.bucket}`: {_contents(expected)}{again}")
 
 
 def report(session: Session, row: dict[str, Any], text: str, *, always: bool = False) -> None:
@@ -272,6 +266,17 @@ def report(session: Session, row: dict[str, Any], text: str, *, always: bool = F
         session.show(document(row, name="bucket"))
     else:
         session.note(text, always=always)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 entry`, `2 entries`."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what.removesuffix('y')}ies" if what.endswith("y") and what != "key" else f"{number} {what}s"
+
+
+def _contents(made: "Manifest") -> str:
+    return f"{counted(made.keys, 'key')}, {counted(made.messages, 'entry')}"
 
 
 async def _client_of(session: Session, name: str | None) -> "Client":

@@ -131,4 +131,5 @@ def _damaged(directory: Path, how: str) -> ConflictError:
 
 
 def checksum(document: dict[str, Any]) -> str:
+    """SHA-256 of the document's canonical JSON, in hexadecimal."""
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
