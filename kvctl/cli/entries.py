@@ -166,9 +166,7 @@ def _table_columns(shape: Shape) -> list[Column]:
         columns = [Column("created", "TIME", text=_seconds), operation, *what]
     else:
         columns = [*what, Column("created", "AGE", text=age_text), operation]
-    columns.append(
-        Column("size", text=format_size, right=True) if shape.meta_only else Column("value", flex=True)
-    )
+    columns.append(Column("size", text=format_size, right=True) if shape.meta_only else Column("value", flex=True))
     return [*columns, *([Column("headers", flex=True)] if shape.headers else [])]
 
 

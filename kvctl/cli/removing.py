@@ -168,10 +168,7 @@ async def _remove(session: Session, bucket: str, removal: Removal, chosen: Choic
     else:
         session.note("No keys match")
     if foreign:
-        raise PartlyDone(
-            f"{listed(foreign)} not what ADR-8 calls a key, and left alone",
-            hint=f"`kvctl delete {bucket} KEY --literal` deletes such a key",
-        )
+        _report_foreign(session, target, foreign, chosen)
 
 
 async def _matching(bucket: "Bucket", removal: Removal, filters: list[str]) -> tuple[list[str], list[str]]:
@@ -212,9 +209,7 @@ async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chose
     _report_missing(bucket, missing, chosen)
 
 
-async def _there(
-    bucket: "Bucket", removal: Removal, keys: list[str], literal: bool
-) -> tuple[list[str], list[str]]:
+async def _there(bucket: "Bucket", removal: Removal, keys: list[str], literal: bool) -> tuple[list[str], list[str]]:
     """Which of the keys have something to remove, and which have not."""
     from kvctl.kv.picking import literal_entry
 
@@ -289,3 +284,12 @@ def _failure(removal: Removal, failed: dict[str, KvctlError], done: int, wanted:
 def _report_missing(bucket: "Bucket", missing: list[str], chosen: Choice) -> None:
     if missing and not chosen.ignore_missing:
         raise KeyNotFound(f"{listed(missing)} not in bucket `{bucket.name}`", hint="`--ignore-missing` lets that pass")
+
+
+def _report_foreign(session: Session, bucket: "Bucket", foreign: list[str], chosen: Choice) -> None:
+    """Keys that match but that only `--literal` may name: left alone, which makes the command half done."""
+    message = f"{listed(foreign)} not what ADR-8 calls a key, and left alone"
+    if chosen.dry_run:
+        session.warn(message)
+        return
+    raise PartlyDone(message, hint=f"`kvctl delete {bucket.name} KEY --literal` deletes such a key")

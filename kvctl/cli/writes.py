@@ -81,7 +81,7 @@ async def put(
 @command(
     app,
     "create",
-    examples=["kvctl create orders NEW.7 'two of these'", "kvctl create locks deploy \"$HOSTNAME\" --ttl 15m"],
+    examples=["kvctl create orders NEW.7 'two of these'", 'kvctl create locks deploy "$HOSTNAME" --ttl 15m'],
     see=["put", "update"],
 )
 async def create(

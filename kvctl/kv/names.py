@@ -48,7 +48,9 @@ def check_filter(text: str) -> str:
     """The filter itself: a key, with `*` for a whole token and `>` for the rest. Raises UsageError."""
     if not _FILTER.match(text):
         what = f"`{text}` is not a filter" if text else "The filter is empty"
-        raise UsageError(what, hint="`*` stands for one whole token, `>` for the rest, at the end only: `users.*.name`, `users.>`")
+        raise UsageError(
+            what, hint="`*` stands for one whole token, `>` for the rest, at the end only: `users.*.name`, `users.>`"
+        )
     return text
 
 
@@ -60,13 +62,25 @@ def is_wild(text: str) -> bool:
 def check_literal(key: str) -> str:
     """A foreign key, as it stands on the server. Raises UsageError only for what no subject can hold."""
     if not key or any(c in key for c in " \t\r\n") or "" in key.split("."):
-        raise UsageError(f"`{key}` cannot be a key" if key else "The key is empty", hint="No subject has spaces, line ends or empty tokens")
+        raise UsageError(
+            f"`{key}` cannot be a key" if key else "The key is empty",
+            hint="No subject has spaces, line ends or empty tokens",
+        )
     return key
 
 
 def literal_filter(key: str) -> str:
     """A filter whose matches include the foreign key: `*` for tokens that are wildcards, or that JSON cannot carry."""
-    return ".".join("*" if token in ("*", ">") or not token.isascii() and _LONE.search(token) else token for token in key.split("."))
+    return ".".join("*" if _means_more(token) else token for token in key.split("."))
+
+
+def is_plain(key: str) -> bool:
+    """Whether a request for the key, foreign as it may be, can only be understood as this key."""
+    return not any(map(_means_more, key.split(".")))
+
+
+def _means_more(token: str) -> bool:
+    return token in ("*", ">") or bool(_LONE.search(token))
 
 
 def matches(key: str, filters: tuple[str, ...]) -> bool:
@@ -91,9 +105,7 @@ def disjoint(filters: list[str]) -> list[str]:
 def overlapping(filters: list[str]) -> bool:
     """Whether some key could match two of the filters."""
     return any(
-        _meet(first.split("."), second.split("."))
-        for at, first in enumerate(filters)
-        for second in filters[at + 1 :]
+        _meet(first.split("."), second.split(".")) for at, first in enumerate(filters) for second in filters[at + 1 :]
     )
 
 

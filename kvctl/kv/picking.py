@@ -10,13 +10,15 @@ from kvctl.errors import NoResponders, PermissionDenied
 from kvctl.jetstream import direct
 from kvctl.kv import listing
 from kvctl.kv.entry import Entry, Operation, from_message
-from kvctl.kv.names import check_filter, check_literal, literal_filter
+from kvctl.kv.names import check_filter, check_literal, is_plain
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
 
-async def matching_batches(bucket: Bucket, filters: Sequence[str], *, leader: bool) -> AsyncGenerator[list[Entry], None]:
+async def matching_batches(
+    bucket: Bucket, filters: Sequence[str], *, leader: bool
+) -> AsyncGenerator[list[Entry], None]:
     """The entries of the living keys that match, no key twice, in the server's order.
 
     Up to 1,024 keys come from the nearest replica, all of one moment; more, and where the server or the bucket do not
@@ -47,7 +49,7 @@ async def matching_batches(bucket: Bucket, filters: Sequence[str], *, leader: bo
 
 async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> Entry | None:
     """The last entry of a foreign key, deletions included, taken as its literal subject; None for none."""
-    if literal_filter(check_literal(key)) == key:
+    if is_plain(check_literal(key)):
         return await bucket.last_entry(key, leader=leader)
     found = None
     binding = await bucket.readable()

@@ -1,0 +1,95 @@
+"""`kvctl keys` and `kvctl history`."""
+
+import json
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from tests.cli.conftest import Run
+from tests.cli.keyed import Keyed
+
+
+@pytest.fixture
+def filled(keyed: Keyed) -> Keyed:
+    """Keys z.1, a.2, m.3 and gone, of which the last is deleted, and z.1 has two values."""
+    for key in ("z.1", "a.2", "gone", "m.3"):
+        keyed.put(key, b"first " + key.encode())
+    keyed.put("z.1", b"second\tline\\")
+    keyed.delete("gone")
+    return keyed
+
+
+def test_keys_are_names_in_a_pipe(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert filled("keys", "B") == snapshot(name="tsv")
+    assert filled("keys", "B", "-o", "name", "a.*", "m.>") == snapshot(name="filters")
+    assert filled("keys", "B", "nothing.>") == snapshot(name="none")
+
+
+def test_keys_on_a_terminal_are_a_table(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert filled("keys", "B", tty=True) == snapshot(name="table")
+    assert filled("keys", "B", "--deleted", tty=True) == snapshot(name="deleted")
+    assert filled("keys", "B", "nothing.>", tty=True) == snapshot(name="none")
+
+
+def test_keys_as_objects(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert filled("keys", "B", "-o", "json") == snapshot(name="json")
+    assert filled("keys", "B", "-o", "ndjson", "--deleted") == snapshot(name="deleted")
+
+
+def test_keys_sorted_and_limited(filled: Keyed) -> None:
+    assert filled("keys", "B").out.split() == ["a.2", "m.3", "z.1"]  # as last written
+    assert filled("keys", "B", "--limit", "2").out.split() == ["a.2", "m.3"]
+    filled.put("a.2")
+    assert filled("keys", "B", "--limit", "2").out.split() == ["m.3", "z.1"]
+    assert filled("keys", "B", "--sort", "--limit", "2").out.split() == ["a.2", "m.3"]
+    sorted_rows = json.loads(filled("keys", "B", "--sort", "--limit", "2", "-o", "json").out)
+    assert [row["key"] for row in sorted_rows] == ["a.2", "m.3"]
+    assert filled.consumers() == 0
+
+
+def test_overlapping_filters_list_each_key_once(filled: Keyed) -> None:
+    filled.put("a.b")
+    assert sorted(filled("keys", "B", "a.*", "*.b", "a.>").out.split()) == ["a.2", "a.b"]
+
+
+def test_foreign_keys_are_listed_and_escaped_for_terminals(keyed: Keyed) -> None:
+    keyed.store("a\\b", "\x1b[31mred", "grüße", "star.*")
+    assert keyed("keys", "B", "-o", "name").out.splitlines() == ["a\\b", "\x1b[31mred", "grüße", "star.*"]
+    assert keyed("keys", "B").out.splitlines()[0] == "a\\\\b"  # tsv
+    assert keyed("keys", "B", "-o", "name", tty=True).out.splitlines()[1] == "\\x1b[31mred"
+    assert "\x1b" not in keyed("keys", "B", tty=True).out
+
+
+def test_history_is_oldest_first_with_deletions(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert filled("history", "B") == snapshot(name="pipe")
+    assert filled("history", "B", "z.1", "gone", tty=True) == snapshot(name="terminal")
+    assert filled("history", "B", "gone", "-o", "ndjson") == snapshot(name="ndjson")
+    assert filled("history", "B", "nothing", "-o", "json") == snapshot(name="none")
+
+
+def test_history_limit_keeps_the_newest(filled: Keyed) -> None:
+    rows = [line.split("\t") for line in filled("history", "B", "--limit", "2").out.splitlines()]
+    assert [(row[1], row[2], row[4]) for row in rows] == [("z.1", "5", "PUT"), ("gone", "6", "DEL")]
+
+
+def test_history_of_a_foreign_key(keyed: Keyed) -> None:
+    keyed.put("star.a", b"sibling")
+    for value in (b"one", b"two"):
+        keyed.store("star.*", value=value)
+    rows = [json.loads(line) for line in keyed("history", "B", "star.*", "--literal", "-o", "ndjson").out.splitlines()]
+    assert [(row["key"], row["value"]) for row in rows] == [("star.*", "one"), ("star.*", "two")]
+
+
+def test_reasons_of_deletions_are_shown(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    keyed.put("k", b"", {"Nats-Marker-Reason": "MaxAge"})
+    keyed.put("k", b"", {"KV-Operation": "ARCHIVE"})
+    keyed.put("k", b"", {"KV-Operation": "PURGE"})
+    assert keyed("history", "B", "k", "-o", "ndjson") == snapshot(name="ndjson")
+    assert keyed("history", "B", "k", tty=True) == snapshot(name="terminal")
+
+
+def test_what_is_wrong_with_a_listing(run: Run, keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert keyed("keys", "B", "a.>.b") == snapshot(name="filter")
+    assert keyed("keys", "B", "--limit", "0") == snapshot(name="limit")
+    assert keyed("history", "B", "") == snapshot(name="empty")
+    assert keyed("keys", "no-such-bucket-anywhere") == snapshot(name="bucket")

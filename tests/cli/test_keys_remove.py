@@ -1,0 +1,158 @@
+"""delete and purge: by name, by filter, and never by a wildcard."""
+
+import json
+
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import run_server
+from tests.cli.conftest import Run
+from tests.cli.keyed import Keyed
+from tests.raw import RawClient
+
+
+def test_delete_marks_and_prints_a_revision_for_each_key(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    for key in ("a", "b", "c"):
+        keyed.put(key)
+    assert keyed("delete", "B", "a") == snapshot(name="one")
+    revisions = keyed("delete", "B", "c", "b").out.split()
+    assert sorted(map(int, revisions)) == [5, 6]
+    assert [row["operation"] for row in _history(keyed, "a")] == ["PUT", "DEL"]
+
+
+def test_delete_on_a_terminal_and_in_json(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    for key in ("a", "b", "c"):
+        keyed.put(key)
+    assert keyed("delete", "B", "a", tty=True) == snapshot(name="terminal")
+    assert keyed("delete", "B", "b", "-o", "json") == snapshot(name="json")
+    assert json.loads(keyed("delete", "B", "c", "nope", "-o", "json", "--ignore-missing").out)[0]["key"] == "c"
+
+
+def test_a_key_that_is_not_there_gets_no_marker(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    keyed.put("here")
+    keyed.put("gone")
+    keyed.delete("gone")
+    before = keyed.last_revision()
+    assert keyed("delete", "B", "gone") == snapshot(name="deleted before")
+    assert keyed("delete", "B", "nope") == snapshot(name="never written")
+    assert keyed("delete", "B", "nope", "--ignore-missing") == snapshot(name="ignored")
+    assert keyed.last_revision() == before
+    assert keyed("delete", "B", "nope", "here", "gone") == snapshot(name="among others")
+    assert keyed.last_revision() == before + 1
+
+
+def test_delete_on_condition(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    first = keyed.put("k")
+    keyed.put("k")
+    assert keyed("delete", "B", "k", "--if-revision", str(first)) == snapshot(name="mismatch")
+    assert keyed("delete", "B", "k", "--if-revision", str(first + 1)).exit_code == 0
+    assert keyed("delete", "B", "k", "l", "--if-revision", "1") == snapshot(name="several keys")
+
+
+def test_match_expands_to_keys_counts_and_asks(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    for key in ("a.1", "a.2", "a.3", "a.4", "b.1"):
+        keyed.put(key)
+    assert keyed("delete", "B", "--match", "a.*", "--dry-run") == snapshot(name="dry run")
+    assert keyed("delete", "B", "--match", "a.*", "-n", tty=True) == snapshot(name="dry run on a terminal")
+    assert keyed("delete", "B", "--match", "a.*") == snapshot(name="nobody to ask")
+    assert keyed("delete", "B", "--match", "a.*", tty=True, stdin=b"n\n") == snapshot(name="refused")
+    assert keyed.last_revision() == 5
+    assert keyed("delete", "B", "--match", "a.*", tty=True, stdin=b"y\n").exit_code == 0
+    assert keyed("keys", "B").out.split() == ["b.1"]
+    assert keyed("delete", "B", "--match", "a.*", "--yes") == snapshot(name="nothing left")
+
+
+def test_purge_erases_history_and_asks(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    for _ in range(3):
+        keyed.put("k")
+    assert keyed("purge", "B", "k") == snapshot(name="nobody to ask")
+    assert keyed("purge", "B", "k", tty=True, stdin=b"\n") == snapshot(name="refused")
+    assert keyed("purge", "B", "k", "--yes").out == "4\n"
+    assert [row["operation"] for row in _history(keyed, "k")] == ["PURGE"]
+    assert keyed("purge", "B", "nope", "--yes") == snapshot(name="missing")
+
+
+def test_purge_by_filter_takes_the_history_of_deleted_keys_too(keyed: Keyed) -> None:
+    keyed.put("a.1")
+    keyed.put("a.2")
+    keyed.delete("a.2")
+    keyed.put("a.3", b"", {"KV-Operation": "PURGE"})
+    assert keyed("purge", "B", "--match", "a.>", "-n").out.split() == ["a.1", "a.2"]
+    assert len(keyed("purge", "B", "--match", "a.>", "--yes").out.split()) == 2
+    assert keyed("purge", "B", "--match", "a.>", "--yes").out == ""
+
+
+def test_purge_with_a_ttl_for_the_marker(keyed: Keyed) -> None:
+    keyed.put("k")
+    assert keyed("purge", "B", "k", "--ttl", "1h", "--yes").exit_code == 0
+    assert _history(keyed, "k")[0]["ttl"] == 3600
+
+
+def test_no_wildcard_reaches_a_write(keyed: Keyed, run: Run, snapshot: SnapshotAssertion) -> None:
+    keyed.put("a.1")
+    keyed.put("a.2")
+    nowhere = ("-s", "nats://127.0.0.1:1")
+    for wildcard in (">", "*", "a.*", "a.>", ""):
+        assert run("purge", "B", wildcard, "--yes", *nowhere).exit_code == 2
+        assert run("delete", "B", wildcard, *nowhere).exit_code == 2
+    assert run("purge", "B", ">", "--yes", *nowhere) == snapshot(name="purge")
+    assert run("delete", "B", *nowhere) == snapshot(name="nothing named")
+    assert run("delete", "B", "k", "--match", ">", *nowhere) == snapshot(name="both")
+    assert run("delete", "B", "--match", "", *nowhere) == snapshot(name="empty filter")
+    assert keyed.last_revision() == 2
+
+
+def test_foreign_keys_are_deleted_as_literals_and_their_siblings_stay(
+    keyed: Keyed, snapshot: SnapshotAssertion
+) -> None:
+    keyed.put("star.a")
+    keyed.put("star.b")
+    keyed.store("star.*", "grüße", "x:y", "star.>")
+    assert keyed("delete", "B", "--match", ">", "--dry-run") == snapshot(name="dry run")
+    assert len(keyed("delete", "B", "star.*", "grüße", "x:y", "--literal").out.split()) == 3
+    assert keyed("keys", "B").out.split() == ["star.a", "star.b", "star.>"]
+    assert keyed("delete", "B", "star.*", "--literal") == snapshot(name="again")
+    assert keyed("delete", "B", "a b", "--literal") == snapshot(name="no subject")
+    assert keyed("delete", "B", "star.>", "--literal", "--match", ">") == snapshot(name="not with a filter")
+    assert keyed("delete", "B", "star.>", "--literal").exit_code == 0
+    assert keyed("keys", "B").out.split() == ["star.a", "star.b"]
+
+
+def test_a_filter_leaves_foreign_keys_and_reserved_ones_alone(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    keyed.put("a")
+    keyed.store("x:y", "_kv.internal")
+    assert keyed("delete", "B", "--match", ">", "--yes") == snapshot
+    assert keyed("keys", "B").out.split() == ["x:y", "_kv.internal"]
+
+
+def test_hundreds_of_keys(keyed: Keyed) -> None:
+    for number in range(300):
+        keyed.raw.publish(f"$KV.{keyed.name}.k.{number}", b"")
+    keyed.raw.flush()
+    rows = json.loads(keyed("delete", "B", "--match", "k.>", "--yes", "-o", "json").out)
+    assert [row["key"] for row in rows] == [f"k.{number}" for number in range(300)]
+    assert keyed("keys", "B").out == ""
+
+
+ONE_KEY = """
+listen: "127.0.0.1:@client@"
+jetstream { store_dir: "@store@" }
+accounts { APP { jetstream: enabled, users: [
+  {user: admin, password: admin}
+  {user: some, password: some, permissions: {publish: ["$KV.R.a", "$JS.API.>"], subscribe: ["_INBOX.>"]}}
+] } }
+"""
+
+
+def test_a_failure_among_several_says_what_was_done(run: Run, snapshot: SnapshotAssertion) -> None:
+    with run_server(config=ONE_KEY, name="some") as server:
+        with RawClient(server.url, user="admin", password="admin") as admin:
+            admin.create_bucket("R")
+            for key in ("a", "b"):
+                admin.put("R", key, b"v")
+        password = {"NATS_USER": "some", "NATS_PASSWORD": "some", "NATS_URL": server.url}
+        assert run("delete", "R", "b", env=password) == snapshot(name="nothing")
+        assert run("delete", "R", "a", "b", env=password) == snapshot(name="one of two")
+
+
+def _history(keyed: Keyed, key: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in keyed("history", "B", key, "-o", "ndjson").out.splitlines()]

@@ -1,0 +1,169 @@
+"""put, create, update, revert, copy, rename."""
+
+import json
+from pathlib import Path
+
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import run_server
+from tests.cli.conftest import Run
+from tests.cli.keyed import Keyed
+from tests.raw import RawClient
+
+
+def test_put_prints_the_revision(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert keyed("put", "B", "k", "v") == snapshot(name="pipe")
+    assert keyed("put", "B", "k", "v", tty=True) == snapshot(name="terminal")
+    assert keyed("put", "B", "k", "v", "-o", "json") == snapshot(name="json")
+    assert keyed("put", "B", "k", "v", "-q", tty=True).err == ""
+    assert keyed.value("k") == b"v"
+
+
+def test_values_come_from_arguments_files_and_standard_input(keyed: Keyed, tmp_path: Path) -> None:
+    file = tmp_path / "value"
+    file.write_bytes(b"\x00from a file\n")
+    for args, stdin, value in (
+        (("text",), b"", b"text"),
+        (("",), b"", b""),
+        (("-5",), b"", b"-5"),
+        (("--", "-x"), b"", b"-x"),
+        (("-",), b"from \xff stdin\n", b"from \xff stdin\n"),
+        (("--file", str(file)), b"ignored", b"\x00from a file\n"),
+        (("--file", "-"), b"piped", b"piped"),
+    ):
+        assert keyed("put", "B", "k", *args, stdin=stdin).exit_code == 0
+        assert keyed.value("k") == value
+
+
+def test_put_without_a_value_never_reads_standard_input(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert keyed("put", "B", "k", stdin=b"the next line of a loop") == snapshot(name="missing")
+    assert keyed("put", "B", "k", "v", "--file", "f") == snapshot(name="two")
+    assert keyed("put", "B", "k", "--file", "/no/such/file") == snapshot(name="no file")
+    assert keyed("put", "B", "k", "-x") == snapshot(name="looks like an option")
+    assert keyed.last_revision() == 0
+
+
+def test_if_different_prints_the_revision_that_holds_the_value(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    first = keyed.put("k", b"v")
+    assert keyed("put", "B", "k", "v", "--if-different").out == f"{first}\n"
+    assert keyed("put", "B", "k", "v", "--if-different", tty=True) == snapshot
+    assert keyed("put", "B", "k", "other", "--if-different").out == f"{first + 1}\n"
+    keyed.delete("k")
+    assert keyed("put", "B", "k", "", "--if-different").out == f"{first + 3}\n"  # a deletion is not the empty value
+
+
+def test_create_refuses_a_key_that_lives(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert keyed("create", "B", "k", "v").out == "1\n"
+    assert keyed("create", "B", "k", "v") == snapshot(name="exists")
+    keyed.delete("k")
+    assert keyed("create", "B", "k", "again").out == "3\n"
+    keyed.put("k", b"", {"Nats-Marker-Reason": "MaxAge"})
+    assert keyed("create", "B", "k", "after it expired").out == "5\n"
+
+
+def test_create_with_a_ttl(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert keyed("create", "B", "k", "v", "--ttl", "1h").exit_code == 0
+    assert json.loads(keyed("get", "B", "k", "-o", "json").out)["ttl"] == 3600
+    assert keyed("create", "B", "l", "v", "--ttl", "10ms") == snapshot(name="too short")
+    assert keyed("create", "B", "l", "v", "--ttl", "soon") == snapshot(name="no duration")
+
+
+def test_update_needs_the_last_revision(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    first = keyed.put("k", b"v")
+    assert keyed("update", "B", "k", "w", str(first)).out == f"{first + 1}\n"
+    assert keyed("update", "B", "k", "x", "--if-revision", str(first + 1)).out == f"{first + 2}\n"
+    assert keyed("update", "B", "k", "y", str(first)) == snapshot(name="mismatch")
+    assert keyed("update", "B", "k", "y", "0") == snapshot(name="exists")
+    assert keyed("update", "B", "new", "y", "0").exit_code == 0
+    assert keyed.value("k") == b"x"
+
+
+def test_update_from_a_file_takes_the_revision_after_the_key(keyed: Keyed, tmp_path: Path) -> None:
+    (tmp_path / "value").write_bytes(b"file")
+    first = keyed.put("k", b"v")
+    assert keyed("update", "B", "k", "--file", str(tmp_path / "value"), str(first)).exit_code == 0
+    assert keyed.value("k") == b"file"
+
+
+def test_update_says_what_is_missing(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert keyed("update", "B", "k") == snapshot(name="value")
+    assert keyed("update", "B", "k", "v") == snapshot(name="revision")
+    assert keyed("update", "B", "k", "v", "1", "--if-revision", "1") == snapshot(name="both")
+    assert keyed("update", "B", "k", "v", "new") == snapshot(name="no revision")
+
+
+def test_revert_writes_an_earlier_value_again(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    first = keyed.put("k", b"first")
+    deletion = keyed.delete("k")
+    assert keyed("revert", "B", "k", str(first)).out == f"{deletion + 1}\n"
+    assert keyed.value("k") == b"first"
+    assert keyed("revert", "B", "k", "99") == snapshot(name="not held")
+    assert keyed("revert", "B", "k", str(deletion)) == snapshot(name="a deletion")
+
+
+def test_copy_and_rename(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    keyed.put("a", b"v")
+    assert keyed("copy", "B", "a", "b").out == "2\n"
+    assert keyed("copy", "B", "a", "b") == snapshot(name="exists")
+    assert keyed("copy", "B", "a", "b", "--overwrite", "-o", "json") == snapshot(name="overwritten")
+    assert keyed("rename", "B", "a", "c").exit_code == 0
+    assert (keyed.value("a"), keyed.value("b"), keyed.value("c")) == (None, b"v", b"v")
+    assert keyed("rename", "B", "a", "d") == snapshot(name="gone")
+    assert keyed("copy", "B", "b", "b") == snapshot(name="itself")
+    assert keyed("rename", "B", "b", "x.*") == snapshot(name="wildcard")
+
+
+def test_rename_in_a_bucket_with_atomic_batches(keyed: Keyed) -> None:
+    config = keyed.raw.api(f"STREAM.INFO.KV_{keyed.name}")["config"]
+    keyed.raw.api(f"STREAM.UPDATE.KV_{keyed.name}", {**config, "allow_atomic": True})
+    keyed.put("a", b"v")
+    assert keyed("rename", "B", "a", "b").out == "2\n"
+    assert (keyed.value("a"), keyed.value("b"), keyed.last_revision()) == (None, b"v", 3)
+
+
+def test_copy_to_another_bucket_and_another_context(keyed: Keyed, run: Run, home: Path) -> None:
+    keyed.put("k", b"v")
+    other = keyed.name + "-2"
+    keyed.raw.create_bucket(other)
+    assert keyed("copy", "B", "k", "k", "--to-bucket", other).exit_code == 0
+    assert keyed.raw.request(f"$JS.API.DIRECT.GET.KV_{other}.$KV.{other}.k").data == b"v"
+    with run_server(name="there") as there, RawClient(there.url) as raw:
+        raw.create_bucket(keyed.name)
+        assert run("context", "add", "there", "--server", there.url).exit_code == 0
+        assert keyed("rename", "B", "k", "moved", "--to-context", "there").out == "1\n"
+        assert raw.request(f"$JS.API.DIRECT.GET.KV_{keyed.name}.$KV.{keyed.name}.moved").data == b"v"
+    assert keyed.value("k") is None
+
+
+def test_writes_are_refused_before_they_are_sent(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    keyed.put("k", b"v")
+    before = keyed.last_revision()
+    for command in (("put", "B", "k", "v"), ("create", "B", "l", "v"), ("copy", "B", "k", "l"), ("delete", "B", "k")):
+        assert keyed(*command, "--read-only").exit_code == 1
+    assert keyed("put", "B", "k", "v", "--read-only") == snapshot(name="read-only")
+    assert keyed("put", "B", "k.*", "v") == snapshot(name="wildcard")
+    assert keyed("put", "B", "k", "-", stdin=b"x" * (1 << 20) + b"y") == snapshot(name="too large")
+    assert keyed("put", "B", "k" * 4200, "v").masked({"k{4200}": "LONG"}) == snapshot(name="too long")
+    assert keyed.last_revision() == before
+
+
+def test_an_unknown_bucket_is_named(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert keyed("put", "no-such-bucket-anywhere", "k", "v") == snapshot
+
+
+WRITER = """
+listen: "127.0.0.1:@client@"
+jetstream { store_dir: "@store@" }
+accounts { APP { jetstream: enabled, users: [
+  {user: admin, password: admin}
+  {user: writer, password: writer, permissions: {publish: ["$KV.R.>"], subscribe: ["_INBOX.>"]}}
+] } }
+"""
+
+
+def test_a_write_whose_outcome_is_open_says_how_to_find_out(run: Run, snapshot: SnapshotAssertion) -> None:
+    with run_server(config=WRITER, name="writer") as server:
+        with RawClient(server.url, user="admin", password="admin") as admin:
+            admin.create_bucket("R", no_ack=True)
+        password = {"NATS_USER": "writer", "NATS_PASSWORD": "writer", "NATS_URL": server.url}
+        assert run("put", "R", "k", "v", "--timeout", "500ms", env=password) == snapshot
