@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli import bucket_data
-from kvctl.cli.bucket_data import report
+from kvctl.cli.bucket_data import counted, report
 from kvctl.cli.bucket_options import (
     Cluster,
     Description,
