@@ -209,7 +209,9 @@ class Connection:
                 hint="The limit is the server's `max_payload`; headers count",
             )
         if len(subject) + len(reply) + 32 > MAX_CONTROL_LINE:
-            raise UsageError(f"The subject is {len(subject)} bytes, too long for the protocol's line of {MAX_CONTROL_LINE}")
+            raise UsageError(
+                f"The subject is {len(subject)} bytes, too long for the protocol's line of {MAX_CONTROL_LINE}"
+            )
 
     # -- subscriptions -------------------------------------------------------------------------------------
 
@@ -257,9 +259,7 @@ class Connection:
             if inbox is not None:
                 inbox.wake()
 
-        subscription = await self._client.subscribe(
-            subject, cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1
-        )
+        subscription = await self._client.subscribe(subject, cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1)
         await self._client.flush()
         return b"%d" % subscription._id
 
@@ -332,6 +332,7 @@ class Connection:
         self._lost(self._gone())
         self._online.set()
         with contextlib.suppress(Exception):
+            self._client._server_pool.clear()  # a reconnect under way may miss its cancellation, and go on for ever
             async with asyncio.timeout(1):
                 await self._client.close()
 
@@ -343,7 +344,7 @@ class Connection:
     def _expire(self, token: bytes, subject: str, limit: float) -> None:
         waiting = self._pending.pop(token, None)
         if waiting is not None and not waiting[0].done():
-            waiting[0].set_exception(RequestTimeout(f"No answer on `{subject}` within {limit:g}s"))
+            waiting[0].set_exception(RequestTimeout(f"No answer on `{subject}` within {round(limit, 1) or limit:g}s"))
 
     def _lost(self, error: KvctlError) -> None:
         pending, self._pending = self._pending, {}
@@ -373,7 +374,8 @@ class Connection:
     async def _failed(self, error: Exception) -> None:
         self._causes.append(error)
         del self._causes[:-8]
-        self._server_error(str(error).removeprefix("nats: "))
+        if denied := _DENIED.match(str(error).removeprefix("nats: ")):
+            self._deny(denied[1].lower(), denied[2])
 
     def _server_error(self, text: str) -> bool:
         """Deal with the server's -ERR; False leaves it to the library, which closes the connection for good."""

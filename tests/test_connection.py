@@ -1,0 +1,377 @@
+"""Requests, subscriptions and publishes over a real connection: what is refused, what is lost, what comes back."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from kvctl.connection import Connection, connect
+from kvctl.contexts import Context
+from kvctl.errors import (
+    ConnectionLost,
+    KvctlError,
+    NoResponders,
+    NoServer,
+    PermissionDenied,
+    RequestTimeout,
+    UsageError,
+)
+from kvctl.handshake import connect_options
+from kvctl.server import Server, run_server
+from kvctl.wire import decode_headers, encode_headers
+from tests.raw import RawClient
+
+PATIENCE = timedelta(seconds=20)
+"""Timeout of connections in tests where something is to end long before it."""
+AT_ONCE = 4.0
+"""Seconds: what ends at once, on a busy machine."""
+
+LIMITED = """
+listen: 127.0.0.1:@client@
+server_name: @name@
+jetstream { store_dir: "@store@" }
+max_payload: 2048
+authorization {
+  users: [
+    { user: admin, password: x }
+    { user: mute, password: x, permissions: { publish: { deny: ["secret.>", "$JS.API.DIRECT.GET.KV_B"] } } }
+    { user: deaf, password: x, permissions: { subscribe: { deny: "_INBOX.>" } } }
+    { user: own, password: x, permissions: { subscribe: { allow: "_MINE.>" } } }
+  ]
+}
+"""
+
+
+@asynccontextmanager
+async def connected(context: Context | str, *, fast: bool = True) -> AsyncIterator[Connection]:
+    connection = await connect(Context(url=context) if isinstance(context, str) else context, fast=fast)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(params=[True, False], ids=["own-parser", "stock-parser"])
+def fast(request: pytest.FixtureRequest) -> bool:
+    """Both ways to read from the wire have to behave the same."""
+    return bool(request.param)
+
+
+@pytest.fixture
+async def connection(server: Server, fast: bool) -> AsyncIterator[Connection]:
+    async with connected(server.url, fast=fast) as connection:
+        assert (connection._parser is not None) == fast
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[Server]:
+    with run_server(name="limited", config=LIMITED) as running:
+        with RawClient(running.url, user="admin", password="x") as raw:
+            raw.create_bucket("B")
+        yield running
+
+
+def user(server: Server, name: str, **changes: object) -> Context:
+    return replace(Context(url=server.url, user=name, password="x", timeout=PATIENCE), **changes)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def answering(server: Server, subject: str, *answers: tuple[bytes, bytes]) -> AsyncIterator[None]:
+    """Answers (header, payload) to each request on the subject."""
+    async with connected(server.url) as other:
+        sid = await other._add(
+            subject,
+            lambda frame: [other.publish(frame[1].decode(), payload, header) for header, payload in answers],
+            None,
+        )
+        await other.request("$JS.API.INFO")  # the server has seen the subscription
+        yield
+        await other._remove(sid)
+
+
+class TestOnBothParsers:
+    async def test_a_request_is_answered_with_headers_and_payload(
+        self, server: Server, connection: Connection, bucket_name: str
+    ) -> None:
+        sent = encode_headers({"One": "1", "Two": "a: b"})
+        async with answering(server, bucket_name, (sent, b"\x00hi\r\n")):
+            frame = await connection.request(bucket_name, b"?")
+        assert (decode_headers(frame.header), frame.payload) == ({"One": "1", "Two": "a: b"}, b"\x00hi\r\n")
+
+    async def test_where_nobody_listens_is_said_at_once(self, connection: Connection) -> None:
+        begun = time.monotonic()
+        with pytest.raises(NoResponders, match=r"`nobody\.home`"):
+            await connection.request("nobody.home", timeout=20)
+        assert time.monotonic() - begun < AT_ONCE
+
+    async def test_many_requests_at_once_get_their_own_answers(self, connection: Connection) -> None:
+        answers = await asyncio.gather(*(connection.request(f"$JS.API.STREAM.INFO.none{n}") for n in range(100)))
+        assert all(b"stream not found" in answer.payload for answer in answers)
+
+    async def test_one_request_has_many_replies_in_order(
+        self, server: Server, connection: Connection, bucket_name: str
+    ) -> None:
+        parts = [(b"", b"%d" % number) for number in range(500)]
+        seen: list[bytes] = []
+        async with answering(server, bucket_name, *parts):
+            async for frames in connection.stream_replies(bucket_name, b""):
+                seen.extend(payload for *_, payload in frames)
+                if len(seen) == len(parts):
+                    break
+        assert seen == [payload for _, payload in parts]
+
+    async def test_many_replies_need_somebody_too(self, connection: Connection) -> None:
+        with pytest.raises(NoResponders):
+            async for _ in connection.stream_replies("nobody.home", b"", timeout=20):
+                pass
+
+    async def test_a_silent_responder_is_given_up(
+        self, server: Server, connection: Connection, bucket_name: str
+    ) -> None:
+        async with answering(server, bucket_name):
+            with pytest.raises(RequestTimeout, match=bucket_name):
+                await connection.request(bucket_name, timeout=0.2)
+            with pytest.raises(RequestTimeout, match=bucket_name):
+                async for _ in connection.stream_replies(bucket_name, b"", timeout=0.2):
+                    pass
+
+    async def test_publishing_a_denied_subject_is_an_error_at_once(self, limited: Server, fast: bool) -> None:
+        async with connected(user(limited, "mute"), fast=fast) as connection:
+            begun = time.monotonic()
+            with pytest.raises(PermissionDenied) as caught:
+                await connection.request("secret.Plan")
+            assert time.monotonic() - begun < AT_ONCE
+            assert caught.value.subject == "secret.Plan"  # as asked, though the library hands it on in lower case
+            assert "`secret.Plan`" in caught.value.message
+            await connection.request("$JS.API.INFO")
+
+    async def test_a_denied_request_for_many_replies_is_an_error_at_once(self, limited: Server, fast: bool) -> None:
+        async with connected(user(limited, "mute"), fast=fast) as connection:
+            begun = time.monotonic()
+            with pytest.raises(PermissionDenied) as caught:
+                async for _ in connection.stream_replies("$JS.API.DIRECT.GET.KV_B", b"{}"):
+                    pass
+            assert time.monotonic() - begun < AT_ONCE
+            assert caught.value.subject == "$JS.API.DIRECT.GET.KV_B"
+
+    async def test_denied_replies_are_an_error_at_once_and_ever_after(self, limited: Server, fast: bool) -> None:
+        async with connected(user(limited, "deaf"), fast=fast) as connection:
+            for _ in range(2):
+                begun = time.monotonic()
+                with pytest.raises(PermissionDenied, match="subscribe to `_INBOX") as caught:
+                    await connection.request("$JS.API.INFO")
+                assert time.monotonic() - begun < AT_ONCE
+                assert "--inbox-prefix" in str(caught.value.hint)
+
+    async def test_an_inbox_prefix_goes_where_replies_are_allowed(self, limited: Server, fast: bool) -> None:
+        async with connected(user(limited, "own", inbox_prefix="_MINE"), fast=fast) as connection:
+            assert b"account_info" in (await connection.request("$JS.API.INFO")).payload
+            async for frames in connection.stream_replies("$JS.API.DIRECT.GET.KV_B", b'{"multi_last":["$KV.B.>"]}'):
+                assert b"404" in frames[0][2]
+                break
+
+    async def test_a_message_over_the_limit_is_refused_before_it_is_sent(self, limited: Server, fast: bool) -> None:
+        async with connected(user(limited, "admin"), fast=fast) as connection:
+            header = encode_headers({"Name": "x" * 100})
+            with pytest.raises(UsageError, match="2048"):
+                await connection.request("$KV.B.k", b"v" * (2048 - len(header) + 1), header)
+            with pytest.raises(UsageError, match="2048"):
+                connection.publish("$KV.B.k", b"v" * 2049)
+            fits = await connection.request("$KV.B.k", b"v" * (2048 - len(header)), header)
+            assert (b'"seq"' in fits.payload, connection.epoch) == (True, 0)
+
+    async def test_a_subject_over_the_protocols_line_is_refused_before_it_is_sent(self, connection: Connection) -> None:
+        with pytest.raises(UsageError, match="too long"):
+            await connection.request("a" * 4096)
+        with pytest.raises(NoResponders):
+            await connection.request("a" * 4000)
+        assert connection.epoch == 0
+
+    async def test_what_is_under_way_ends_when_the_connection_breaks(self, own_server: Server, fast: bool) -> None:
+        async with (
+            connected(Context(url=own_server.url, timeout=PATIENCE), fast=fast) as connection,
+            answering(own_server, "silent"),
+        ):
+            requests = [asyncio.create_task(connection.request("silent")) for _ in range(3)]
+            requests.append(asyncio.create_task(_drained(connection, "silent")))
+            await asyncio.sleep(0.1)
+            begun = time.monotonic()
+            own_server.kill()
+            results = await asyncio.gather(*requests, return_exceptions=True)
+            assert time.monotonic() - begun < AT_ONCE
+            assert {type(result) for result in results} == {ConnectionLost}
+
+    async def test_the_connection_comes_back_with_the_server(self, own_server: Server, fast: bool) -> None:
+        async with (
+            connected(Context(url=own_server.url, timeout=PATIENCE), fast=fast) as connection,
+            connection.subscribe() as subscription,
+        ):
+            own_server.kill()
+            await _until(lambda: not connection.online)
+            waiting = asyncio.create_task(connection.request("$JS.API.INFO"))
+            await asyncio.to_thread(own_server.start)
+            assert b"account_info" in (await waiting).payload
+            assert connection.epoch == 1
+            connection.publish(subscription.subject, b"still here")
+            frames = await subscription.inbox.take(AT_ONCE)
+            assert [payload for *_, payload in frames] == [b"still here"]
+
+
+async def _drained(connection: Connection, subject: str) -> None:
+    async for _ in connection.stream_replies(subject, b""):
+        pass
+
+
+class TestConnecting:
+    async def test_a_dead_port_is_an_error_at_once(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        begun = time.monotonic()
+        with pytest.raises(NoServer, match=f"No server answers at `nats://127.0.0.1:{port}`") as caught:
+            await connect(Context(url=f"nats://127.0.0.1:{port}", timeout=PATIENCE))
+        assert time.monotonic() - begun < AT_ONCE
+        assert caught.value.exit_code == 5
+        assert "kvctl server run" in str(caught.value.hint)
+
+    async def test_the_second_of_two_urls_serves_when_the_first_is_dead(self, server: Server) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            dead = f"nats://127.0.0.1:{free.getsockname()[1]}"
+        async with connected(f"{dead}, {server.url}") as connection:
+            assert connection.url.endswith(str(server.port))
+
+    async def test_a_stopped_server_is_given_up_after_the_timeout(self, own_server: Server) -> None:
+        own_server.pause()
+        begun = time.monotonic()
+        with pytest.raises(NoServer, match="did not answer within 1s"):
+            await connect(Context(url=own_server.url, timeout=timedelta(seconds=1)))
+        assert time.monotonic() - begun < 1 + AT_ONCE
+
+    async def test_what_is_no_nats_server_is_said(self) -> None:
+        async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+            await writer.drain()
+
+        async with await asyncio.start_server(greet, "127.0.0.1", 0) as other:
+            port = other.sockets[0].getsockname()[1]
+            with pytest.raises(NoServer, match="is not a NATS server"):
+                await connect(Context(url=f"nats://127.0.0.1:{port}", timeout=PATIENCE))
+
+    async def test_a_closed_connection_says_so(self, server: Server) -> None:
+        connection = await connect(Context(url=server.url, timeout=PATIENCE))
+        await connection.close()
+        await connection.close()
+        assert (connection.closed, connection.online) == (True, False)
+        for attempt in (connection.request("a"), connection.wait_online(20)):
+            with pytest.raises(NoServer):
+                await attempt
+        with pytest.raises(NoServer):
+            connection.publish("a")
+
+    async def test_closing_ends_what_waits_for_the_server(self, own_server: Server) -> None:
+        async with connected(Context(url=own_server.url, timeout=PATIENCE)) as connection:
+            own_server.kill()
+            await _until(lambda: not connection.online)
+            waiting = asyncio.create_task(connection.request("a", timeout=20))
+            await asyncio.sleep(0.2)
+            await connection.close()
+            with pytest.raises(NoServer):
+                await asyncio.wait_for(waiting, AT_ONCE)
+
+
+class TestStoppedServer:
+    """SIGSTOP: the connection stays open, and nothing answers."""
+
+    async def test_a_request_ends_after_its_timeout(self, own_server: Server) -> None:
+        async with connected(own_server.url) as connection:
+            own_server.pause()
+            begun = time.monotonic()
+            with pytest.raises(RequestTimeout):
+                await connection.request("$JS.API.INFO", timeout=0.3)
+            assert time.monotonic() - begun < AT_ONCE
+
+    async def test_the_connection_is_given_up_though_bytes_wait_to_be_sent(
+        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 0.2)
+        async with connected(own_server.url) as connection:
+            own_server.pause()
+            for _ in range(64):
+                connection.publish("nobody.home", b"x" * 1_000_000)  # more than the kernel takes
+            begun = time.monotonic()
+            with pytest.raises(NoServer):
+                await asyncio.wait_for(_flushed(connection), 20)
+            assert time.monotonic() - begun < 2 * AT_ONCE
+            own_server.resume()
+            await connection.wait_online(20)
+            assert connection.epoch == 1
+
+    async def test_closing_does_not_wait_for_it(self, own_server: Server) -> None:
+        connection = await connect(Context(url=own_server.url))
+        own_server.pause()
+        connection.publish("nobody.home", b"x" * 1_000_000)
+        begun = time.monotonic()
+        await connection.close()
+        assert time.monotonic() - begun < AT_ONCE
+
+
+async def _flushed(connection: Connection) -> None:
+    while True:
+        await connection.drain()
+        if not connection.online:
+            raise NoServer("gone")
+        await asyncio.sleep(0.05)
+
+
+class TestWhatTheServerSays:
+    async def test_a_literal_wildcard_published_does_not_end_the_connection(
+        self, server: Server, raw: RawClient, bucket_name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        raw.create_bucket(bucket_name)
+        pedantic = {**connect_options(Context(url=server.url)), "pedantic": True}  # to such clients servers complain
+        monkeypatch.setattr("kvctl.connection.connect_options", lambda _: pedantic)
+        async with connected(server.url) as connection:
+            heard: list[str] = []
+            connection._parser._on_error = lambda text: heard.append(text) or connection._server_error(text)
+            assert b'"seq":1' in (await connection.request(f"$KV.{bucket_name}.star.*", b"x")).payload
+            await connection.request("$JS.API.INFO")
+            assert (heard, connection.epoch) == (["Invalid Publish Subject"], 0)
+
+    async def test_its_last_word_is_in_the_error_when_it_closes_the_connection(self, own_server: Server) -> None:
+        async with connected(own_server.url) as connection:
+            connection._client._transport.write(b"PUB a 99999999\r\n")  # over max_payload
+            await _until(lambda: connection.epoch > 0)
+            assert "Maximum Payload" in str(connection._gone())
+            await connection.wait_online(20)  # and it comes back
+            await connection.request("$JS.API.INFO")
+            assert "Maximum Payload" not in str(connection._gone())
+
+    async def test_every_request_is_traced(self, server: Server) -> None:
+        seen: list[tuple[str, str]] = []
+        async with connected(server.url) as connection:
+            connection.trace = lambda subject, seconds, note: seen.append((subject, note)) if seconds > 0 else None
+            await connection.request("$JS.API.INFO")
+            with pytest.raises(KvctlError):
+                await connection.request("nobody.home")
+        assert seen == [("$JS.API.INFO", ""), ("nobody.home", "no responders")]
+
+    async def test_says_who_it_is(self, server: Server) -> None:
+        async with connected(server.url) as connection:
+            assert connection.server_version >= (2, 10)
+            assert connection.max_payload == 1 << 20
+            assert connection.server_info["server_name"] == "tests"
+            assert connection.url == server.url
+
+
+async def _until(condition: object, limit: float = 10) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
