@@ -24,7 +24,7 @@ def listing_view(statuses: "Iterable[BucketStatus]", unreachable: Iterable[str])
         Column("kind", style=lambda kind: _KINDS.get(kind, "")),
         Column("values", right=True),
         Column("bytes", "SIZE", text=size_text, right=True),
-        Column("history", right=True),
+        Column("history", text=_history_text, right=True),
         Column("ttl", text=_ttl_text, right=True),
         Column("replicas", right=True),
         Column("last_revision", table=False),
@@ -170,9 +170,9 @@ def _settings(config: Row) -> list[Column]:
 
     said: list[tuple[str, str]] = []
     if config.get("subject_delete_marker_ttl"):
-        said.append(("Marker ttl", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
+        said.append(("Marker TTL", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
     elif config.get("allow_msg_ttl"):
-        said.append(("Ttl of keys", "allowed, without markers"))
+        said.append(("TTL of keys", "allowed, without markers"))
     said += [(label, size_text(config[field])) for field, label in _LIMITS if config.get(field, -1) > 0]
     placement, republish = config.get("placement") or {}, config.get("republish")
     said += [
@@ -208,7 +208,11 @@ def _ttl_text(seconds: float) -> str:
 
 
 def _active_text(seconds: float) -> str:
-    return f"{duration_text(round(seconds, 3))} ago"
+    return "just now" if seconds < 1 else f"{duration_text(int(seconds))} ago"
+
+
+def _history_text(history: int) -> str:
+    return str(history) if history > 0 else "unlimited"
 
 
 _LIMITS = (("max_msg_size", "Max value size"), ("max_bytes", "Max bytes"))
@@ -220,8 +224,8 @@ _DETAILS = (
     Column("values"),
     Column("bytes", "Size", text=size_text),
     Column("last_revision"),
-    Column("history"),
-    Column("ttl", "Ttl", text=lambda seconds: duration_text(seconds) if seconds else "none"),
+    Column("history", text=_history_text),
+    Column("ttl", "TTL", text=lambda seconds: duration_text(seconds) if seconds else "none"),
     Column("compressed"),
     Column("replicas"),
     Column("config", "Storage", text=lambda config: str(config.get("storage", "file")), tsv=False),
@@ -249,14 +253,14 @@ _ORIGINS = (
     Column("filters", flex=True),
     Column("transforms", text=lambda pairs: ", ".join(f"{pair['src']} -> {pair['dest']}" for pair in pairs), flex=True),
     Column("lag", right=True),
-    Column("active", text=_active_text),
     Column("error", style="red"),
+    Column("active", text=_active_text),
 )
 _ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))
 _DEPENDENTS = (
     Column("name"),
     Column("kind"),
     Column("lag", right=True),
-    Column("active", text=_active_text),
     Column("error", style="red"),
+    Column("active", text=_active_text),
 )

@@ -132,7 +132,7 @@ def _require_empty(name: str, existing: StreamInfo, wanted: StreamConfig) -> Non
     catalog.require_same(existing["config"], wanted)
     if existing["state"]["messages"]:
         raise BucketExists(
-            f"Bucket `{name}` holds {existing['state']['messages']} entries",
+            f"Bucket `{name}` is not empty, {existing['state']['messages']} entries are in it",
             hint="Copy into a new bucket, or leave `--data` out",
         )
 

@@ -76,7 +76,7 @@ async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], No
 
 def _late(item: Dependent) -> str:
     upstream = item.upstream
-    state = f"lags {upstream.lag} entries behind" if upstream.lag else "has not received the last deletions"
+    state = f"lags {upstream.lag} behind" if upstream.lag else "has not received the last deletions"
     if upstream.active is None:
         state = "has never been connected"
     if upstream.error:
