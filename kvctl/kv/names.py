@@ -39,7 +39,7 @@ def check_key(key: str) -> str:
             f"`{key}` is not a key" + (": wildcards select keys, they name none" if wild else ""),
             hint=_KEY_HINT + ("; `--match` takes a filter where a command has it" if wild else ""),
         )
-    if key == RESERVED or key.startswith(f"{RESERVED}."):
+    if key.startswith(RESERVED):
         raise UsageError(f"`{key}` is reserved", hint="Keys below `_kv` are for internal use (ADR-8)")
     return key
 

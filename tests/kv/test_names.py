@@ -1,0 +1,207 @@
+"""Names of ADR-8: which are valid, and what filters select, against a brute force model and the real server."""
+
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvctl.errors import UsageError
+from kvctl.kv.names import (
+    check_bucket,
+    check_filter,
+    check_key,
+    check_literal,
+    disjoint,
+    is_plain,
+    is_wild,
+    literal_filter,
+    matches,
+    overlapping,
+)
+from tests.raw import RawClient
+
+KEYS = [".".join(tokens) for count in (1, 2, 3) for tokens in product("ab", repeat=count)]
+"""All keys of up to three tokens out of two."""
+
+FILTERS = [
+    ".".join(tokens)
+    for count in (1, 2, 3)
+    for tokens in product(("a", "b", "*"), repeat=count)
+    for tokens in (tokens, (*tokens[:-1], ">"))
+]
+"""All filters over them."""
+
+
+class TestBuckets:
+    @pytest.mark.parametrize("name", ["B", "a_b-C9", "-", "_", "x" * 252])
+    def test_valid(self, name: str) -> None:
+        assert check_bucket(name) == name
+
+    @pytest.mark.parametrize("name", ["", "a.b", "a b", "a\n", "é", "*", ">", "a/b", "KV\x00", "x" * 253])
+    def test_refused(self, name: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            check_bucket(name)
+        assert caught.value.exit_code == 2
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        "key", ["a", "a.b.c", "-/_=aZ9", "/etc/passwd", "a/b", "a/", "=cmd", "-rf", "KV.x", "1.2.3"]
+    )
+    def test_valid(self, key: str) -> None:
+        assert check_key(key) == key
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "",
+            ".",
+            ".a",
+            "a.",
+            "a..b",
+            "a/../b",
+            "..",
+            "a b",
+            "a\n",
+            "a.b\n",
+            "\na",
+            "a\tb",
+            "é",
+            "日本",
+            "a:b",
+            "a,b",
+            "a\x1b[31m",
+            "a\x00",
+            "a$",
+            '"',
+        ],
+    )
+    def test_refused(self, key: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            check_key(key)
+        assert caught.value.exit_code == 2
+
+    @pytest.mark.parametrize("key", ["*", ">", "a.*", "a.>", "*.b", "a*", "a>", "a.b*c"])
+    def test_no_wildcard_names_a_key(self, key: str) -> None:
+        with pytest.raises(UsageError, match="wildcards"):
+            check_key(key)
+
+    @pytest.mark.parametrize("key", ["_kv", "_kv.a", "_kvx"])
+    def test_those_for_internal_use_are_refused(self, key: str) -> None:
+        with pytest.raises(UsageError, match="reserved"):
+            check_key(key)
+
+    @pytest.mark.parametrize("key", ["a_kv", "kv", "a._kv"])
+    def test_only_a_beginning_is_reserved(self, key: str) -> None:
+        assert check_key(key) == key
+
+
+class TestForeignKeys:
+    @pytest.mark.parametrize("key", ["é", "a\x1b[31m", "*", "star.*", ">", "a:b", "_kv.x", "a\udcffb"])
+    def test_may_be_whatever_a_subject_can_hold(self, key: str) -> None:
+        assert check_literal(key) == key
+
+    @pytest.mark.parametrize("key", ["", "a b", "a\tb", "a\r", "a\n", "a..b", ".a", "a."])
+    def test_not_what_none_can(self, key: str) -> None:
+        with pytest.raises(UsageError):
+            check_literal(key)
+
+    @pytest.mark.parametrize(
+        ("key", "text", "plain"),
+        [
+            ("é.b", "é.b", True),
+            ("star.*", "star.*", False),
+            ("a.>.b", "a.*.b", False),
+            (">", "*", False),
+            ("a\udcff.b", "*.b", False),
+            ("a*", "a*", True),
+        ],
+    )
+    def test_are_read_by_a_filter_that_includes_them(self, key: str, text: str, plain: bool) -> None:
+        assert (literal_filter(key), is_plain(key)) == (text, plain)
+
+
+class TestFilters:
+    @pytest.mark.parametrize(
+        "text", ["a", "a.b", "*", ">", "a.*", "*.b", "a.*.c", "a.>", "*.>", "a.*.>", "_kv.>", "-/_=."[:-1]]
+    )
+    def test_valid(self, text: str) -> None:
+        assert check_filter(text) == text
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", ".", "a.", ".a", "a..b", ">.a", "a.>.b", "a*", "*a", "a>", "a.b>", "**", ">>", "a\n", "a b", "é", ">\n"],
+    )
+    def test_refused(self, text: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            check_filter(text)
+        assert caught.value.exit_code == 2
+
+    @pytest.mark.parametrize(("text", "wild"), [("a.b", False), ("*", True), ("a.*", True), (">", True), ("a.>", True)])
+    def test_wild_or_not(self, text: str, wild: bool) -> None:
+        assert is_wild(text) == wild
+
+    def test_without_any_everything_matches(self) -> None:
+        assert matches("a.b", ())
+
+    def test_select_what_the_server_selects(self, raw: RawClient, bucket_name: str) -> None:
+        raw.create_bucket(bucket_name)
+        for key in KEYS:
+            raw.put(bucket_name, key, b"")
+        prefix = f"$KV.{bucket_name}."
+        for text in FILTERS:
+            info = raw.api(f"STREAM.INFO.KV_{bucket_name}", {"subjects_filter": prefix + text})
+            selected = {subject.removeprefix(prefix) for subject in info["state"].get("subjects") or {}}
+            assert {key for key in KEYS if matches(key, (text,))} == selected, text
+
+
+chosen = st.lists(st.sampled_from(FILTERS), max_size=5)
+
+
+@settings(deadline=None)
+@given(chosen)
+def test_what_is_covered_by_another_filter_is_dropped_and_nothing_else(filters: list[str]) -> None:
+    kept = disjoint(filters)
+    assert set(kept) <= set(filters)
+    assert _selected(kept) == _selected(filters)
+    assert not any(_selected([one]) <= _selected([other]) for one in kept for other in kept if one != other)
+
+
+@settings(deadline=None)
+@given(chosen)
+def test_filters_overlap_where_a_key_matches_two(filters: list[str]) -> None:
+    longer = [*KEYS, *(f"{key}.a" for key in KEYS)]  # a.b.> and a.b.*.> meet beyond three tokens
+    several = any(
+        any(matches(key, (one,)) and matches(key, (other,)) for key in longer)
+        for one, other in combinations(filters, 2)
+    )
+    assert overlapping(filters) == several
+
+
+def test_the_server_takes_every_set_of_filters_that_does_not_overlap(raw: RawClient, bucket_name: str) -> None:
+    raw.create_bucket(bucket_name)
+    pairs = [
+        pair for pair in combinations(FILTERS, 2) if len(disjoint(list(pair))) == 2 and not overlapping(list(pair))
+    ]
+    assert len(pairs) > 50
+    for number, pair in enumerate(pairs[::5]):
+        answer = _consumer(raw, bucket_name, f"c{number}", pair)
+        assert "error" not in answer, pair
+
+
+def test_the_server_refuses_a_filter_covered_by_another(raw: RawClient, bucket_name: str) -> None:
+    raw.create_bucket(bucket_name)
+    assert _consumer(raw, bucket_name, "c", ("a.>", "a.b"))["error"]["err_code"] == 10138
+
+
+def _selected(filters: list[str]) -> set[str]:
+    return {key for key in KEYS if any(matches(key, (text,)) for text in filters)}
+
+
+def _consumer(raw: RawClient, bucket: str, name: str, filters: tuple[str, ...]) -> dict[str, Any]:
+    config = {"name": name, "deliver_policy": "last_per_subject", "ack_policy": "none", "mem_storage": True}
+    config["filter_subjects"] = [f"$KV.{bucket}.{text}" for text in filters]
+    body = {"stream_name": f"KV_{bucket}", "config": config}
+    return raw.api(f"CONSUMER.CREATE.KV_{bucket}.{name}", body)
