@@ -25,6 +25,9 @@ from tests.raw import RawClient
 KEYS = [".".join(tokens) for count in (1, 2, 3) for tokens in product("ab", repeat=count)]
 """All keys of up to three tokens out of two."""
 
+LONGER = [*KEYS, *(f"{key}.a" for key in KEYS)]
+"""These and more, since `a.b.>` and `a.b.*` only differ beyond."""
+
 FILTERS = [
     ".".join(tokens)
     for count in (1, 2, 3)
@@ -172,9 +175,8 @@ def test_what_is_covered_by_another_filter_is_dropped_and_nothing_else(filters: 
 @settings(deadline=None)
 @given(chosen)
 def test_filters_overlap_where_a_key_matches_two(filters: list[str]) -> None:
-    longer = [*KEYS, *(f"{key}.a" for key in KEYS)]  # a.b.> and a.b.*.> meet beyond three tokens
     several = any(
-        any(matches(key, (one,)) and matches(key, (other,)) for key in longer)
+        any(matches(key, (one,)) and matches(key, (other,)) for key in LONGER)
         for one, other in combinations(filters, 2)
     )
     assert overlapping(filters) == several
@@ -197,7 +199,7 @@ def test_the_server_refuses_a_filter_covered_by_another(raw: RawClient, bucket_n
 
 
 def _selected(filters: list[str]) -> set[str]:
-    return {key for key in KEYS if any(matches(key, (text,)) for text in filters)}
+    return {key for key in LONGER if any(matches(key, (text,)) for text in filters)}
 
 
 def _consumer(raw: RawClient, bucket: str, name: str, filters: tuple[str, ...]) -> dict[str, Any]:
