@@ -19,6 +19,7 @@ FINISHING = 60.0
 FINISHING_RATE = 20 << 20
 """Bytes a second that it handles meanwhile, at least."""
 
+RESTORE_FAILED = 10062
 RESTORE_NAME_IN_USE = 10130
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kvctl.errors import BucketExists, ConflictError, KvctlError, UsageError
+from kvctl.errors import BucketExists, ConflictError, KvctlError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.publish import PublishWindow
@@ -16,7 +16,7 @@ from kvctl.kv import catalog, unfinished
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.fields import DUPLICATE_WINDOW
-from kvctl.kv.kinds import StreamConfig, own_metadata
+from kvctl.kv.kinds import Kind, StreamConfig, kind_of, own_metadata
 from kvctl.kv.moving import ttl_left
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
 from kvctl.quantities import duration_ns
@@ -77,6 +77,7 @@ async def copy(
     """
     binding = await source.locate(fresh=True)
     assert binding.info is not None
+    _require_bucket(source.name, binding.info["config"])
     wanted = copied_config(binding.info["config"], name, changes)
     if (
         wanted["name"] == binding.stream
@@ -126,6 +127,14 @@ async def _empty_again(api: Api, info: StreamInfo) -> None:
     with suppress(KvctlError):  # what is left then bears the mark
         await streams.purge(api, info["config"]["name"])
         await _unmark(api, info)
+
+
+def _require_bucket(name: str, config: StreamConfig) -> None:
+    kind = kind_of(config)
+    if kind is Kind.INCOMPLETE:
+        raise RefusedError(f"`{name}` is what an interrupted restore or copy left: it is not whole")
+    if kind is Kind.STREAM:
+        raise RefusedError(f"`{name}` is a stream named like a bucket, and none")
 
 
 def _require_empty(name: str, existing: StreamInfo, wanted: StreamConfig) -> None:

@@ -15,7 +15,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +22,7 @@ from typing import Any, BinaryIO
 from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown, RefusedError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.snapshots import CHUNK, RESTORE_NAME_IN_USE, Restoring, Snapshot, pieces, taking
+from kvctl.jetstream.snapshots import CHUNK, RESTORE_FAILED, RESTORE_NAME_IN_USE, Restoring, Snapshot, pieces, taking
 from kvctl.kv import catalog, manifest, unfinished
 from kvctl.kv.kinds import SERVER_METADATA, Kind, StreamConfig, kind_of
 from kvctl.kv.manifest import CONFIG, DATA, MANIFEST, File, Manifest
@@ -94,8 +93,10 @@ async def restore(
         info = await catalog.apply_edit(api, catalog.Edit({**info, "config": config}, wanted))
     except OutcomeUnknown:
         raise  # it may be in use already
-    except BaseException:
+    except BaseException as error:
         await _remove(api, restoring, stream, token)
+        if isinstance(error, ServerError) and error.err_code == RESTORE_FAILED:
+            error.hint = f"The backup was made by nats-server {expected.server}, this is {_version(api)}"
         raise
     return Restored(expected, info, replaced)
 
@@ -130,7 +131,7 @@ async def _write(api: Api, name: str, snapshot: Snapshot, directory: Path, advan
         bucket=name,
         stream=snapshot.config["name"],
         created=format_time(time.time_ns()),
-        server=str(api.connection.server_info.get("version", "")),
+        server=_version(api),
         messages=state["messages"],
         bytes=state["bytes"],
         keys=state.get("num_subjects", 0),
@@ -160,6 +161,10 @@ def _store(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _version(api: Api) -> str:
+    return str(api.connection.server_info.get("version", ""))
 
 
 def _create(path: Path) -> BinaryIO:
@@ -248,10 +253,13 @@ def _require_whole(expected: Manifest, state: dict[str, Any], wanted: StreamConf
 
 async def _remove(api: Api, restoring: Restoring, stream: str, token: str) -> None:
     """Stop the restore and delete what it made, and only that: the stream that bears its token."""
-    with suppress(KvctlError):
+    patience = QUIET
+    try:
         restoring.abort()
+    except KvctlError:
+        patience = int(SETTLING / 0.1)  # the server has to find out by itself
     deadline = time.monotonic() + SETTLING
     quiet = 0
-    while time.monotonic() < deadline and quiet < QUIET:
+    while time.monotonic() < deadline and quiet < patience:
         quiet = 0 if await unfinished.remove(api, stream, token) else quiet + 1
         await asyncio.sleep(0.1)

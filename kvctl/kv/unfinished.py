@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import suppress
 from typing import Any
 
-from kvctl.errors import ConflictError, KvctlError
+from kvctl.errors import ConflictError, KvctlError, StreamNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import UNFINISHED, StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
 
-_ATTEMPTS = 5
+_ATTEMPTS = 3
+_PATIENCE = 2.0
+"""Seconds for one look at the server when clearing up: it may be what failed."""
 
 
 def new_token() -> str:
@@ -46,10 +47,14 @@ async def clear_away(api: Api, info: dict[str, Any]) -> None:
 async def remove(api: Api, stream: str, token: str) -> bool:
     """Delete the stream if it bears this attempt's mark; whether it did. Raises nothing: the mark is left at worst."""
     for _ in range(_ATTEMPTS):
-        with suppress(KvctlError):
-            if mark_of(await streams.find(api, stream)) != token:
+        try:
+            if mark_of(await streams.info(api, stream, timeout=_PATIENCE)) != token:
                 return False
             await streams.delete(api, stream)
             return True
+        except StreamNotFound:
+            return False
+        except KvctlError:
+            pass
         await asyncio.sleep(0.2)
     return False

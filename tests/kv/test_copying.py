@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, ServerError, UsageError
+from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, RefusedError, ServerError, UsageError
 from kvctl.kv import catalog, copying
 from kvctl.kv.config import BucketConfig, Kind
 from kvctl.kv.copying import HISTORY, LATEST, copied_config
@@ -264,6 +264,18 @@ async def test_a_source_that_is_not_there_makes_nothing(client: kvctl.Client, un
     name = unique()
     with pytest.raises(BucketNotFound):
         await copying.copy(client.bucket(unique()), client.api, name, data=LATEST)
+    assert name not in await client.bucket_names()
+
+
+async def test_what_is_no_whole_bucket_is_not_copied(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    half, other, name = unique(), unique(), unique()
+    raw.create_bucket(half, metadata={UNFINISHED: "x"})
+    raw.create_bucket(other, subjects=[f"{other}.>"])
+    for source, message in ((half, "not whole"), (other, "named like a bucket")):
+        with pytest.raises(RefusedError, match=message):
+            await copying.copy(client.bucket(source), client.api, name, data=HISTORY)
     assert name not in await client.bucket_names()
 
 

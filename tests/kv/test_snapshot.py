@@ -5,6 +5,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -391,6 +392,46 @@ async def test_what_a_killed_restore_left_is_known_and_replaced(
     done = await snapshot.restore(client.api, directory)
     assert done.replaced
     assert await contents(client.bucket(bucket_name)) == before
+
+
+async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(
+    client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    bucket = await filled(client, bucket_name)
+    await snapshot.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    data, described = directory / manifest.DATA, directory / manifest.MANIFEST
+    data.write_bytes(b"of another format")
+    document = json.loads(described.read_bytes()) | {"server": "9.9.9"}
+    document["files"] = [asdict(manifest.hashed(directory / name)) for name in (manifest.CONFIG, manifest.DATA)]
+    del document["checksum"]
+    described.write_text(json.dumps(document | {"checksum": manifest.checksum(document)}))
+    with pytest.raises(ServerError, match="restore failed") as refused:
+        await snapshot.restore(client.api, directory)
+    assert "made by nats-server 9.9.9" in str(refused.value.hint)
+    assert bucket_name not in await client.bucket_names()
+
+
+async def test_a_restore_cut_off_from_its_server_is_known(own_server: Server, directory: Path) -> None:
+    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
+        bucket = await filled(client, "B", keys=100, size=50_000)
+        before = await contents(bucket)
+        await snapshot.backup(client.api, "B", directory)
+        await bucket.destroy()
+        done = 0
+
+        def restart_half_way(size: int) -> None:
+            nonlocal done
+            done += size
+            if 2_500_000 < done < 2_500_000 + 2 * CHUNK:
+                own_server.kill()
+                own_server.start()
+
+        with pytest.raises(kvctl.errors.UnreachableError):
+            await snapshot.restore(client.api, directory, advance=restart_half_way)
+        assert await client.bucket_names() == []
+        await snapshot.restore(client.api, directory)
+        assert await contents(client.bucket("B")) == before
 
 
 async def test_two_restores_at_once_make_one_bucket(
