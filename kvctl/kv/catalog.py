@@ -134,7 +134,11 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
 
 async def find(api: Api, name: str) -> StreamInfo:
     """The stream info of the bucket, aggregate or mirror that the name means. Raises BucketNotFound."""
-    info = (await binding.locate(api, check_bucket(name))).info
+    try:
+        info = (await binding.locate(api, check_bucket(name))).info
+    except RequestTimeout as error:
+        error.hint = "The servers that hold it may be down: `kvctl bucket ls` shows what is unreachable"
+        raise
     assert info is not None
     return info
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog, compacting
 from kvctl.kv.bucket import Bucket
@@ -42,11 +43,13 @@ class EditPlan:
 async def describe(api: Api, name: str) -> Description:
     """The bucket, its origins, its dependents. Raises BucketNotFound."""
     info = await catalog.find(api, name)
-    status = BucketStatus.from_info(info)
-    dependents: list[Dependent] | None = None
+    stream = info["config"]["name"]
+    dependents, known = None, {}
     with suppress(KvctlError):
-        dependents = await observe.dependents(api, status.stream)
-    return Description(status, observe.upstreams(info), dependents)
+        infos, _ = await streams.listing(api)
+        dependents = observe.dependents_among(infos, stream)
+        known = {other["config"]["name"]: other["config"] for other in infos}
+    return Description(BucketStatus.from_info(info, known), observe.upstreams(info), dependents)
 
 
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:

@@ -47,6 +47,15 @@ async def test_a_description_holds_bucket_origins_and_dependents(
     assert reverse.dependents == []
 
 
+async def test_a_mirror_of_a_mirror_is_one(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    mirror_of(raw, f"KV_{origin}", mirror)
+    mirror_of(raw, mirror, f"{mirror}-2")
+    described = await buckets.describe(client.api, f"{mirror}-2")
+    assert (described.status.bucket, described.status.kind) == (f"{mirror}-2", Kind.MIRROR)
+
+
 async def test_a_bucket_is_described_where_streams_cannot_be_listed() -> None:
     users = """
         users: [
