@@ -69,13 +69,17 @@ async def locate(api: Api, bucket: str) -> Binding:
     return await _bind(api, bucket, info, MAX_CHAIN)
 
 
+async def bind(api: Api, name: str, info: dict[str, Any]) -> Binding:
+    """What the stream of this info is to a bucket's user, whose name for it is `name`."""
+    return await _bind(api, name, info, MAX_CHAIN)
+
+
 async def _bind(api: Api, bucket: str, info: dict[str, Any], depth: int) -> Binding:
     config = info["config"]
     direct = bool(config.get("allow_direct"))
     mirror = config.get("mirror")
     if mirror:
         origin = await _origin(api, mirror, depth)
-        direct = direct or bool(config.get("mirror_direct"))
         return Binding(bucket, config["name"], origin.prefix, api, origin=origin, direct=direct, info=info)
     origins = tuple(_bucket_of(source["name"]) for source in config.get("sources") or ())
     subjects = config.get("subjects") or []
