@@ -33,10 +33,12 @@ from kvctl.errors import (
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.delivery import RawFrame, delivery
-from kvctl.wire import header_value, status
+from kvctl.wire import MAX_CONTROL_LINE, header_value, status
 
 BATCH = 10_000
 MAX_BYTES = 4 << 20
+NET_BYTES = 64 << 20
+"""What a pull of a list of last entries may hold at the most."""
 EXPIRES = 30.0
 HEARTBEAT = 2.0
 IDLE = 0.25
@@ -73,8 +75,7 @@ class OrderedConsumer:
         self._connection = api.connection
         self._selection = selection
         self._follow = follow
-        self._batch = BATCH
-        self._max_bytes = MAX_BYTES + self._connection.max_payload
+        self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
         self._patience = float("inf") if follow else max(15.0, 3 * self._connection.timeout)
         self._created: str | None = None
         self._last = max(selection.start - 1, 0)
@@ -86,9 +87,34 @@ class OrderedConsumer:
         # more to send, of which it tells a pull that does not wait; its count of what is pending drifts.
         self._strict = selection.deliver == "last_per_subject" and not follow
         self._resumed = False
+        self._overflowed = False
+        """Whether a list of last entries came to the end of a pull's bytes."""
         self._trouble: float | None = None
         """Since when nothing works."""
         self._begin()
+
+    def _ask(self, batch: int, max_bytes: int) -> None:
+        """How much to pull at once."""
+        self._batch = batch
+        self._max_bytes = max_bytes
+
+    def _ask_carefully(self) -> None:
+        """Pull lists of last entries by number rather than size.
+
+        Where a pull's `max_bytes` end before the list of a stream with history, the server drops the message that did
+        not fit (2.15; it puts the message back for consumers that go by sequence). So the size is but a net, and when
+        it holds, the list is read again in pulls that cannot reach it.
+        """
+        if self._selection.deliver != "last_per_subject" or self._current:
+            return
+        state = self.info["state"] if self.info else {"bytes": 0, "messages": 0}
+        size = state["bytes"] // max(state["messages"], 1) if not self._selection.headers_only else 0
+        largest = self._connection.max_payload + MAX_CONTROL_LINE
+        net = max(NET_BYTES, largest)
+        if self._overflowed or not self.info:
+            self._ask(net // largest, net)
+        else:
+            self._ask(min(max(MAX_BYTES // max(size, 1), 1), BATCH), net)
 
     def _begin(self) -> None:
         self._name = f"kvctl-{os.urandom(6).hex()}"
@@ -127,6 +153,7 @@ class OrderedConsumer:
         while self._follow or not self._current:
             if not self._current and await self._caught_up(idle):
                 self._current = True
+                self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
                 yield []
                 continue
             messages = self._accept(await self._receive())
@@ -151,7 +178,13 @@ class OrderedConsumer:
                 self._connection.publish(
                     self._pull,
                     b'{"batch":%d,"max_bytes":%d,"expires":%d,"idle_heartbeat":%d,"no_wait":%b}'
-                    % (self._batch, self._max_bytes, EXPIRES * 1e9, HEARTBEAT * 1e9, b"true" if self._strict else b"false"),
+                    % (
+                        self._batch,
+                        self._max_bytes,
+                        EXPIRES * 1e9,
+                        HEARTBEAT * 1e9,
+                        b"true" if self._strict else b"false",
+                    ),
                     reply=self._subscription.subject,
                 )
                 self._asked += self._batch
@@ -183,8 +216,11 @@ class OrderedConsumer:
         if self._strict and (code == 404 or (code == 408 and text != "Requests Pending")):
             self._ended, self._asked = True, 0
             return
-        if code == 409 and text.startswith("Message Size Exceeds") and left == self._batch:
-            self._max_bytes *= 4  # one message is larger than a whole pull
+        if code == 409 and text.startswith("Message Size Exceeds"):
+            if self._selection.deliver == "last_per_subject" and not self._current:
+                self._lost = self._overflowed = True
+            elif left == self._batch:
+                self._max_bytes *= 4  # one message is larger than a whole pull
         elif code == 400 or (code == 409 and text.startswith("Exceeded")):
             raise ServerError(f"The server refused a pull: {text}", code=code)
         elif code in (404, 503) or (code == 409 and text.startswith(("Consumer", "Leadership", "Server"))):
@@ -203,6 +239,7 @@ class OrderedConsumer:
         else:
             self._created = self.info["created"]
             self._target = self._highest = self.info["state"]["last_seq"]
+        self._ask_carefully()
 
     async def _create_consumer(self) -> dict[str, Any]:
         chosen = self._selection
@@ -244,6 +281,7 @@ class OrderedConsumer:
                 self._stack = AsyncExitStack()
                 self._subscription = await self._stack.enter_async_context(self._connection.subscribe())
                 await self._create_consumer()
+                self._ask_carefully()
                 return
             except StreamNotFound:
                 raise self._deleted() from None
@@ -268,7 +306,9 @@ class OrderedConsumer:
         if info["created"] != self._created:
             raise StreamReplaced(f"The stream `{self.stream}` was deleted and created anew while it was being read")
         if info["state"]["last_seq"] < self._highest:
-            raise StreamReplaced(f"The stream `{self.stream}` lost its messages while it was being read (memory storage?)")
+            raise StreamReplaced(
+                f"The stream `{self.stream}` lost its messages while it was being read (memory storage?)"
+            )
 
     async def _caught_up(self, idle: bool) -> bool:
         """Whether all that was there at the start has been delivered; `idle` when nothing more seems to come."""
@@ -315,5 +355,3 @@ async def read(api: Api, stream: str, selection: Selection) -> AsyncIterator[lis
         async for batch in consumer.batches():
             if batch:
                 yield batch
-
-
