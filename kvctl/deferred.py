@@ -1,4 +1,4 @@
-"""Imported before the client library, this defers its JetStream half: a third of its import time, which nothing here uses.
+"""Imported before the client library, this defers its JetStream half: a third of its import time, and not used here.
 
 `import nats.js` in the library then binds a module whose code runs when something of it is first used.
 """

@@ -1,6 +1,7 @@
 """Prints entries as they come, in every format; in ndjson by the shortest way."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from kvctl.cli.entries import Shape
@@ -17,7 +18,7 @@ MARK = {"event": "current"}
 async def show_entries(
     session: Session,
     shape: Shape,
-    batches: AsyncIterator[list["Entry"]],
+    batches: AsyncGenerator[list["Entry"], None],
     *,
     endless: bool = False,
     empty: str = "",
@@ -35,21 +36,22 @@ async def show_entries(
         await session.stream(shape.view(empty=empty), rows, endless=endless)
 
 
-async def _lines(shape: Shape, batches: AsyncIterator[list["Entry"]], marked: str | None) -> AsyncIterator[bytes]:
-    async for batch in batches:
-        if batch or marked is None:
-            yield shape.lines(batch)
-        else:
-            yield b'{"event": "current"}\n'
+async def _lines(
+    shape: Shape, batches: AsyncGenerator[list["Entry"], None], marked: str | None
+) -> AsyncIterator[bytes]:
+    async with aclosing(batches):
+        async for batch in batches:
+            yield shape.lines(batch) if batch or marked is None else b'{"event": "current"}\n'
 
 
 async def _rows(
-    session: Session, shape: Shape, batches: AsyncIterator[list["Entry"]], marked: str | None
+    session: Session, shape: Shape, batches: AsyncGenerator[list["Entry"], None], marked: str | None
 ) -> AsyncIterator[Sequence[Row]]:
-    async for batch in batches:
-        if batch or marked is None:
-            yield [shape.row(entry) for entry in batch]
-        elif session.output in ("json", "ndjson", "yaml"):
-            yield [MARK]
-        elif shape.table and marked:
-            session.note(marked)
+    async with aclosing(batches):
+        async for batch in batches:
+            if batch or marked is None:
+                yield [shape.row(entry) for entry in batch]
+            elif session.output in ("json", "ndjson", "yaml"):
+                yield [MARK]
+            elif shape.table and marked:
+                session.note(marked)

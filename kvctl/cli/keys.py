@@ -103,7 +103,7 @@ async def _show_several(
 ) -> None:
     missing: list[str] = []
 
-    async def batches() -> AsyncIterator[list["Entry"]]:
+    async def batches() -> AsyncGenerator[list["Entry"], None]:
         found = await _named(bucket, named, leader, literal)
         missing.extend(key for key, entry in zip(named, found, strict=True) if entry is None)
         yield [entry for entry in found if entry is not None]
@@ -176,24 +176,27 @@ async def _name_lines(
     """The names as lines of the output, as many at a time as have come."""
     escaped = session.terminal.is_terminal
     backslashes = session.output == "tsv"
-    async for names in _limited(bucket.key_batches(*filters, deleted=deleted), limit, sort):
-        lines = b"\n".join(names) + b"\n"
-        if backslashes and b"\\" in lines:
-            lines = lines.replace(b"\\", b"\\\\")
-        yield escape(lines.decode("utf-8", "surrogateescape"), keep="\n").encode() if escaped else lines
+    async with aclosing(_limited(bucket.key_batches(*filters, deleted=deleted), limit, sort)) as batches:
+        async for names in batches:
+            lines = b"\n".join(names) + b"\n"
+            if backslashes and b"\\" in lines:
+                lines = lines.replace(b"\\", b"\\\\")
+            yield escape(lines.decode("utf-8", "surrogateescape"), keep="\n").encode() if escaped else lines
 
 
 async def _name_rows(
     bucket: "Bucket", filters: list[str], deleted: bool, limit: int | None, sort: bool
 ) -> AsyncIterator[Sequence[Row]]:
-    async for found in _limited(_facts(bucket, filters, deleted), limit, sort):
-        rows: list[dict[str, Any]] = [
-            {"key": key, "revision": revision, "created": format_time(created)} for key, revision, created, _ in found
-        ]
-        if deleted:
-            for row, fact in zip(rows, found, strict=True):
-                row["operation"] = fact[3]
-        yield rows
+    async with aclosing(_limited(_facts(bucket, filters, deleted), limit, sort)) as batches:
+        async for facts in batches:
+            rows: list[dict[str, Any]] = [
+                {"key": key, "revision": revision, "created": format_time(created)}
+                for key, revision, created, _ in facts
+            ]
+            if deleted:
+                for row, fact in zip(rows, facts, strict=True):
+                    row["operation"] = fact[3]
+            yield rows
 
 
 async def _facts(bucket: "Bucket", filters: list[str], deleted: bool) -> AsyncGenerator[list[Fact], None]:
@@ -203,7 +206,9 @@ async def _facts(bucket: "Bucket", filters: list[str], deleted: bool) -> AsyncGe
             yield [(entry.key, entry.revision, entry.created_ns, str(entry.operation)) for entry in batch]
 
 
-async def _limited(batches: AsyncGenerator[list[T], None], limit: int | None, sort: bool) -> AsyncIterator[list[T]]:
+async def _limited(
+    batches: AsyncGenerator[list[T], None], limit: int | None, sort: bool
+) -> AsyncGenerator[list[T], None]:
     """The batches up to the limit; with `sort` all of them in order first."""
     async with aclosing(batches):
         if sort:
@@ -244,7 +249,7 @@ async def history(
     source = await open_bucket(session, bucket)
     shape = Shape(encoding=encoding, headers=headers)
 
-    async def batches() -> AsyncIterator[list["Entry"]]:
+    async def batches() -> AsyncGenerator[list["Entry"], None]:
         newest: deque[Entry] = deque(maxlen=limit)
         async with aclosing(source.history_batches(*wanted, literal=literal and bool(wanted))) as entries:
             async for batch in entries:
