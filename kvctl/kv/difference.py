@@ -98,6 +98,20 @@ def _republish(value: dict[str, Any]) -> dict[str, Any]:
     return flat | ({"republish_headers_only": True} if value.get("headers_only") else {})
 
 
-_NESTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "metadata": _metadata, "placement": _placement, "republish": _republish,
+def _mirror(value: dict[str, Any]) -> dict[str, Any]:
+    return {"mirror": _source(value)} if value else {}
+
+
+def _sources(value: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"sources": [_source(source) for source in value]} if value else {}
+
+
+def _source(value: dict[str, Any]) -> dict[str, Any]:
+    """A source without what is empty: servers add an empty `deliver`."""
+    external = {name: text for name, text in (value.get("external") or {}).items() if text}
+    return {name: part for name, part in {**value, "external": external}.items() if part}
+
+
+_NESTED: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "metadata": _metadata, "placement": _placement, "republish": _republish, "mirror": _mirror, "sources": _sources,
 }  # fmt: skip

@@ -24,6 +24,8 @@ class Hazard:
 
     name: str
     evidence: str
+    remedy: str = ""
+    """What to do instead, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,9 @@ def refuse(found: Iterable[Hazard], forced: Iterable[str] | None, what: str) -> 
     if left:
         reasons = "\n".join(f"  {hazard.evidence}" for hazard in left)
         names = " ".join(f"--force {name}" for name in dict.fromkeys(hazard.name for hazard in left))
-        raise HazardRefused(left[0].name, f"{what}:\n{reasons}", hint=f"`{names}` does it all the same")
+        remedies = [f"{remedy}. " for remedy in dict.fromkeys(hazard.remedy for hazard in left) if remedy]
+        hint = f"{''.join(remedies)}`{names}` does it all the same"
+        raise HazardRefused(left[0].name, f"{what}:\n{reasons}", hint=hint)
 
 
 def _smaller(before: StreamConfig, after: StreamConfig, name: str) -> bool:

@@ -57,6 +57,16 @@ class Transform:
         lost = tuple(number for number in range(1, count + 1) if number not in used)
         return (*lost, count + 1) if self.src.endswith(">") and not self.dest.endswith(">") else lost
 
+    def covers(self, subjects: str) -> bool:
+        """Whether it takes every subject of the filter."""
+        wide, narrow = self.src.split("."), subjects.split(".")
+        for at, part in enumerate(wide):
+            if part == ">":
+                return len(narrow) > at
+            if at >= len(narrow) or narrow[at] == ">" or (part != "*" and part != narrow[at]):
+                return False
+        return len(wide) == len(narrow)
+
     @property
     def pattern(self) -> str:
         """The subjects it can produce, as a filter: every place a `*`."""
@@ -94,7 +104,7 @@ def render(
     below the prefix. Raises UsageError.
     """
     rules = [(_checked_map(src, dest)) for src, dest in maps]
-    rules += [(check_filter(text), _default_dest(text)) for text in keys]
+    rules += [(check_filter(text), default_dest(text)) for text in keys]
     if not rules:
         rules = [(">", ">")]
     head = f"{prefix}." if prefix else ""
@@ -104,7 +114,7 @@ def render(
                 f"`{prefix}` is not a prefix", hint="A prefix is a key's beginning: parts joined by single dots"
             )
     return [
-        Transform(f"{SUBJECT_PREFIX}{origin}.{src}", f"{SUBJECT_PREFIX}{target}.{head}{_places(dest)}")
+        Transform(f"{SUBJECT_PREFIX}{origin}.{src}", f"{SUBJECT_PREFIX}{target}.{head}{places(dest)}")
         for src, dest in rules
     ]
 
@@ -143,7 +153,8 @@ def meet(first: str, second: str) -> bool:
     return len(ones) == len(others)
 
 
-def _default_dest(text: str) -> str:
+def default_dest(text: str) -> str:
+    """Where a filter's keys land without a map: what follows its literal head (COMMANDS.md, `aggregate create`)."""
     tokens = text.split(".")
     wild = [at for at, token in enumerate(tokens) if token in ("*", ">")]
     if not wild:
@@ -155,6 +166,13 @@ def _default_dest(text: str) -> str:
             number += 1
             kept[at] = f"${number}"
     return ".".join(kept)
+
+
+def places(dest: str) -> str:
+    """A destination with `$1` as servers have it: `{{wildcard(1)}}`."""
+    return ".".join(
+        f"{{{{wildcard({number})}}}}" if (number := _place(token)) is not None else token for token in dest.split(".")
+    )
 
 
 def _checked_map(src: str, dest: str) -> tuple[str, str]:
@@ -174,12 +192,6 @@ def _checked_map(src: str, dest: str) -> tuple[str, str]:
                 hint="It has literal parts, `$1`, `$2` ... for the wildcards, and `>` at the end if the source has it",
             )
     return src, dest
-
-
-def _places(dest: str) -> str:
-    return ".".join(
-        f"{{{{wildcard({number})}}}}" if (number := _place(token)) is not None else token for token in dest.split(".")
-    )
 
 
 def _place(token: str) -> int | None:

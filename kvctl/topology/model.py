@@ -1,0 +1,360 @@
+"""Mirrors and aggregates as ADR-8 describes them, to and from stream configurations. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import UsageError
+from kvctl.kv.fields import Republish, edited
+from kvctl.kv.kinds import StreamConfig, own_metadata
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
+from kvctl.quantities import duration_from_ns
+from kvctl.topology.subjects import Transform, default_dest, parse, places, render
+
+_DOMAIN = "$JS."
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """The way to another domain or account: its API's prefix, and what its deliveries begin with."""
+
+    api: str
+    deliver: str = ""
+
+    @classmethod
+    def of_domain(cls, domain: str) -> External:
+        """Another JetStream domain."""
+        return cls(f"{_DOMAIN}{domain}.API")
+
+    @property
+    def domain(self) -> str | None:
+        """The domain, where the prefix is a domain's."""
+        parts = self.api.split(".")
+        return parts[1] if len(parts) == 3 and self.api.startswith(_DOMAIN) and parts[2] == "API" else None
+
+    def to_json(self) -> dict[str, str]:
+        """As a stream's configuration has it."""
+        return {"api": self.api, **({"deliver": self.deliver} if self.deliver else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is replicated: a bucket, or the stream that holds its keys (ADR-8's KVAggregateOrigin).
+
+    `keys` are filters that lose their literal head, `prefix` goes before what is left, `maps` say both sides
+    themselves, wildcards as `$1` (COMMANDS.md, `aggregate create`).
+    """
+
+    bucket: str = ""
+    """Name in the keys' subjects; empty: what the stream replicates, where that can be seen."""
+    _: KW_ONLY
+    stream: str = ""
+    """Where to read; empty: the bucket's own stream."""
+    keys: tuple[str, ...] = ()
+    prefix: str = ""
+    maps: tuple[tuple[str, str], ...] = ()
+    external: External | None = None
+
+    def __post_init__(self) -> None:
+        if not self.bucket and not self.stream:
+            raise UsageError("An origin needs a bucket or a stream")
+        for name in filter(None, (self.bucket, self.stream)):
+            check_bucket(name)
+        for text in self.keys:
+            check_filter(text)
+
+    @property
+    def name(self) -> str:
+        """How it is called in messages."""
+        return self.bucket or self.stream.removeprefix(STREAM_PREFIX)
+
+    @property
+    def source_stream(self) -> str:
+        """The stream that is read."""
+        return self.stream or STREAM_PREFIX + self.bucket
+
+    @property
+    def key_space(self) -> str:
+        """The bucket whose keys the stream holds."""
+        return self.bucket or self.stream.removeprefix(STREAM_PREFIX)
+
+    def transforms(self, target: str) -> list[Transform]:
+        """How its keys come into the target bucket. Raises UsageError, also where two filters take the same keys."""
+        rules = render(self.key_space, target, self.keys, self.prefix, self.maps)
+        _refuse_covering([rule.src for rule in rules], f"{SUBJECT_PREFIX}{self.key_space}.")
+        return rules
+
+    def to_source(self, target: str) -> dict[str, Any]:
+        """The source in the stream configuration of an aggregate."""
+        source: dict[str, Any] = {"name": self.source_stream}
+        if self.external:
+            source["external"] = self.external.to_json()
+        return {**source, "subject_transforms": [rule.to_json() for rule in self.transforms(target)]}
+
+    def to_mirror(self) -> dict[str, Any]:
+        """The `mirror` in the stream configuration of a mirror: keys stay under their names. Raises UsageError."""
+        subjects = [f"{SUBJECT_PREFIX}{self.key_space}.{text}" for text in self.keys]
+        if overlapping(subjects):
+            raise UsageError(f"Filters of a mirror must not overlap: {', '.join(f'`{text}`' for text in self.keys)}")
+        mirror: dict[str, Any] = {"name": self.source_stream}
+        if len(subjects) == 1:
+            mirror["filter_subject"] = subjects[0]
+        elif subjects:
+            mirror["subject_transforms"] = [{"src": subject, "dest": ""} for subject in subjects]
+        return {**mirror, "external": self.external.to_json()} if self.external else mirror
+
+    @classmethod
+    def from_source(cls, source: Mapping[str, Any], target: str = "") -> Origin:
+        """The origin of a live source or mirror; `target` is the aggregate. Raises UnknownTransform, UsageError.
+
+        Transforms that lead elsewhere than into the target raise UsageError.
+        """
+        rules = parse(source.get("subject_transforms") or ())
+        if source.get("filter_subject"):
+            rules.append(Transform(source["filter_subject"], ""))
+        external = source.get("external") or {}
+        stream = source["name"]
+        bucket = _bucket_of(rules) or (stream.removeprefix(STREAM_PREFIX) if stream.startswith(STREAM_PREFIX) else "")
+        origin = cls(
+            bucket,
+            stream="" if stream == STREAM_PREFIX + bucket else stream,
+            external=External(external["api"], external.get("deliver", "")) if external.get("api") else None,
+        )
+        return replace(origin, **_fields_of(rules, bucket, target))
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A copy of one bucket that answers its reads nearby (ADR-8's KVMirrorConfig). None: as the origin has it."""
+
+    name: str
+    origin: Origin
+    _: KW_ONLY
+    history: int | None = None
+    ttl: timedelta | None = None
+    replicas: int = 1
+    storage: str = "file"
+    max_bytes: int | None = None
+    cluster: str | None = None
+    tags: tuple[str, ...] = ()
+    description: str = ""
+    deny_purge: bool = False
+    """Purges at the origin then leave the history readable here: servers take no rollups with it (10052)."""
+
+    def __post_init__(self) -> None:
+        check_bucket(self.name)
+        if self.name.startswith(STREAM_PREFIX):
+            raise UsageError(
+                f"A mirror is no bucket, `{self.name}` is a bucket's stream",
+                hint="Name it without `KV_`: clients use the origin's name and are answered by the nearest replica",
+            )
+        if self.origin.prefix or self.origin.maps:
+            raise UsageError("A mirror keeps the names of its keys", hint="An aggregate can rename them")
+
+    def to_stream(self, origin: StreamConfig | None = None) -> StreamConfig:
+        """The stream configuration, given the origin's where it can be seen. Raises UsageError."""
+        found = origin or {}
+        external = self.origin.external is not None
+        stream = {
+            "name": self.name,
+            "mirror": self.origin.to_mirror(),
+            **_common(self.deny_purge),
+            "max_msgs_per_subject": found.get("max_msgs_per_subject", 1),
+            "max_age": found.get("max_age", 0),
+            # Servers answer the origin's reads here only if it allows direct gets, and silently drop it otherwise.
+            "mirror_direct": external or bool(found.get("allow_direct", True)),
+        }
+        if found.get("allow_msg_ttl"):
+            stream["allow_msg_ttl"] = True
+        fields = ("history", "ttl", "replicas", "storage", "max_bytes", "cluster", "tags", "description")
+        return edited(stream, {name: value for name in fields if (value := getattr(self, name)) is not None})
+
+    @classmethod
+    def from_stream(cls, stream: StreamConfig) -> Mirror:
+        """The mirror that a stream is. Raises UsageError for what is none, UnknownTransform."""
+        if not stream.get("mirror"):
+            raise UsageError(f"`{stream['name']}` is no mirror")
+        return cls(stream["name"], Origin.from_source(stream["mirror"]), deny_purge=bool(stream.get("deny_purge")),
+                   **_settings_of(stream, _MIRROR_SETTINGS))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A bucket that other buckets feed (ADR-8's KVAggregateConfig). None: what suits the origins."""
+
+    name: str
+    origins: tuple[Origin, ...]
+    _: KW_ONLY
+    writable: bool = False
+    history: int | None = None
+    """Without one, the longest of the origins'."""
+    ttl: timedelta | None = None
+    """Without one, the longest of the origins', if all have one. It counts from the arrival."""
+    marker_ttl: timedelta | None = None
+    replicas: int = 1
+    storage: str = "file"
+    max_value_size: int | None = None
+    max_bytes: int | None = None
+    compress: bool = False
+    cluster: str | None = None
+    tags: tuple[str, ...] = ()
+    republish: Republish | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
+    atomic: bool = False
+    deny_purge: bool = False
+    """Purges at the origins then leave the history readable here: servers take no rollups with it (10052)."""
+
+    def __post_init__(self) -> None:
+        check_bucket(self.name)
+        if not self.origins:
+            raise UsageError("An aggregate needs an origin", hint="`--origin BUCKET`, or several of them")
+
+    def to_stream(self, origins: Iterable[StreamConfig | None] = ()) -> StreamConfig:
+        """The stream configuration, given those of the origins that can be seen. Raises UsageError."""
+        found = [config for config in origins if config is not None]
+        ages = [config.get("max_age", 0) for config in found]
+        stream = {
+            "name": STREAM_PREFIX + self.name,
+            # None for one that only reads; no duplicate_window: two origins may use the same message ids.
+            "subjects": [f"{SUBJECT_PREFIX}{self.name}.>"] if self.writable else [],
+            "sources": sources_of(self.name, self.origins),
+            **_common(self.deny_purge),
+            "max_msgs_per_subject": max((config.get("max_msgs_per_subject", 1) for config in found), default=1),
+            "max_age": max(ages, default=0) if all(ages) else 0,
+        }
+        if any(config.get("allow_msg_ttl") for config in found):
+            stream["allow_msg_ttl"] = True
+        return edited(stream, {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None})
+
+    @classmethod
+    def from_stream(cls, stream: StreamConfig) -> Aggregate:
+        """The aggregate that a stream is. Raises UsageError for what is none, UnknownTransform."""
+        name = stream["name"].removeprefix(STREAM_PREFIX)
+        origins = tuple(Origin.from_source(source, name) for source in stream.get("sources") or ())
+        return cls(
+            name,
+            origins,
+            writable=bool(stream.get("subjects")),
+            deny_purge=bool(stream.get("deny_purge")),
+            **_settings_of(stream, _SETTINGS),
+        )
+
+
+def sources_of(target: str, origins: Iterable[Origin]) -> list[dict[str, Any]]:
+    """The sources of an aggregate. Raises UsageError, also for one that is there twice."""
+    found: list[dict[str, Any]] = []
+    for origin in origins:
+        source = origin.to_source(target)
+        if source in found:
+            raise UsageError(f"Origin `{origin.name}` is given twice, with the same keys")
+        found.append(source)
+    return found
+
+
+_SETTINGS = (
+    "history", "ttl", "marker_ttl", "replicas", "storage", "max_value_size", "max_bytes", "compress", "cluster", "tags",
+    "republish", "metadata", "description", "atomic",
+)  # fmt: skip
+_MIRROR_SETTINGS = ("history", "ttl", "replicas", "storage", "max_bytes", "cluster", "tags", "description")
+
+
+def _common(deny_purge: bool) -> StreamConfig:
+    """What mirrors and aggregates share with buckets."""
+    stream: StreamConfig = {
+        "retention": "limits",
+        "max_consumers": -1,
+        "max_msgs_per_subject": 1,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "max_msg_size": -1,
+        "storage": "file",
+        "discard": "new",
+        "num_replicas": 1,
+        "allow_rollup_hdrs": not deny_purge,
+        "deny_delete": True,
+        "allow_direct": True,
+    }
+    return {**stream, "deny_purge": True} if deny_purge else stream
+
+
+def _settings_of(stream: StreamConfig, names: Iterable[str]) -> dict[str, Any]:
+    placement, republish = stream.get("placement") or {}, stream.get("republish")
+    found = {
+        "history": stream.get("max_msgs_per_subject", 1),
+        "ttl": duration_from_ns(stream.get("max_age", 0)),
+        "marker_ttl": duration_from_ns(stream.get("subject_delete_marker_ttl", 0)) or None,
+        "replicas": stream.get("num_replicas", 1),
+        "storage": stream.get("storage", "file"),
+        "max_value_size": _limit(stream.get("max_msg_size")),
+        "max_bytes": _limit(stream.get("max_bytes")),
+        "compress": stream.get("compression", "none") != "none",
+        "cluster": placement.get("cluster") or None,
+        "tags": tuple(placement.get("tags") or ()),
+        "republish": Republish.from_stream(republish) if republish else None,
+        "metadata": own_metadata(stream),
+        "description": stream.get("description", ""),
+        "atomic": bool(stream.get("allow_atomic")),
+    }
+    return {name: found[name] for name in names}
+
+
+def _limit(value: int | None) -> int | None:
+    return value if value is not None and value > 0 else None
+
+
+def _refuse_covering(sources: list[str], head: str) -> None:
+    """Servers refuse a source whose one filter lies within another (10147)."""
+    for at, first in enumerate(sources):
+        for second in sources[at + 1 :]:
+            if Transform(first, "").covers(second) or Transform(second, "").covers(first):
+                one, other = first.removeprefix(head), second.removeprefix(head)
+                raise UsageError(
+                    f"`{one}` and `{other}` take the same keys", hint="Each key can land in one place only"
+                )
+
+
+def _bucket_of(rules: list[Transform]) -> str:
+    heads = {
+        rule.src.split(".")[1] for rule in rules if rule.src.startswith(SUBJECT_PREFIX) and rule.src.count(".") > 1
+    }
+    return heads.pop() if len(heads) == 1 else ""
+
+
+def _fields_of(rules: list[Transform], bucket: str, target: str) -> dict[str, Any]:
+    """`keys`, `prefix` and `maps` that render as these transforms, in the shortest words."""
+    head, to = f"{SUBJECT_PREFIX}{bucket}.", f"{SUBJECT_PREFIX}{target}."
+    pairs: list[tuple[str, str]] = []
+    for rule in rules:
+        dest = rule.dest or rule.src
+        if not rule.src.startswith(head) or (target and not dest.startswith(to)):
+            raise UsageError(f"`{rule.src}` to `{dest}` leads out of the bucket")
+        pairs.append((rule.src.removeprefix(head), dest.removeprefix(to if target else head)))
+    if not target:
+        return {"keys": tuple(src for src, _ in pairs)}
+    prefixes = {_prefix(src, dest) for src, dest in pairs}
+    prefix = prefixes.pop() if len(prefixes) == 1 else None
+    if prefix is None:
+        return {"maps": tuple((src, _dollars(dest)) for src, dest in pairs)}
+    keys = tuple(src for src, _ in pairs)
+    return {"prefix": prefix, "keys": () if keys == (">",) else keys}
+
+
+def _prefix(src: str, dest: str) -> str | None:
+    """What stands before a filter's usual destination; None when it lands elsewhere."""
+    usual = places(default_dest(src))
+    if dest == usual:
+        return ""
+    return dest.removesuffix(f".{usual}") if dest.endswith(f".{usual}") else None
+
+
+def _dollars(dest: str) -> str:
+    """A destination as people write it."""
+    return ".".join(
+        f"${token[len('{{wildcard(') : -len(')}}')]}" if token.startswith("{{wildcard(") else token
+        for token in dest.split(".")
+    )

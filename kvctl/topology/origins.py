@@ -1,0 +1,262 @@
+"""Look at origins: whether they exist, in this account or elsewhere, and what is not allowed to be seen of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvctl.errors import (
+    BucketNotFound,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    PermissionDenied,
+    RequestTimeout,
+    StreamNotFound,
+    UnreachableError,
+    UsageError,
+)
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import DEFAULT_PREFIX, Api
+from kvctl.kv import binding
+from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.topology.hazards import Hazard
+from kvctl.topology.model import External, Origin
+from kvctl.topology.replica_hazards import CYCLE, MISSING_ORIGIN, UNCONNECTED
+
+PATIENCE = 2.0
+"""Seconds for an answer from another domain or account: where nothing is imported, none comes."""
+MAX_CHAIN = 64
+"""Streams that are followed upwards in search of a cycle."""
+
+_SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An origin as far as it can be seen from here."""
+
+    origin: Origin
+    """With its bucket and stream named."""
+    api: Api
+    info: dict[str, Any] | None
+    """None where it does not exist, or may not be asked."""
+    exists: bool | None
+    """None: not known."""
+    reachable: bool = True
+    """Whether anybody answers where it is said to be."""
+
+    @property
+    def config(self) -> StreamConfig | None:
+        """Its configuration, where it can be seen."""
+        return self.info["config"] if self.info else None
+
+    @property
+    def held(self) -> int:
+        """Bytes that it holds, as far as is known."""
+        return int(self.info["state"]["bytes"]) if self.info else 0
+
+    def hazards(self) -> list[Hazard]:
+        """Why nothing might ever arrive from it."""
+        if self.exists is False:
+            return [Hazard(MISSING_ORIGIN, f"`{self.origin.name}` does not exist: nothing arrives until it does")]
+        if not self.reachable:
+            return [Hazard(UNCONNECTED, self._unreachable(), self._exports())]
+        return []
+
+    def warnings(self) -> list[str]:
+        """What cannot be confirmed about it, and what would let it be."""
+        if self.info is not None or self.exists is False or not self.reachable:
+            return []
+        stream, prefix = self.origin.source_stream, self.api.prefix
+        return [
+            f"Whether `{self.origin.name}` exists, and when everything of it has arrived, cannot be seen from here: "
+            f"export the services `{DEFAULT_PREFIX}.STREAM.INFO.{stream}` and "
+            f"`{DEFAULT_PREFIX}.DIRECT.GET.{stream}.>` to this account, and import them as "
+            f"`{prefix}.STREAM.INFO.{stream}` and `{prefix}.DIRECT.GET.{stream}.>`"
+        ]
+
+    def _unreachable(self) -> str:
+        domain = self.origin.external.domain if self.origin.external else None
+        where = f"in domain `{domain}`" if domain else f"under `{self.api.prefix}`"
+        return f"Nobody answers {where}: nothing of `{self.origin.name}` would ever arrive"
+
+    def _exports(self) -> str:
+        if self.origin.external is None or self.origin.external.domain:
+            return "Check the domain's name, and that the leaf node is connected"
+        return exports_needed(self.origin, filtered=True)
+
+
+def exports_needed(origin: Origin, *, filtered: bool) -> str:
+    """What another account has to export so that this one can replicate."""
+    stream = origin.source_stream
+    deliver = (origin.external.deliver if origin.external else "") or "<the deliver prefix>"
+    create = f"{DEFAULT_PREFIX}.CONSUMER.CREATE.{stream}{'.>' if filtered else ''}"
+    return (
+        f"The origin's account exports the services `{create}` and `$JS.FC.{stream}.>` and the stream "
+        f"`{deliver}.>`; this one imports them, the first under `{origin.external.api if origin.external else ''}`"
+    )
+
+
+async def own_domain(api: Api) -> str | None:
+    """The JetStream domain of this API; None without one, or where the account may not be asked."""
+    with suppress(KvctlError):
+        return str((await api.account_info()).get("domain") or "") or None
+    return None
+
+
+async def look(api: Api, origin: Origin) -> Seen:
+    """Find an origin and complete what was said of it. Raises UsageError when the bucket of a stream stays unknown."""
+    if origin.external and origin.external.domain and origin.external.domain == await own_domain(api):
+        origin = replace(origin, external=None)  # servers take it for another domain, and never deliver
+    there = api.at(origin.external.api) if origin.external else api
+    patience = PATIENCE if origin.external else None
+    try:
+        info = await _first(there, _candidates(origin), patience)
+    except _SILENT as error:
+        if origin.external is None and not isinstance(error, PermissionDenied):
+            raise
+        reachable = isinstance(error, PermissionDenied) or await _answers(there, origin)
+        return Seen(_named(origin), there, None, None, reachable)
+    if info is None:
+        return Seen(_named(origin, exists=False), there, None, False)
+    return Seen(await _completed(there, origin, info), there, info, True)
+
+
+def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
+    """Raises BucketNotFound for origins that do not exist, unless `missing-origin` is forced."""
+    absent = [item for item in seen if item.exists is False]
+    if not absent or MISSING_ORIGIN in forced:
+        return
+    names = ", ".join(f"`{item.origin.name}`" for item in absent)
+    where = ""
+    if (external := absent[0].origin.external) is not None:
+        where = f" in domain `{external.domain}`" if external.domain else f" under `{external.api}`"
+    raise BucketNotFound(
+        f"Origin {names} does not exist{where}",
+        hint=f"`kvctl bucket ls` lists the buckets here. `--force {MISSING_ORIGIN}` goes on, and waits for it",
+    )
+
+
+async def cycles(api: Api, target: str, seen: Iterable[Seen]) -> list[Hazard]:
+    """Whether the stream `target` would, through other streams, read itself; domains are crossed, accounts are not."""
+    domain = await own_domain(api)
+    start = (domain, target)
+    found: list[Hazard] = []
+    for item in seen:
+        at_domain = item.origin.external.domain if item.origin.external else domain
+        if item.origin.external and at_domain is None:
+            continue
+        path = await _path_to(api, start, (at_domain, item.origin.source_stream), item.info)
+        if path:
+            way = " <- ".join(_place(place) for place in [start, *path])
+            found.append(Hazard(CYCLE, f"{way}: every write would go round for ever"))
+    return found
+
+
+async def _path_to(
+    api: Api, goal: tuple[str | None, str], begin: tuple[str | None, str], info: dict[str, Any] | None
+) -> list[tuple[str | None, str]]:
+    """The streams from `begin` up to `goal`; empty when there is no such way."""
+    waiting: list[tuple[list[tuple[str | None, str]], dict[str, Any] | None]] = [([begin], info)]
+    known = {begin}
+    while waiting and len(known) < MAX_CHAIN:
+        path, found = waiting.pop(0)
+        if path[-1] == goal:
+            return path
+        if found is None:
+            continue
+        for place in _upwards(found["config"], path[-1][0]):
+            if place not in known:
+                known.add(place)
+                waiting.append(([*path, place], None if place == goal else await _info_at(api, place)))
+    return []
+
+
+def _upwards(config: StreamConfig, domain: str | None) -> list[tuple[str | None, str]]:
+    """Domain and name of the streams that one reads; those of other accounts are not known by such."""
+    places: list[tuple[str | None, str]] = []
+    for source in filter(None, [config.get("mirror"), *(config.get("sources") or ())]):
+        prefix = (source.get("external") or {}).get("api")
+        there = External(prefix).domain if prefix else domain
+        if there is not None or not prefix:
+            places.append((there, source["name"]))
+    return places
+
+
+async def _info_at(api: Api, place: tuple[str | None, str]) -> dict[str, Any] | None:
+    domain, stream = place
+    there = api if domain is None else api.at(External.of_domain(domain).api)
+    with suppress(KvctlError):
+        return await streams.info(there, stream, timeout=PATIENCE)
+    return None
+
+
+def _place(place: tuple[str | None, str]) -> str:
+    domain, stream = place
+    name = stream.removeprefix(STREAM_PREFIX)
+    return f"`{name}` in domain `{domain}`" if domain else f"`{name}`"
+
+
+def _candidates(origin: Origin) -> list[str]:
+    """The streams that an origin's name may mean: the bucket's own, else a mirror's (COMMANDS.md, section 2)."""
+    return [origin.stream] if origin.stream else [STREAM_PREFIX + origin.bucket, origin.bucket]
+
+
+async def _first(api: Api, names: list[str], patience: float | None) -> dict[str, Any] | None:
+    for number, name in enumerate(names):
+        try:
+            info = await streams.info(api, name, timeout=patience)
+        except StreamNotFound:
+            continue
+        except UnreachableError:
+            if number:  # narrow exports allow the first alone
+                continue
+            raise
+        if number == 0 or info["config"].get("mirror"):
+            return info
+    return None
+
+
+def _named(origin: Origin, *, exists: bool = True) -> Origin:
+    if origin.bucket:
+        return origin
+    if origin.stream.startswith(STREAM_PREFIX) or not exists:
+        return replace(origin, bucket=origin.stream.removeprefix(STREAM_PREFIX))
+    raise UsageError(
+        f"Which bucket's keys `{origin.stream}` holds cannot be seen from here",
+        hint=f"Say it: `stream={origin.stream},bucket=NAME`",
+    )
+
+
+async def _completed(api: Api, origin: Origin, info: dict[str, Any]) -> Origin:
+    """With the stream that was found, and the bucket whose keys it holds."""
+    stream = info["config"]["name"]
+    if origin.stream and origin.bucket:
+        return origin
+    bucket = stream.removeprefix(STREAM_PREFIX)
+    if info["config"].get("mirror"):
+        bound = await binding.bind(api, bucket, info)
+        bucket = bound.prefix.removeprefix(SUBJECT_PREFIX).removesuffix(".")
+    elif not stream.startswith(STREAM_PREFIX):
+        raise UsageError(
+            f"`{stream}` is no bucket and no mirror of one", hint=f"`stream={stream},bucket=NAME` says whose"
+        )
+    return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
+
+
+async def _answers(api: Api, origin: Origin) -> bool:
+    """Whether consumers can be made there, asked in a way that makes none; narrow exports allow little else."""
+    stream = origin.source_stream
+    for endpoint in (stream, f"{stream}.kvctl.{SUBJECT_PREFIX}{origin.key_space}.key"):
+        try:
+            await api.connection.request(f"{api.prefix}.CONSUMER.CREATE.{endpoint}", b"!", timeout=PATIENCE)
+        except PermissionDenied:
+            return True  # this user may not; the server, which does the reading, has permissions of its own
+        except (NoResponders, RequestTimeout):
+            continue
+        return True
+    return False

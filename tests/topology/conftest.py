@@ -1,0 +1,77 @@
+"""Replicas made with raw stream configurations, and waiting for what servers do in their own time."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.raw import RawClient
+
+
+class Replicas:
+    """Mirrors and aggregates by raw JSON: what any other tool would make."""
+
+    def __init__(self, raw: RawClient) -> None:
+        self.raw = raw
+
+    def mirror(self, name: str, origin: str, **config: Any) -> dict[str, Any]:
+        """A mirror of a bucket, of `mirror` where that is given."""
+        source = {"name": f"KV_{origin}"} | config.pop("mirror", {})
+        stream = {
+            "name": name, "mirror": source, "max_msgs_per_subject": 1, "allow_direct": True, "mirror_direct": True,
+            "allow_rollup_hdrs": True, "deny_delete": True, "discard": "new",
+        } | config  # fmt: skip
+        return self._made(name, stream)
+
+    def aggregate(self, name: str, *sources: dict[str, Any], **config: Any) -> dict[str, Any]:
+        """An aggregate of raw sources, history 1."""
+        stream = {
+            "name": f"KV_{name}", "subjects": [], "sources": list(sources), "max_msgs_per_subject": 1,
+            "allow_direct": True, "allow_rollup_hdrs": True, "deny_delete": True, "discard": "new",
+        } | config  # fmt: skip
+        return self._made(f"KV_{name}", stream)
+
+    def subjects(self, stream: str) -> dict[str, int]:
+        """The subjects that a stream holds, with their message counts."""
+        found: dict[str, int] = self.info(stream, subjects_filter=">")["state"].get("subjects") or {}
+        return found
+
+    def info(self, stream: str, **request: Any) -> dict[str, Any]:
+        return self.raw.api(f"STREAM.INFO.{stream}", request or None)
+
+    def _made(self, name: str, stream: dict[str, Any]) -> dict[str, Any]:
+        answer = self.raw.api(f"STREAM.CREATE.{name}", stream)
+        assert "error" not in answer, answer
+        return answer
+
+
+def source(origin: str, target: str, src: str = ">", dest: str = ">", **more: Any) -> dict[str, Any]:
+    """A source as an aggregate's configuration has it, keys for subjects."""
+    rules = [{"src": f"$KV.{origin}.{src}", "dest": f"$KV.{target}.{dest}"}]
+    return {"name": f"KV_{origin}", "subject_transforms": rules, **more}
+
+
+def until(condition: Callable[[], Any], timeout: float = 10) -> Any:
+    """The first true value of the condition. Fails when there is none in time."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+    return value
+
+
+async def refused(attempt: Awaitable[object]) -> str:
+    """The message and the hint of a HazardRefused."""
+    from kvctl.errors import HazardRefused
+
+    with pytest.raises(HazardRefused) as caught:
+        await attempt
+    assert caught.value.exit_code == 1
+    return f"{caught.value.message}\n{caught.value.hint}"
+
+
+@pytest.fixture
+def replicas(raw: RawClient) -> Replicas:
+    """Replicas by raw JSON, on the shared server."""
+    return Replicas(raw)
