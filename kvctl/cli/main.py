@@ -34,6 +34,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Buckets and topologies": {
         "bucket": ("bucket", "Create, inspect, change and move buckets"),
+        "mirror": ("mirror", "Copies of buckets that answer their reads nearby"),
+        "aggregate": ("aggregate", "Buckets that other buckets feed"),
     },
     "Setup": {
         "quickstart": ("quickstart", "See it work, against a server of its own"),

@@ -1,0 +1,138 @@
+"""Mirrors: create, inspect, delete."""
+
+from typing import Annotated
+
+import typer
+
+from kvctl.cli.bucket_options import Cluster, Description, History, MaxBytes, Replicas, Storage, Tags, Ttl, settings
+from kvctl.cli.building import DenyPurge, NoWait, WaitFor, build, list_replicas
+from kvctl.cli.command import command, group
+from kvctl.cli.options import Confirm, DryRun, Force, Yes, bucket_names
+from kvctl.cli.session import Session
+
+app = group(
+    "mirror",
+    help="""Copies of buckets that answer their reads nearby
+
+    Reads of a bucket are answered by the nearest of its mirrors, without anything to set up in the clients. Writes and
+    watches go to the bucket itself, its origin.
+    """,
+)
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`, not `KV_` first")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the mirror", autocompletion=bucket_names)]
+Origin = Annotated[
+    str, typer.Option("--origin", metavar="BUCKET", help="Bucket to replicate", autocompletion=bucket_names)
+]
+OriginDomain = Annotated[
+    str | None, typer.Option("--origin-domain", metavar="NAME", help="JetStream domain that the origin is in")
+]
+OriginApi = Annotated[
+    str | None,
+    typer.Option("--origin-api", metavar="PREFIX", help="Prefix under which this account imports the origin's API"),
+]
+Deliver = Annotated[
+    str | None, typer.Option("--deliver", metavar="PREFIX", help="Subjects that the origin's account delivers on")
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--keys", metavar="FILTER", help="Only these keys, where that harms nobody; repeatable"),
+]
+
+
+@command(
+    app,
+    "create",
+    examples=[
+        "kvctl mirror create ORDERS_NYC --origin ORDERS --cluster nyc",
+        "kvctl mirror create ORDERS_EDGE --origin ORDERS --origin-domain hub",
+        "kvctl mirror create ORDERS_COPY --origin ORDERS --origin-api ORIGIN.API --deliver DELIVER.ORDERS.copy",
+    ],
+    see=["aggregate create", "mirror show"],
+)
+async def create(
+    session: Session,
+    name: NewName,
+    origin: Origin,
+    origin_domain: OriginDomain = None,
+    origin_api: OriginApi = None,
+    deliver: Deliver = None,
+    keys: Keys = None,
+    description: Description = None,
+    history: History = None,
+    ttl: Ttl = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    max_bytes: MaxBytes = None,
+    cluster: Cluster = None,
+    tags: Tags = None,
+    deny_purge: DenyPurge = False,
+    no_wait: NoWait = False,
+    wait_for: WaitFor = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Create a mirror of a bucket.
+
+    History and ttl are the origin's, unless said otherwise. What would lose or hide data is refused, all of it at
+    once: --force NAME overrides one.
+
+    The command waits until the mirror holds what the origin held when it began; without that in time it exits 9, and
+    the mirror goes on filling.
+
+    A mirror of some keys (--keys) answers reads of all others with `not found`, so it is refused where servers let it
+    answer at all: an aggregate of one origin does that job.
+    """
+    from kvctl.topology import builders, model, spec
+
+    given = settings(
+        description=description, history=history, ttl=ttl, replicas=replicas, storage=storage, max_bytes=max_bytes,
+        cluster=cluster, tags=tags,
+    )  # fmt: skip
+    external = spec.external(origin_domain, origin_api, deliver)
+    wanted = model.Origin(origin, keys=tuple(keys or ()), external=external)
+    mirror = model.Mirror(name, wanted, deny_purge=deny_purge, **given)
+    plan = await builders.plan_mirror((await session.client()).api, mirror, force or ())
+    await build(session, plan, "mirror", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
+
+
+@command(app, "ls", examples=["kvctl mirror ls", "kvctl mirror ls -o json"], see=["bucket ls"])
+async def ls(session: Session) -> None:
+    """List mirrors.
+
+    LAG is what the server knows to be missing: 0 is no proof that nothing is. ACTIVE is when something was last heard
+    of the origin.
+    """
+    await list_replicas(session, "mirror", "No mirrors; `kvctl mirror create NAME --origin BUCKET` makes one")
+
+
+@command(app, "show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show"])
+async def show(session: Session, name: Name) -> None:
+    """Show a mirror: its origin, how far it has come, its settings.
+
+    What is wrong with its configuration is said in warnings.
+    """
+    from kvctl.cli.bucket import show as show_bucket
+    from kvctl.topology import builders, inspection
+
+    api = (await session.client()).api
+    info = await builders.find_mirror(api, name)
+    await show_bucket(session, name)
+    for hazard in await inspection.hazards(api, info):
+        session.warn(hazard.evidence)
+
+
+@command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])
+async def delete(
+    session: Session, name: Name, yes: Yes = False, confirm: Confirm = None, dry_run: DryRun = False
+) -> None:
+    """Delete a mirror. Its origin stays as it is.
+
+    Reads that it answered go to the origin, or to another mirror. What reads from the mirror is listed; then its name
+    has to be typed, or given with --confirm.
+    """
+    from kvctl.cli.bucket import delete as delete_bucket
+    from kvctl.topology import builders
+
+    await builders.find_mirror((await session.client()).api, name)
+    await delete_bucket(session, name, yes, confirm, dry_run)

@@ -1,0 +1,134 @@
+"""Aggregates, as people and scripts use them."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+
+Names = Callable[..., str]
+
+
+@pytest.fixture
+def orders(raw: RawClient, unique: Names) -> str:
+    """A bucket with new and old orders."""
+    name = unique("ORDERS")
+    raw.create_bucket(name)
+    for key in ("NEW.1", "NEW.2", "OLD.1"):
+        raw.put(name, key, b"v")
+    return name
+
+
+@pytest.fixture
+def stock(raw: RawClient, unique: Names) -> str:
+    """A bucket with one item."""
+    name = unique("STOCK")
+    raw.create_bucket(name)
+    raw.put(name, "lon.nails", b"7")
+    return name
+
+
+def keys_of(run: Run, server: Server, bucket: str) -> list[str]:
+    return run("keys", bucket, "--sort", "-s", server.url).out.split()
+
+
+def test_the_adr_s_example(run: Run, server: Server, orders: str, unique: Names, snapshot: SnapshotAssertion) -> None:
+    name = unique("NEW_ORDERS")
+    args = ("aggregate", "create", name, "--origin", orders, "--keys", "NEW.>", "-s", server.url)
+    assert run(*args, "--dry-run").masked(ORDERS=orders, TARGET=name) == snapshot
+    assert run("aggregate", "show", name, "-s", server.url).exit_code == 3
+    made = run(*args)
+    assert (made.exit_code, made.out, made.err) == (0, "", "")
+    assert keys_of(run, server, name) == ["1", "2"]
+    assert run("put", name, "k", "v", "-s", server.url).exit_code == 1
+    again = run(*args)
+    assert (again.exit_code, again.err) == (0, f"Aggregate `{name}` exists already, with the same configuration\n")
+    assert run(*args, "--writable").exit_code == 4
+
+
+def test_many_origins_with_prefix_and_map(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:
+    name = unique("EDGE")
+    made = run(
+        "aggregate", "create", name, "--origin", f"bucket={orders},keys=NEW.>,prefix=orders.new",
+        "--origin", f"bucket={stock},map=*.*:stock.$2.$1", "-s", server.url, "-o", "json",
+    )  # fmt: skip
+    assert json.loads(made.out) == {"name": name, "stream": f"KV_{name}", "origins": [orders, stock], "changed": True}
+    assert keys_of(run, server, name) == ["orders.new.1", "orders.new.2", "stock.nails.lon"]
+    (row,) = [
+        row for row in json.loads(run("aggregate", "ls", "-s", server.url, "-o", "json").out) if row["name"] == name
+    ]
+    assert (row["origins"], row["values"]) == ([orders, stock], 3)
+    shown = json.loads(run("aggregate", "show", name, "-s", server.url, "-o", "json").out)
+    assert shown["origins"][0]["transforms"] == [{"src": f"$KV.{orders}.NEW.>", "dest": f"$KV.{name}.orders.new.>"}]
+    assert run("aggregate", "delete", name, "-s", server.url).exit_code == 2  # nobody to ask
+    assert run("aggregate", "delete", name, "--yes", "-s", server.url).exit_code == 0
+
+
+def test_keys_prefix_and_map_stand_alone_with_one_origin(
+    run: Run, server: Server, orders: str, stock: str, unique: Names
+) -> None:
+    one, other = unique("A"), unique("A")
+    assert (
+        run(
+            "aggregate", "create", one, "--origin", orders, "--keys", "OLD.>", "--prefix", "p", "-s", server.url
+        ).exit_code
+        == 0
+    )
+    assert keys_of(run, server, one) == ["p.1"]
+    assert run("aggregate", "create", other, "--origin", stock, "--map", "*.*:$2.$1", "-s", server.url).exit_code == 0
+    assert keys_of(run, server, other) == ["nails.lon"]
+    several = run(
+        "aggregate", "create", unique("A"), "--origin", orders, "--origin", stock, "--prefix", "p", "-s", server.url
+    )
+    assert several.exit_code == 2
+
+
+def test_an_origin_is_added(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:
+    name = unique("A")
+    assert run("aggregate", "create", name, "--origin", orders, "--prefix", "orders", "-s", server.url).exit_code == 0
+    args = ("aggregate", "add-origin", name, f"bucket={stock},prefix=stock", "-s", server.url)
+    assert run(*args, "--dry-run").exit_code == 0
+    assert len(keys_of(run, server, name)) == 3
+    assert run(*args).exit_code == 0
+    assert "stock.lon.nails" in keys_of(run, server, name)
+    again = run(*args)
+    assert (again.exit_code, "exists already" in again.err) == (0, True)
+    for target, code in ((orders, 1), (unique("NONE"), 3)):
+        assert run("aggregate", "add-origin", target, stock, "-s", server.url).exit_code == code
+    assert run("aggregate", "add-origin", name, unique("NONE"), "-s", server.url).exit_code == 3
+
+
+def test_hazards_are_refused_all_at_once(
+    run: Run, server: Server, orders: str, stock: str, unique: Names, snapshot: SnapshotAssertion
+) -> None:
+    name = unique("A")
+    args = ("--origin", orders, "--origin", stock, "--ttl", "1h", "--max-value-size", "1KiB")
+    refused = run("aggregate", "create", name, *args, "-s", server.url)
+    assert refused.masked(ORDERS=orders, STOCK=stock, TARGET=name) == snapshot
+    forced = [word for name in ("key-collision", "shorter-ttl", "smaller-limits") for word in ("--force", name)]
+    assert run("aggregate", "create", name, *args, *forced, "-s", server.url).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("--origin", ""),
+        ("--origin", "bucket=B,what=1"),
+        ("--origin", "B", "--map", "a"),
+        ("--origin", "B", "--prefix", ""),
+        ("--origin", "B", "--republish-headers-only"),
+    ],
+)
+def test_wrong_words_are_usage_errors(run: Run, server: Server, args: tuple[str, ...]) -> None:
+    assert run("aggregate", "create", "A", *args, "-s", server.url).exit_code == 2
+
+
+def test_other_kinds_are_refused(run: Run, server: Server, orders: str) -> None:
+    for verb in ("show", "delete"):
+        refused = run("aggregate", verb, orders, "-s", server.url)
+        assert (refused.exit_code, refused.err.splitlines()[0]) == (1, f"error: `{orders}` is a bucket, no aggregate")

@@ -1,0 +1,115 @@
+"""Mirrors, as people and scripts use them."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+
+Names = Callable[..., str]
+
+
+@pytest.fixture
+def bucket(raw: RawClient, unique: Names) -> str:
+    """A bucket with three entries and history 5."""
+    name = unique("ORDERS")
+    raw.create_bucket(name, max_msgs_per_subject=5)
+    for key in ("NEW.1", "NEW.2", "OLD.1"):
+        raw.put(name, key, b"v")
+    return name
+
+
+def test_is_created_listed_shown_and_deleted(
+    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
+) -> None:
+    name = unique("M")
+    made = run("mirror", "create", name, "--origin", bucket, "-s", server.url)
+    assert (made.exit_code, made.out, made.err) == (0, "", "")
+    assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 3  # it has been waited for
+    again = run("mirror", "create", name, "--origin", bucket, "-s", server.url)
+    assert (again.exit_code, again.err) == (0, f"Mirror `{name}` exists already, with the same configuration\n")
+    other = run("mirror", "add", name, "--origin", bucket, "--history", "9", "-s", server.url)
+    assert other.exit_code == 4
+    assert "history: 5 -> 9" in other.err
+
+    listed = json.loads(run("mirror", "ls", "-s", server.url, "-o", "json").out)
+    (row,) = [row for row in listed if row["name"] == name]
+    assert (row["origins"], row["values"], row["history"], row["lag"], row["error"]) == ([bucket], 3, 5, 0, None)
+    shown = json.loads(run("mirror", "show", name, "-s", server.url, "-o", "json").out)
+    assert (shown["kind"], shown["origins"][0]["stream"]) == ("mirror", f"KV_{bucket}")
+    deleted = run("mirror", "rm", name, "--yes", "-s", server.url)
+    assert deleted.exit_code == 0
+    assert run("mirror", "show", name, "-s", server.url).exit_code == 3
+
+
+def test_is_told_on_a_terminal_and_in_json(run: Run, server: Server, bucket: str, unique: Names) -> None:
+    one, other = unique("M"), unique("M")
+    made = run("mirror", "create", one, "--origin", bucket, "-s", server.url, tty=True)
+    assert made.err == f"Created mirror `{one}`\n"
+    made = run("mirror", "create", other, "--origin", bucket, "-s", server.url, "-o", "json")
+    assert json.loads(made.out) == {"name": other, "stream": other, "origins": [bucket], "changed": True}
+
+
+def test_dry_run_prints_the_stream_and_the_hazards_and_makes_nothing(
+    run: Run, server: Server, bucket: str, unique: Names, snapshot: SnapshotAssertion
+) -> None:
+    name = unique("M")
+    result = run("mirror", "create", name, "--origin", bucket, "--keys", "NEW.>", "--ttl", "1h", "--deny-purge", "-n",
+                 "-s", server.url)  # fmt: skip
+    assert result.masked(BUCKET=bucket, MIRROR=name) == snapshot
+    assert run("mirror", "show", name, "-s", server.url).exit_code == 3
+
+
+def test_hazards_are_refused_all_at_once(
+    run: Run, server: Server, bucket: str, unique: Names, snapshot: SnapshotAssertion
+) -> None:
+    name = unique("M")
+    args = ("mirror", "create", name, "--origin", bucket, "--keys", "NEW.>", "--ttl", "1h", "-s", server.url)
+    assert run(*args).masked(BUCKET=bucket, MIRROR=name) == snapshot
+    assert run(*args, "--force", "filtered-mirror").exit_code == 1
+    assert run(*args, "--force", "filtered-mirror", "--force", "shorter-ttl").exit_code == 0
+
+
+def test_a_missing_origin_is_not_found(run: Run, server: Server, unique: Names) -> None:
+    name, origin = unique("M"), unique("NONE")
+    missing = run("mirror", "create", name, "--origin", origin, "-s", server.url)
+    assert (missing.exit_code, missing.err.splitlines()[0]) == (3, f"error: Origin `{origin}` does not exist")
+    args = ("mirror", "create", name, "--origin", origin, "--force", "missing-origin", "-s", server.url)
+    waited = run(*args, "--wait-for", "300ms")
+    assert waited.exit_code == 9
+    assert "stream not found (10059)" in waited.err or "never connected" in waited.err
+    assert run(*args, "--no-wait").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("KV_M", "--origin", "B"),
+        ("M",),
+        ("M", "--origin", ""),
+        ("M", "--origin", "B", "--origin-domain", "hub", "--origin-api", "X.API"),
+        ("M", "--origin", "B", "--deliver", "X"),
+        ("M", "--origin", "B", "--keys", "a..b"),
+        ("M", "--origin", "B", "--history", "65"),
+    ],
+)
+def test_wrong_words_are_usage_errors(run: Run, server: Server, raw: RawClient, args: tuple[str, ...]) -> None:
+    raw.api("STREAM.DELETE.KV_B")
+    assert run("mirror", "create", *args, "-s", server.url).exit_code in ((2,) if "65" not in args else (2, 3))
+
+
+def test_other_kinds_are_refused(run: Run, server: Server, bucket: str) -> None:
+    for verb in ("show", "delete"):
+        refused = run("mirror", verb, bucket, "-s", server.url)
+        assert (refused.exit_code, refused.err.splitlines()[0]) == (1, f"error: `{bucket}` is a bucket, no mirror")
+    assert run("mirror", "create", bucket, "--origin", bucket, "-s", server.url).exit_code == 4
+
+
+def test_show_warns_of_what_is_wrong(run: Run, server: Server, raw: RawClient, bucket: str, unique: Names) -> None:
+    name = unique("M")
+    raw.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": f"KV_{bucket}"}, "max_msgs_per_subject": 1})
+    assert "warning: history 1 is shorter" in run("mirror", "show", name, "-s", server.url).err
