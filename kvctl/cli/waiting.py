@@ -96,8 +96,8 @@ class Condition(NamedTuple):
             what = f"was not written after revision {self.above}"
         else:
             what = "does not exist"
-        when = f" after {format_duration(limit)}" if limit else ""
-        return WaitExpired(f"`{key}` {what}{when}", hint="`--for` waits longer")
+        waited = f" (waited {format_duration(limit)})" if limit else ""
+        return WaitExpired(f"`{key}` {what}{waited}", hint="`--for` waits longer")
 
 
 async def _until(bucket: "Bucket", key: str, condition: Condition, *, once: bool) -> "Entry | None":

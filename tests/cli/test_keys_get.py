@@ -1,6 +1,9 @@
 """`kvctl get`: exact bytes, records, replicas, permissions."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -165,3 +168,18 @@ def test_permissions_key_by_key_are_enough_for_named_keys(
     assert get("k.1").out == "one"
     assert get("k.2", "k.1", "-o", "name").out.split() == ["k.2", "k.1"]
     assert get("k.*") == snapshot
+
+
+HEAVY = (
+    "rich", "yaml", "pydantic", "nats.js.api", "concurrent.futures.thread",
+    "kvctl.render.table", "kvctl.kv.listing", "kvctl.kv.watch", "kvctl.kv.many", "kvctl.kv.writing",
+    "kvctl.kv.config", "kvctl.jetstream.consumers", "kvctl.jetstream.publish",
+)  # fmt: skip
+
+
+def test_a_get_loads_only_what_it_needs(keyed: Keyed) -> None:
+    keyed.put("k")
+    code = f"import sys; from kvctl.cli.main import main; main(['get', '{keyed.name}', 'k']); print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, **keyed.env()}, text=True).split()
+    assert loaded[0].startswith("value")
+    assert set(HEAVY) & set(loaded) == set()

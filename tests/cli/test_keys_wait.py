@@ -1,0 +1,94 @@
+"""`kvctl wait`: conditions, time limits, restarts."""
+
+import json
+import time
+from collections.abc import Callable
+from subprocess import Popen
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.keyed import Keyed
+from tests.raw import RawClient
+
+Start = Callable[..., "Popen[bytes]"]
+
+
+def test_a_condition_that_holds_ends_it_at_once(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    keyed.put("k", b"one")
+    keyed.put("k", b"two")
+    assert keyed("wait", "B", "k") == snapshot(name="exists")
+    assert keyed("wait", "B", "k", tty=True) == snapshot(name="terminal")
+    assert keyed("wait", "B", "k", "--value", "two", "--revision-above", "1", "-o", "json") == snapshot(name="value")
+    assert keyed("wait", "B", "nope", "--missing") == snapshot(name="missing")
+    keyed.delete("k")
+    assert keyed("wait", "B", "k", "--missing").exit_code == 0
+
+
+def test_time_runs_out(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    keyed.put("k", b"one")
+    assert keyed("wait", "B", "nope", "--for", "200ms") == snapshot(name="exists")
+    assert keyed("wait", "B", "k", "--value", "two", "--for", "200ms") == snapshot(name="value")
+    assert keyed("wait", "B", "k", "--revision-above", "1", "--for", "200ms") == snapshot(name="revision")
+    assert keyed("wait", "B", "k", "--missing", "--for", "1200ms") == snapshot(name="missing")
+    assert keyed("wait", "B", "nope", "--for", "0") == snapshot(name="look once")
+    assert keyed.consumers() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "happens"),
+    [
+        ((), lambda keyed: keyed.put("k", b"new")),
+        (("--value", "done"), lambda keyed: (keyed.put("k", b"begun"), keyed.put("k", b"done"))),
+        (("--revision-above", "1"), lambda keyed: keyed.put("k", b"written again")),
+    ],
+    ids=["exists", "value", "revision"],
+)
+def test_it_wakes_when_it_happens(
+    keyed: Keyed, start: Start, options: tuple[str, ...], happens: Callable[[Keyed], object]
+) -> None:
+    if options:
+        keyed.put("k", b"old")
+    waiting = start("wait", keyed.name, "k", "-o", "json", *options, env=keyed.env())
+    _wait_for_a_consumer(keyed)
+    assert waiting.poll() is None
+    happens(keyed)
+    begun = time.monotonic()
+    out, _ = waiting.communicate(timeout=5)
+    assert time.monotonic() - begun < 1
+    assert (waiting.returncode, json.loads(out)["revision"]) == (0, keyed.last_revision())
+
+
+def test_missing_notices_what_vanishes_without_a_marker(keyed: Keyed, start: Start) -> None:
+    keyed.put("k", b"v")
+    waiting = start("wait", keyed.name, "k", "--missing", env=keyed.env())
+    _wait_for_a_consumer(keyed)
+    keyed.raw.api(f"STREAM.PURGE.KV_{keyed.name}", {"filter": f"$KV.{keyed.name}.k"})
+    out, err = waiting.communicate(timeout=5)
+    assert (waiting.returncode, out, err) == (0, b"", b"")
+
+
+def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Start) -> None:
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("R")
+        waiting = start("wait", "R", "k", "--for", "20s", env={"NATS_URL": own_server.url})
+        _wait_for_a_consumer(Keyed("R", own_server.url, raw))
+    own_server.restart()
+    with RawClient(own_server.url) as raw:
+        raw.put("R", "k", b"after the restart")
+    out, _ = waiting.communicate(timeout=10)
+    assert (waiting.returncode, out.split(b"\t")[5]) == (0, b"after the restart")
+
+
+def test_what_cannot_be_waited_for(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert keyed("wait", "B", "k", "--missing", "--value", "v") == snapshot(name="both")
+    assert keyed("wait", "B", "k.*") == snapshot(name="wildcard")
+    assert keyed("wait", "no-such-bucket-anywhere", "k").exit_code == 3
+
+
+def _wait_for_a_consumer(keyed: Keyed) -> None:
+    deadline = time.monotonic() + 5
+    while not keyed.consumers():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,189 @@
+"""`kvctl watch`: formats, ends, restarts, slow readers, commands."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.keyed import Keyed
+from tests.raw import RawClient
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+CURRENT = '{"event": "current"}'
+
+
+@pytest.fixture
+def filled(keyed: Keyed) -> Keyed:
+    """Keys a.1 (two values), b.1 and gone, which is deleted."""
+    for key in ("a.1", "b.1", "gone", "a.1"):
+        keyed.put(key, b"of " + key.encode())
+    keyed.delete("gone")
+    return keyed
+
+
+def test_what_is_there_then_the_marker(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert filled("watch", "B", "--until-current", "-o", "ndjson") == snapshot(name="ndjson")
+    assert filled("watch", "B", "--until-current") == snapshot(name="tsv")
+    assert filled("watch", "B", "--until-current", tty=True) == snapshot(name="terminal")
+    assert filled("watch", "B", "--until-current", "-o", "name").out.split() == ["b.1", "a.1", "gone"]
+
+
+def test_options_choose_what_is_shown(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    def keys(*options: str) -> list[str]:
+        return filled("watch", "B", "--until-current", "-o", "name", *options).out.split()
+
+    assert keys("a.*", "gone") == ["a.1", "gone"]
+    assert keys("--history") == ["a.1", "b.1", "gone", "a.1", "gone"]
+    assert keys("--ignore-deletes") == ["b.1", "a.1"]
+    assert keys("--from-revision", "4") == ["a.1", "gone"]
+    assert keys("--count", "2") == ["b.1", "a.1"]
+    assert filled("watch", "B", "--until-current", "--meta-only", "-o", "ndjson") == snapshot(name="meta only")
+    assert filled("watch", "B", "--until-current", "--meta-only", tty=True) == snapshot(name="meta only, terminal")
+    assert filled("watch", "B", "--until-current", "-o", "json", "--encoding", "base64", "b.1") == snapshot(
+        name="base64"
+    )
+
+
+def test_the_marker_comes_always(filled: Keyed) -> None:
+    for options in (("nothing.>",), ("--updates-only",), ("--ignore-deletes", "gone"), ("--from-revision", "99")):
+        assert filled("watch", "B", "--until-current", "-o", "ndjson", *options).out == f"{CURRENT}\n"
+
+
+def test_updates_only_excludes_what_asks_for_more(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert filled("watch", "B", "--updates-only", "--history") == snapshot(name="history")
+    assert filled("watch", "B", "--updates-only", "--from-revision", "1") == snapshot(name="revision")
+
+
+def test_changes_are_followed_until_count(keyed: Keyed, start: Start) -> None:
+    watch = start("watch", keyed.name, "--count", "3", "-o", "ndjson", env=keyed.env())
+    assert _line(watch) == CURRENT
+    keyed.put("k", b"one")
+    keyed.delete("k")
+    keyed.put("k", b"two")
+    rows = [json.loads(_line(watch)) for _ in range(3)]
+    assert [(row["operation"], row["value"]) for row in rows] == [("PUT", "one"), ("DEL", ""), ("PUT", "two")]
+    assert watch.wait(5) == 0
+    assert keyed.consumers() == 0
+
+
+def test_interrupted_it_ends_with_130_and_no_traceback(keyed: Keyed, start: Start) -> None:
+    watch = start("watch", keyed.name, "-o", "ndjson", env=keyed.env())
+    assert _line(watch) == CURRENT
+    watch.send_signal(signal.SIGINT)
+    out, err = watch.communicate(timeout=5)
+    assert (watch.returncode, out, err) == (130, b"", b"")
+    assert keyed.consumers() == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_bucket_deleted_under_it_is_an_error(keyed: Keyed, start: Start, again: bool) -> None:
+    watch = start("watch", keyed.name, "-o", "ndjson", env=keyed.env())
+    assert _line(watch) == CURRENT
+    keyed.raw.api(f"STREAM.DELETE.KV_{keyed.name}")
+    if again:
+        keyed.raw.create_bucket(keyed.name)
+    _, err = watch.communicate(timeout=5)
+    assert (watch.returncode, b"was deleted" in err) == (1, True)
+
+
+def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Start) -> None:
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("R")
+        raw.put("R", "k.1", b"")
+    watch = start("watch", "R", "-o", "ndjson", env={"NATS_URL": own_server.url})
+    assert json.loads(_line(watch))["key"] == "k.1"
+    assert _line(watch) == CURRENT
+    own_server.restart()
+    with RawClient(own_server.url) as raw:
+        raw.put("R", "k.2", b"")
+        put = time.monotonic()
+    assert json.loads(_line(watch))["key"] == "k.2"
+    assert time.monotonic() - put < 2
+
+
+def test_a_reader_that_stalls_is_waited_for_in_bounded_memory(keyed: Keyed, start: Start) -> None:
+    large = os.urandom(1 << 19).hex().encode()[:1_000_000]
+    for number in range(120):
+        keyed.put(f"k.{number}", large)
+    watch = start("watch", keyed.name, "--until-current", "-o", "ndjson", env=keyed.env())
+    time.sleep(2)  # the reader's nap
+    assert _peak(watch) < 90 << 10
+    assert watch.stdout is not None
+    keys = [row.get("key") for row in map(json.loads, watch.stdout)]
+    assert keys == [*(f"k.{number}" for number in range(120)), None]
+    assert watch.wait(5) == 0
+
+
+def test_exec_runs_a_command_for_each_entry(filled: Keyed, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    filled.put("ttl", b"x", {"Nats-TTL": "1h"})
+    filled.put("ttl", b"", {"Nats-Marker-Reason": "MaxAge"})
+    facts = ("BUCKET", "KEY", "REVISION", "OPERATION", "REASON", "TTL", "SIZE")
+    show = f"sh -c 'echo {' '.join(f'[$KVCTL_{name}]' for name in facts)}: $(cat)'"
+    assert filled("watch", "B", "--until-current", "--history", "--exec", show) == snapshot
+
+
+def test_exec_runs_no_shell(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert filled("watch", "B", "b.1", "--until-current", "--exec", "echo $KVCTL_KEY; exit 3 | cat") == snapshot
+
+
+def test_exec_goes_on_after_a_failure_and_reports_it(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    fails = "sh -c 'test $KVCTL_KEY != b.1 && echo $KVCTL_KEY'"
+    assert filled("watch", "B", "--until-current", "--exec", fails) == snapshot(name="exit code")
+    assert filled("watch", "B", "--count", "1", "--exec", "sh -c 'kill -9 $$'") == snapshot(name="signal")
+
+
+def test_exec_with_a_command_that_does_not_read_a_large_value(keyed: Keyed) -> None:
+    keyed.put("k", b"x" * 900_000)
+    assert keyed("watch", "B", "--until-current", "--exec", "true").exit_code == 0
+
+
+def test_exec_with_names_that_are_no_text(keyed: Keyed, tmp_path: Path) -> None:
+    with RawClient(keyed.url) as raw:
+        raw._send(
+            b"PUB $KV.%b.a\xffb 0\r\n\r\nPUB $KV.%b.nul\x00 0\r\n\r\n" % (keyed.name.encode(), keyed.name.encode())
+        )
+        raw.flush()
+    result = keyed("watch", "B", "--until-current", "--exec", "sh -c 'printf %s $KVCTL_KEY'")
+    assert result.stdout == b"a\xffb"
+    assert (result.exit_code, "no environment variable can hold the NUL" in result.err) == (7, True)
+
+
+def test_exec_that_cannot_work_is_refused_at_once(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert filled("watch", "B", "--exec", "no-such-command x") == snapshot(name="not found")
+    assert filled("watch", "B", "--exec", "sh 'x") == snapshot(name="quotes")
+    assert filled("watch", "B", "--exec", "") == snapshot(name="empty")
+
+
+def test_exec_is_ended_with_the_watch(filled: Keyed, start: Start, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    watch = start("watch", filled.name, "--exec", f"sh -c 'echo $$ > {pid}; exec sleep 60'", env=filled.env())
+    _wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    watch.send_signal(signal.SIGTERM)
+    assert watch.wait(5) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def _line(process: "subprocess.Popen[bytes]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().decode().rstrip("\n")
+
+
+def _peak(process: "subprocess.Popen[bytes]") -> int:
+    """The largest resident size so far, in KiB."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
+
+
+def _wait_until(holds: Callable[[], bool], seconds: float = 5) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
