@@ -288,7 +288,9 @@ class Bucket:
     async def locate(self, *, fresh: bool = False) -> Binding:
         """Ask the server which stream the name means. Raises BucketNotFound."""
         if self._fixed:
-            info = await streams.info(self._api, self.binding.stream)
+            info = await streams.find(self._api, self.binding.stream)
+            if info is None:
+                raise BucketNotFound(f"Bucket `{self.name}` does not exist: there is no stream `{self.binding.stream}`")
             self.binding = bindings.with_info(self.binding, info)
         elif fresh or not self._located:
             self.binding = await bindings.locate(self._api, self.name)
