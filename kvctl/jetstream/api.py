@@ -60,6 +60,7 @@ class Api:
         """
         payload = b"" if body is None else json.dumps(body).encode()
         deadline = time.monotonic() + (self.connection.timeout if timeout is None else timeout)
+        met: KvctlError | None = None
         while True:
             left = max(deadline - time.monotonic(), 0.05)
             try:
@@ -71,8 +72,11 @@ class Api:
                 transient = isinstance(error, ConnectionLost) or error.__cause__ is not None
                 if not retry or not transient or time.monotonic() + 0.1 > deadline:
                     raise
+                met = error
                 await asyncio.sleep(0.1)
             except RequestTimeout:
+                if met is not None:
+                    raise met from None  # what stood in the way, rather than that the rest of the time was too short
                 if self.prefix.startswith("$JS.") or not retry:
                     raise
                 raise self._nobody(endpoint) from None
@@ -109,7 +113,7 @@ def server_error(error: dict[str, Any]) -> KvctlError:
     if err_code in _NOT_FOUND:
         return _NOT_FOUND[err_code](f"{text[:1].upper()}{text[1:]}")
     if err_code in _UNAVAILABLE:
-        unavailable = JetStreamDisabled(f"JetStream: {text} ({err_code})", hint=_disabled_hint(err_code))
+        unavailable = JetStreamDisabled(f"{text} ({err_code})", hint=_disabled_hint(err_code))
         if err_code in _TRANSIENT:
             unavailable.__cause__ = ServerError(text, code=code, err_code=err_code)
         return unavailable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +12,8 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 
+NOBODY_KNOWS = 1.0
+"""Seconds without an answer after which a bucket may be out of reach rather than slow."""
 MAX_CHAIN = 8
 """Mirrors of mirrors that are followed to a bucket."""
 
@@ -61,12 +64,26 @@ async def locate(api: Api, bucket: str) -> Binding:
 
     Raises BucketNotFound, with the nearest name that exists.
     """
-    info = await streams.find(api, STREAM_PREFIX + bucket)
+    asked = asyncio.ensure_future(streams.find(api, STREAM_PREFIX + bucket))
+    try:
+        await asyncio.wait([asked], timeout=NOBODY_KNOWS)
+        info = None
+        if not asked.done():
+            # With its cluster down nobody says that there is no such bucket; a mirror of this name may answer.
+            with suppress(KvctlError):
+                info = await _mirror(api, bucket)
+        info = info or await asked or await _mirror(api, bucket)
+    finally:
+        asked.cancel()
     if info is None:
-        info = await streams.find(api, bucket)
-        if info is None or not info["config"].get("mirror"):
-            raise await _missing(api, bucket)
+        raise await _missing(api, bucket)
     return await _bind(api, bucket, info, MAX_CHAIN)
+
+
+async def _mirror(api: Api, name: str) -> dict[str, Any] | None:
+    """The info of the mirror stream of this name, if there is one."""
+    info = await streams.find(api, name)
+    return info if info is not None and info["config"].get("mirror") else None
 
 
 async def bind(api: Api, name: str, info: dict[str, Any]) -> Binding:
