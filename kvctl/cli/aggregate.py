@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvctl.cli.bucket_data import counted
 from kvctl.cli.bucket_options import (
     Cluster,
     Description,
@@ -133,7 +134,7 @@ async def create(
     app,
     "add-origin",
     examples=["kvctl aggregate add-origin EDGE STOCK", "kvctl aggregate add-origin EDGE bucket=STOCK,prefix=stock"],
-    see=["aggregate show"],
+    see=["aggregate remove-origin"],
 )
 async def add_origin(
     session: Session,
@@ -156,6 +157,49 @@ async def add_origin(
     (added,) = _parsed([origin], keys, prefix, maps)
     plan = await builders.plan_origin((await session.client()).api, name, added, force or ())
     await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
+
+
+@command(
+    app,
+    "remove-origin",
+    examples=["kvctl aggregate remove-origin EDGE STOCK --yes", "kvctl aggregate remove-origin EDGE STOCK --keep-data"],
+    see=["aggregate add-origin"],
+)
+async def remove_origin(
+    session: Session,
+    name: Name,
+    bucket: Annotated[str, typer.Argument(metavar="BUCKET", help="Origin to remove", autocompletion=bucket_names)],
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Leave its keys in the aggregate")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Let a bucket feed an aggregate no more, and remove its keys.
+
+    The keys that came from it go, with their history. Those that another origin or a writer wrote too stay, and are
+    counted. An aggregate keeps its last origin: delete it instead.
+    """
+    from kvctl.cli.building import origin_names, show_config, tell
+    from kvctl.topology import hazards, removal
+
+    api = (await session.client()).api
+    found = await removal.plan(api, name, bucket, keep_data=keep_data)
+    if dry_run:
+        show_config(session, found.after)
+    if found.mixed:
+        session.warn(f"{counted(len(found.mixed), 'key')} of `{bucket}` stay: others wrote them too")
+    if dry_run:
+        for hazard in found.hazards:
+            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        return
+    hazards.refuse(found.hazards, force, f"`{name}` would lose its last origin")
+    if not keep_data and session.interactive:  # what goes can be had again from the origin
+        session.confirm(f"Remove origin `{bucket}` from `{name}`, with the keys that came from it?", yes=yes)
+    with session.progress(f"Removing keys of {bucket}") as progress:
+        messages = await removal.carry_out(api, found, force or (), progress.advance)
+    row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after), "removed": messages,
+           "kept": len(found.mixed), "changed": True}  # fmt: skip
+    tell(session, row, f"`{bucket}` feeds `{name}` no more; removed {counted(messages, 'entry')}")
 
 
 @command(app, "ls", examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"], see=["bucket ls"])

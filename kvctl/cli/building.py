@@ -69,7 +69,7 @@ def show_config(session: Session, config: dict[str, Any]) -> None:
 def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = False) -> None:
     """Say what was done: an object where one is asked for, a note to a terminal, with `always` in a pipe too."""
     if session.options.output:
-        session.show(document(row))
+        session.show(document(row, name=next(iter(row))))
     else:
         session.note(text, always=always)
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from kvctl.cli.bucket_data import counted
 from kvctl.cli.bucket_options import Cluster, Description, History, MaxBytes, Replicas, Storage, Tags, Ttl, settings
 from kvctl.cli.building import DenyPurge, NoWait, WaitFor, build, list_replicas
 from kvctl.cli.command import command, group
@@ -48,7 +49,7 @@ Keys = Annotated[
         "kvctl mirror create ORDERS_EDGE --origin ORDERS --origin-domain hub",
         "kvctl mirror create ORDERS_COPY --origin ORDERS --origin-api ORIGIN.API --deliver DELIVER.ORDERS.copy",
     ],
-    see=["aggregate create", "mirror show"],
+    see=["aggregate create", "mirror show", "mirror promote"],
 )
 async def create(
     session: Session,
@@ -120,6 +121,49 @@ async def show(session: Session, name: Name) -> None:
     await show_bucket(session, name)
     for hazard in await inspection.hazards(api, info):
         session.warn(hazard.evidence)
+
+
+@command(
+    app,
+    "promote",
+    examples=[
+        "kvctl mirror promote ORDERS_NYC --as ORDERS_RESCUED",
+        "kvctl mirror promote ORDERS_NYC --as ORDERS --delete-mirror",
+    ],
+    see=["bucket copy", "mirror delete"],
+)
+async def promote(
+    session: Session,
+    name: Name,
+    bucket: Annotated[str, typer.Option("--as", metavar="BUCKET", help="Name of the bucket to make")],
+    delete_mirror: Annotated[
+        bool, typer.Option("--delete-mirror", help="Delete the mirror when the bucket holds all of it")
+    ] = False,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Make an ordinary bucket of what a mirror holds, for when its origin is lost.
+
+    Every entry is copied, history and deletions included, and then compared with the mirror's. Revisions and times are
+    the bucket's own. Under the name of the lost origin the mirror has to go: it would answer reads of the new bucket.
+    """
+    from kvctl.cli.building import show_config, tell
+    from kvctl.topology import promotion
+
+    client = await session.client()
+    found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
+    if dry_run:
+        show_config(session, found.config)
+        for hazard in found.hazards:
+            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        return
+    with session.progress(f"Copying {name}", found.entries) as progress:
+        count = await promotion.carry_out(
+            client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
+        )
+    row = {"bucket": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,
+           "changed": True}  # fmt: skip
+    tell(session, row, f"Made bucket `{bucket}` of mirror `{name}`: {counted(count, 'entry')}")
 
 
 @command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])

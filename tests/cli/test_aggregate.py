@@ -132,3 +132,33 @@ def test_other_kinds_are_refused(run: Run, server: Server, orders: str) -> None:
     for verb in ("show", "delete"):
         refused = run("aggregate", verb, orders, "-s", server.url)
         assert (refused.exit_code, refused.err.splitlines()[0]) == (1, f"error: `{orders}` is a bucket, no aggregate")
+
+
+def test_an_origin_is_removed_with_its_keys(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:
+    name = unique("A")
+    origins = ("--origin", f"bucket={orders},prefix=orders", "--origin", f"bucket={stock},prefix=stock")
+    assert run("aggregate", "create", name, *origins, "-s", server.url).exit_code == 0
+    args = ("aggregate", "remove-origin", name, stock, "-s", server.url)
+    planned = json.loads(run(*args, "--dry-run").out)
+    assert [source["name"] for source in planned["sources"]] == [f"KV_{orders}"]
+    assert "stock.lon.nails" in keys_of(run, server, name)
+    removed = json.loads(run(*args, "-o", "json").out)
+    assert (removed["origins"], removed["removed"], removed["kept"]) == ([orders], 1, 0)
+    assert keys_of(run, server, name) == ["orders.NEW.1", "orders.NEW.2", "orders.OLD.1"]
+    assert run(*args).exit_code == 3
+    last = run("aggregate", "remove-origin", name, orders, "-s", server.url)
+    assert (last.exit_code, "--force last-origin" in last.err) == (1, True)
+    assert run("aggregate", "remove-origin", orders, stock, "-s", server.url).exit_code == 1
+
+
+def test_an_origin_is_removed_and_its_keys_stay(
+    run: Run, server: Server, orders: str, stock: str, unique: Names
+) -> None:
+    name = unique("A")
+    origins = ("--origin", f"bucket={orders},prefix=orders", "--origin", f"bucket={stock},prefix=stock")
+    assert run("aggregate", "create", name, *origins, "-s", server.url).exit_code == 0
+    args = ("aggregate", "remove-origin", name, stock, "-s", server.url)
+    refused = run(*args, stdin=b"n\n", tty=True)
+    assert refused.exit_code == 1
+    assert run(*args, "--keep-data").exit_code == 0
+    assert "stock.lon.nails" in keys_of(run, server, name)

@@ -113,3 +113,25 @@ def test_show_warns_of_what_is_wrong(run: Run, server: Server, raw: RawClient, b
     name = unique("M")
     raw.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": f"KV_{bucket}"}, "max_msgs_per_subject": 1})
     assert "warning: history 1 is shorter" in run("mirror", "show", name, "-s", server.url).err
+
+
+def test_is_promoted_when_its_origin_is_lost(
+    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
+) -> None:
+    name = unique("M")
+    assert run("mirror", "create", name, "--origin", bucket, "-s", server.url).exit_code == 0
+    raw.api(f"STREAM.DELETE.KV_{bucket}")
+    rescued = unique("RESCUED")
+    args = ("mirror", "promote", name, "--as", rescued, "-s", server.url)
+    planned = json.loads(run(*args, "--dry-run").out)
+    assert (planned["name"], planned["max_msgs_per_subject"]) == (f"KV_{rescued}", 5)
+    made = json.loads(run(*args, "-o", "json").out)
+    assert (made["bucket"], made["entries"], made["mirror_deleted"]) == (rescued, 3, False)
+    assert run("keys", rescued, "--sort", "-s", server.url).out.split() == ["NEW.1", "NEW.2", "OLD.1"]
+    assert run(*args).exit_code == 4
+    again = ("mirror", "promote", name, "--as", bucket, "-s", server.url)
+    refused = run(*again)
+    assert (refused.exit_code, "--force recreated-origin" in refused.err) == (1, True)
+    assert run(*again, "--delete-mirror").exit_code == 0
+    assert run("get", bucket, "NEW.1", "-s", server.url).stdout == b"v"
+    assert run("mirror", "show", name, "-s", server.url).exit_code == 3
