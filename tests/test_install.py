@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from tests.readme import ROOT, setup_commands
 pytestmark = pytest.mark.slow
 
 SUPPORTED = ("3.11", "3.12", "3.13")
+SYSTEM = ("bash", "cat", "chmod", "cut", "env", "head", "ls", "mkdir", "rm", "sh", "sleep", "sort", "stty", "tail", "wc")
+"""What every machine has that has anything."""
 
 
 @pytest.fixture
@@ -26,10 +29,12 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bare_machine(tmp_path: Path) -> dict[str, str]:
-    """An environment with a home that is empty and a PATH that holds Python and nothing else."""
+    """An environment with a home that is empty and a PATH that holds little but Python: no compiler, git, jq, nats."""
     for name in ("bin", "home", "tmp"):
         (tmp_path / name).mkdir()
     (tmp_path / "bin" / "python3").symlink_to(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}"))
+    for name in filter(shutil.which, SYSTEM):
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}
     return kept | {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
 

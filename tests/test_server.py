@@ -175,5 +175,7 @@ def _refuses_within(port: int, seconds: float) -> bool:
             socket.create_connection(("127.0.0.1", port), 1).close()
         except ConnectionRefusedError:
             return True
+        except ConnectionResetError:
+            pass  # it is closing the socket right now
         time.sleep(0.02)
     return False
