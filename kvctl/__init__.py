@@ -20,16 +20,25 @@ if TYPE_CHECKING:
     from kvctl.kv.entry import Operation as Operation
     from kvctl.kv.fields import Republish as Republish
     from kvctl.kv.watch import CURRENT as CURRENT
+    from kvctl.topology.builders import add_aggregate_origin as add_aggregate_origin
+    from kvctl.topology.builders import create_aggregate as create_aggregate
+    from kvctl.topology.builders import create_mirror as create_mirror
+    from kvctl.topology.model import Aggregate as Aggregate
+    from kvctl.topology.model import External as External
+    from kvctl.topology.model import Mirror as Mirror
+    from kvctl.topology.model import Origin as Origin
 
 _HOMES = {
     "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.watch", "Client": "kv.client",
     "Context": "contexts", "Entry": "kv.entry", "Operation": "kv.entry", "Republish": "kv.fields",
-    "connect": "kv.client", "errors": "errors",
+    "connect": "kv.client", "errors": "errors", "Aggregate": "topology.model", "External": "topology.model",
+    "Mirror": "topology.model", "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
+    "create_aggregate": "topology.builders", "create_mirror": "topology.builders",
 }  # fmt: skip
 
 __all__ = [
-    "CURRENT", "Bucket", "BucketConfig", "Client", "Context", "Entry", "Operation", "Republish", "__version__",
-    "connect",
+    "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Context", "Entry", "External", "Mirror", "Operation",
+    "Origin", "Republish", "__version__", "add_aggregate_origin", "connect", "create_aggregate", "create_mirror",
 ]  # fmt: skip
 
 

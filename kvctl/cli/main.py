@@ -36,6 +36,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "bucket": ("bucket", "Create, inspect, change and move buckets"),
         "mirror": ("mirror", "Copies of buckets that answer their reads nearby"),
         "aggregate": ("aggregate", "Buckets that other buckets feed"),
+        "topology": ("topology", "Buckets, mirrors and aggregates described in a file"),
     },
     "Setup": {
         "quickstart": ("quickstart", "See it work, against a server of its own"),

@@ -192,7 +192,7 @@ class Aggregate:
     history: int | None = None
     """Without one, the longest of the origins'."""
     ttl: timedelta | None = None
-    """Without one, the longest of the origins', if all have one. It counts from the arrival."""
+    """Without one, the longest of the origins', if all are known to have one. It counts from the arrival."""
     marker_ttl: timedelta | None = None
     replicas: int = 1
     storage: str = "file"
@@ -215,8 +215,9 @@ class Aggregate:
 
     def to_stream(self, origins: Iterable[StreamConfig | None] = ()) -> StreamConfig:
         """The stream configuration, given those of the origins that can be seen. Raises UsageError."""
+        origins = list(origins)
         found = [config for config in origins if config is not None]
-        ages = [config.get("max_age", 0) for config in found]
+        ages = [config.get("max_age", 0) if config else 0 for config in origins]
         stream = {
             "name": STREAM_PREFIX + self.name,
             # None for one that only reads; no duplicate_window: two origins may use the same message ids.
