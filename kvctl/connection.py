@@ -23,7 +23,8 @@ from typing import Any
 from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from kvctl.contexts import Context, redact
+from kvctl.addresses import redact
+from kvctl.contexts import Context
 from kvctl.errors import (
     ConnectionLost,
     KvctlError,

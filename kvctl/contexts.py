@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
+from kvctl.addresses import check_subject, check_url
 from kvctl.errors import ContextNotFound, UsageError
 from kvctl.quantities import parse_duration
 
@@ -58,6 +58,16 @@ class Context:
         """The names of the secret fields that are set."""
         return tuple(name for name in _SECRETS if getattr(self, name) is not None)
 
+    def check(self) -> None:
+        """Raises UsageError for a URL that is none, and for a domain or prefix that no subject can hold."""
+        for url in filter(None, map(str.strip, self.url.split(","))):
+            check_url(url)
+        if self.domain:
+            check_subject("domain", self.domain, tokens=1)
+        for name in ("api_prefix", "inbox_prefix"):
+            if prefix := getattr(self, name):
+                check_subject(name, prefix)
+
 
 _SECRETS = ("password", "token", "user_jwt", "user_seed")
 _SWITCHES = ("tls_first", "read_only")
@@ -78,7 +88,11 @@ _FLAGS = {
     "inbox_prefix": "inbox_prefix", "read_only": "read_only",
 }  # fmt: skip
 # Fields that only make sense together: the first layer that sets one of a group decides the whole group.
-_GROUPS = (("user", "password", "token", "creds", "nkey", "user_jwt", "user_seed"), ("cert", "key"))
+_GROUPS = (
+    ("user", "password", "token", "creds", "nkey", "user_jwt", "user_seed"),
+    ("cert", "key"),
+    ("domain", "api_prefix"),
+)
 
 
 def resolve(flags: Mapping[str, object], environ: Mapping[str, str], store: "ContextStore | None" = None) -> Context:
@@ -97,7 +111,7 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], store: "Con
         layers.extend((origin, store.settings(name)) for origin, name in _implied(environ, store))
     merged = _merge([layer for _, layer in layers])
     merged["origin"] = next((origin for origin, layer in layers if "url" in layer), "default")
-    merged["timeout"] = _timeout(flags.get("timeout") or environ.get("NATS_TIMEOUT"))
+    merged["timeout"] = _timeout(environ.get("NATS_TIMEOUT") if flags.get("timeout") is None else flags["timeout"])
     return Context(**_looked_up(merged, environ))
 
 
@@ -110,15 +124,12 @@ def flag_settings(flags: Mapping[str, object]) -> dict[str, Any]:
         if value == "":  # an empty variable in `--context "$NAME"` must not silently mean another server
             raise UsageError(f"`--{name.replace('_', '-')}` is empty")
     layer = {name: flags[flag] for name, flag in _FLAGS.items() if flags.get(flag)}
+    if "domain" in layer and "api_prefix" in layer:
+        raise UsageError("`--domain` and `--api-prefix` exclude each other")
     for name in ("password", "token"):
         if path := flags.get(f"{name}_file"):
             layer[name] = _read_secret(str(path), f"--{name}-file")
     return layer
-
-
-def redact(url: str) -> str:
-    """The URL, or the list of them, without user, password and token."""
-    return ",".join(_redact_one(part.strip()) for part in url.split(","))
 
 
 class ContextStore:
@@ -152,7 +163,11 @@ class ContextStore:
         return {**_parse(document, path), "name": name, "warnings": tuple(_complaints(path, document))}
 
     def save(self, context: Context) -> Path:
-        """Write the context under its name, mode 0600; unknown and unchanged fields stay as they are."""
+        """Write the context under its name, mode 0600; unknown and unchanged fields stay as they are.
+
+        Raises UsageError for a context that nothing could connect with.
+        """
+        context.check()
         path = self.path(context.name or "")
         document = self._read(context.name or "") if path.exists() else {}
         before = _parse(document, path)
@@ -254,9 +269,7 @@ def _merge(layers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _timeout(value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    timeout = parse_duration(str(value)) if value else DEFAULT_TIMEOUT
+    timeout = value if isinstance(value, timedelta) else parse_duration(str(value)) if value else DEFAULT_TIMEOUT
     if timeout <= timedelta():
         raise UsageError("The timeout must be longer than nothing", hint="Write it like `--timeout 5s`")
     return timeout
@@ -315,14 +328,3 @@ def _write(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _redact_one(url: str) -> str:
-    try:
-        parts = urlsplit(url if "://" in url else f"//{url}")
-    except ValueError:
-        return url.rpartition("@")[2]
-    if "@" not in parts.netloc:
-        return url
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    return bare if "://" in url else bare.removeprefix("//")

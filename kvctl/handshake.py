@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvctl.contexts import DEFAULT_URL, Context, redact
+from kvctl.addresses import redact
+from kvctl.contexts import DEFAULT_URL, Context
 from kvctl.errors import AuthenticationRefused, KvctlError, NoServer, UsageError
 
 START_HINT = "Start one with `kvctl server run`, or name yours with `--server URL` or `kvctl context add`"
@@ -19,7 +20,8 @@ _SEED = re.compile(r"\bSU[A-Z2-7]{56}\b")
 
 
 def connect_options(context: Context) -> dict[str, Any]:
-    """The client library's keyword arguments. Raises UsageError for a file that cannot be used."""
+    """The client library's keyword arguments. Raises UsageError for what cannot be used: an address, a file."""
+    context.check()
     servers = [url.strip() for url in context.url.split(",") if url.strip()]
     options: dict[str, Any] = {
         "servers": servers or [DEFAULT_URL],
@@ -170,9 +172,15 @@ def _tls(context: Context) -> Any:
         if context.cert:
             tls.load_cert_chain(context.cert, context.key)
     except (OSError, ValueError) as error:
-        path = context.ca if not context.cert else f"{context.cert}, {context.key or ''}".rstrip(", ")
-        raise UsageError(f"The TLS files cannot be used (`{path}`): {error}") from None
+        paths = ", ".join(f"`{path}`" for path in (context.ca, context.cert, context.key) if path)
+        raise UsageError(f"The TLS files cannot be used ({paths}): {_tls_reason(error)}") from None
     return tls
+
+
+def _tls_reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)  # of an SSLError, in capitals
+    text = str(reason).replace("_", " ").lower() if reason else getattr(error, "strerror", None)
+    return text or str(error) or "they are not PEM files"
 
 
 def _ssl_error() -> type[Exception]:

@@ -16,7 +16,7 @@ MODULES = list(TREES)
 
 LINES = (
     ("errors",),
-    ("quantities", "documents"),
+    ("quantities", "documents", "addresses"),
     ("contexts",),
     ("connection",),
     ("jetstream",),

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvctl.contexts import Context, ContextStore, redact, resolve
+from kvctl.addresses import redact
+from kvctl.contexts import Context, ContextStore, resolve
 from kvctl.errors import ContextNotFound, UsageError
 
 # What `nats context add` writes: every field, most of them empty.
@@ -218,6 +219,41 @@ class TestPrecedence:
         assert resolve({}, {"NATS_TIMEOUT": "1m30s"}, store).timeout == timedelta(seconds=90)
         with pytest.raises(UsageError):
             resolve({"timeout": "0"}, {}, store)
+        with pytest.raises(UsageError):
+            resolve({"timeout": timedelta()}, {"NATS_TIMEOUT": "9s"}, store)
+
+    def test_a_domain_flag_beats_the_context_s_api_prefix(self, store: ContextStore) -> None:
+        write(store, "x", jetstream_api_prefix="HUB.API")
+        context = resolve({"context": "x", "domain": "edge"}, {}, store)
+        assert (context.domain, context.api_prefix) == ("edge", None)
+        with pytest.raises(UsageError):
+            resolve({"domain": "edge", "api_prefix": "HUB.API"}, {}, store)
+
+    @pytest.mark.parametrize(
+        "url", ["nats://h:4222", "h", "h:1,tls://u:p@[::1]:4222", "ws://h", "nats://h:1, nats://h:2", "nats://h:1,"]
+    )
+    def test_urls_that_are_taken(self, url: str) -> None:
+        Context(url=url).check()
+
+    @pytest.mark.parametrize(
+        "url", ["http://h", "nats://", ":::", "nats://h:99999", "nats://h:x", "a b", "h,x y", "h:0"]
+    )
+    def test_what_is_no_url_is_refused(self, store: ContextStore, url: str) -> None:
+        with pytest.raises(UsageError, match="is not a server's URL"):
+            Context(url=url).check()
+        with pytest.raises(UsageError):
+            store.save(Context(name="x", url=url))
+
+    @pytest.mark.parametrize("name", ["domain", "api_prefix", "inbox_prefix"])
+    @pytest.mark.parametrize("text", ["a b", "a\r\nPUB x 0", "a..b", "a.", ".", "*", "a.>"])
+    def test_what_no_subject_can_begin_with_is_refused(self, name: str, text: str) -> None:
+        with pytest.raises(UsageError, match="cannot be"):
+            Context(**{name: text}).check()
+
+    def test_prefixes_of_several_tokens(self) -> None:
+        Context(api_prefix="$JS.hub.API", inbox_prefix="_INBOX.ann").check()
+        with pytest.raises(UsageError):
+            Context(domain="a.b").check()
 
     def test_read_only_from_flag_or_file(self, store: ContextStore) -> None:
         write(store, "x", read_only=True)

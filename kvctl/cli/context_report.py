@@ -20,7 +20,7 @@ _READING = ("look at a bucket", "read a key", "list and watch keys")
 
 async def report(session: Session, context: "Context", bucket: str | None) -> None:
     """Connect, look around, show it. Raises UnreachableError when JetStream cannot be used."""
-    from kvctl.contexts import redact
+    from kvctl.addresses import redact
 
     facts: dict[str, Any] = {"context": context.name, "url": redact(context.url), "origin": context.origin}
     facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}

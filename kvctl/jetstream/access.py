@@ -70,7 +70,7 @@ def _shown(subject: str, name: str, bucket: str | None) -> str:
 
 def _probes(api: Api, name: str, *, absent: bool) -> Iterator[_Probe]:
     stream, key = f"KV_{name}", f"$KV.{name}.kvctl-probe"
-    yield _Probe("list buckets", f"{api.prefix}.STREAM.NAMES", b'{"subject":"kvctl-probe"}')
+    yield _Probe("list buckets", f"{api.prefix}.STREAM.LIST", b'{"subject":"kvctl-probe"}')
     yield _Probe("look at a bucket", f"{api.prefix}.STREAM.INFO.{stream}", b"")
     yield _Probe("read a key", f"{api.prefix}.DIRECT.GET.{stream}.{key}", b"", silent=True)
     yield _Probe("read several keys", f"{api.prefix}.DIRECT.GET.{stream}", silent=True)

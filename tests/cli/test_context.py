@@ -134,6 +134,10 @@ def test_a_changed_secret_is_told_and_not_shown(context: Context, prod: str, tmp
         ("delete", "pord", "--yes"),
         ("add", "a/b", "-s", "nats://x"),
         ("add", "x", "--password", "p"),
+        ("add", "x", "-s", "http://u:secret@x"),
+        ("edit", "prod", "--domain", "a b"),
+        ("test", "prod", "--tls-ca", "/dev/null"),
+        ("test", "prod", "--tls-cert", "/nowhere.pem"),
     ],
     ids=" ".join,
 )
