@@ -23,6 +23,7 @@ from kvctl.cli.bucket_options import (
     settings,
 )
 from kvctl.cli.command import command, group
+from kvctl.cli.inputs import check_forced
 from kvctl.cli.options import BucketName, Confirm, DryRun, Force, Yes
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
@@ -200,7 +201,7 @@ async def edit(
     A change that would lose data (fewer revisions, a shorter ttl, a limit below what is stored) is refused, with how
     much would go, unless --force lossy-edit is given.
     """
-    from kvctl.topology import buckets
+    from kvctl.topology import buckets, hazards
 
     changes = settings(
         description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
@@ -208,6 +209,7 @@ async def edit(
         metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
     )  # fmt: skip
     _check_changes(changes, clear)
+    check_forced(force, hazards.LOSSY_EDIT)
     plan = await buckets.plan_edit((await session.client()).api, bucket, changes, clear or ())
     if dry_run:
         _show_plan(session, plan)

@@ -9,6 +9,7 @@ import typer
 
 from kvctl.cli.bucket_options import Cluster, Replicas, Storage
 from kvctl.cli.command import command, group
+from kvctl.cli.inputs import check_forced
 from kvctl.cli.options import BucketName, DryRun, Force, duration
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
@@ -173,6 +174,7 @@ async def compact(
     """
     from kvctl.topology import buckets, hazards
 
+    check_forced(force, hazards.LAGGING_REPLICA)
     client = await session.client()
     source = client.bucket(bucket)
     found, reasons = await buckets.plan_compaction(source, client.api, older_than or timedelta())

@@ -1,6 +1,7 @@
 """Buckets as rows and documents: the JSON objects, and how a terminal shows them."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.quantities import duration_from_ns, duration_seconds, format_time
@@ -48,7 +49,8 @@ def bucket_view(description: "Description") -> View:
         ("Alternates, nearest first", View(columns=_ALTERNATES, rows=row["alternates"])),
         ("Replicated by", View(columns=_DEPENDENTS, rows=row["dependents"] or [])),
     ]
-    return document(row, *_DETAILS, *_settings(config), *_TAIL, sections=sections)
+    shown = [replace(column, tsv=False) for column in (*_DETAILS, *_settings(config), *_TAIL)]
+    return document(row, *_FIELDS, *shown, sections=sections)
 
 
 def bucket_row(description: "Description") -> dict[str, Any]:
@@ -192,7 +194,7 @@ def _settings(config: Row) -> list[Column]:
     metadata = own_metadata(dict(config))
     if metadata:
         said.append(("Metadata", ", ".join(f"{name}={value}" for name, value in metadata.items())))
-    return [Column("config", label, text=_always(text), tsv=False) for label, text in said]
+    return [Column("config", label, text=_always(text)) for label, text in said]
 
 
 def _always(text: Any) -> Any:
@@ -216,6 +218,13 @@ def _history_text(history: int) -> str:
 
 
 _LIMITS = (("max_msg_size", "Max value size"), ("max_bytes", "Max bytes"))
+_FIELDS = tuple(
+    Column(name, table=False)
+    for name in (
+        "name", "stream", "kind", "description", "backing_store", "compressed", "values", "history", "bytes", "ttl",
+        "last_revision", "created", "replicas",
+    )
+)  # fmt: skip
 _DETAILS = (
     Column("name"),
     Column("kind", style=lambda kind: _KINDS.get(kind, "")),
@@ -228,14 +237,13 @@ _DETAILS = (
     Column("ttl", "TTL", text=lambda seconds: duration_text(seconds) if seconds else "none"),
     Column("compressed"),
     Column("replicas"),
-    Column("config", "Storage", text=lambda config: str(config.get("storage", "file")), tsv=False),
+    Column("config", "Storage", text=lambda config: str(config.get("storage", "file"))),
 )
 _TAIL = (
     Column(
         "cluster",
         "Leader",
         text=lambda cluster: " in ".join(filter(None, (cluster["leader"], cluster["name"]))),
-        tsv=False,
     ),
     Column("created", text=age_text),
 )

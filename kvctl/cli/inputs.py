@@ -9,7 +9,7 @@ import typer
 from kvctl.cli.entries import ENCODINGS
 from kvctl.cli.session import Session
 from kvctl.errors import ReadOnly, UsageError
-from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal, is_wild
+from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -37,7 +37,7 @@ def split_keys(texts: Sequence[str], *, literal: bool = False) -> tuple[list[str
         return [check_literal(text) for text in texts], []
     named, filters = [], []
     for text in texts:
-        if is_wild(text):
+        if "*" in text or ">" in text:
             filters.append(check_filter(text))
         else:
             named.append(check_key(text))
@@ -47,6 +47,14 @@ def split_keys(texts: Sequence[str], *, literal: bool = False) -> tuple[list[str
 def check_filters(filters: Sequence[str] | None, *, literal: bool = False) -> list[str]:
     """The filters of a listing. Raises UsageError."""
     return [check_literal(text) if literal else check_filter(text) for text in filters or ()]
+
+
+def check_forced(forced: Sequence[str] | None, *known: str) -> None:
+    """Raises UsageError for a `--force` that names no safety check of the command: a slip must not look like consent."""
+    for name in forced or ():
+        if name not in known:
+            checks = ", ".join(f"`--force {check}`" for check in known)
+            raise UsageError(f"`--force {name}` names no safety check of this command", hint=f"It has {checks}")
 
 
 def require_value(value: str | None, file: str | None) -> None:

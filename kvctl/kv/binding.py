@@ -129,7 +129,8 @@ async def _missing(api: Api, bucket: str) -> BucketNotFound:
 
     near: list[str] = []
     with suppress(KvctlError):
-        near = get_close_matches(bucket, [_bucket_of(name) for name in await streams.names(api)], n=1)
+        folded = {_bucket_of(name).lower(): _bucket_of(name) for name in await streams.names(api)}
+        near = [folded[name] for name in get_close_matches(bucket.lower(), folded, n=1)]
     guess = f"Did you mean `{near[0]}`? " if near else ""
     return BucketNotFound(
         f"Bucket `{bucket}` does not exist",

@@ -156,6 +156,12 @@ def _explained(error: ServerError, binding: Binding) -> KvctlError:
 
 def mismatch(key: str, expected: int, error: WrongRevision) -> WrongRevision:
     """The conflict, naming key and revisions."""
+    if expected and error.found == 0:
+        return WrongRevision(
+            f"`{key}` is not at revision {expected}, it has none",
+            found=0,
+            hint="`kvctl create` writes a key that does not exist",
+        )
     found = "" if error.found is None else f", its last is {error.found}"
     return WrongRevision(
         f"Revision {expected} of `{key}` is not the last{found}" if expected else f"`{key}` has been written{found}",

@@ -124,6 +124,7 @@ def test_leader_and_nearest_replica_agree_on_a_single_server(keyed: Keyed) -> No
 def test_usage_errors_send_nothing(run: Run, snapshot: SnapshotAssertion) -> None:
     nowhere = ("-s", "nats://127.0.0.1:1")
     assert run("get", "orders", "a..b", *nowhere) == snapshot(name="key")
+    assert run("get", "orders", "k", "a*", *nowhere) == snapshot(name="filter")
     assert run("get", "orders@main", "k", *nowhere) == snapshot(name="reference")
     assert run("get", "orders", "", *nowhere) == snapshot(name="empty")
     assert run("get", "orders", "_kv.lock", *nowhere) == snapshot(name="reserved")
@@ -133,6 +134,8 @@ def test_usage_errors_send_nothing(run: Run, snapshot: SnapshotAssertion) -> Non
 
 def test_an_unknown_bucket_has_the_nearest_name_in_its_hint(keyed: Keyed) -> None:
     result = keyed("get", keyed.name + "x", "k")
+    assert (result.exit_code, f"Did you mean `{keyed.name}`?" in result.err) == (3, True)
+    result = keyed("get", keyed.name.swapcase(), "k")
     assert (result.exit_code, f"Did you mean `{keyed.name}`?" in result.err) == (3, True)
 
 

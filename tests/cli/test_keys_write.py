@@ -73,6 +73,7 @@ def test_update_needs_the_last_revision(keyed: Keyed, snapshot: SnapshotAssertio
     assert keyed("update", "B", "k", "w", str(first)).out == f"{first + 1}\n"
     assert keyed("update", "B", "k", "x", "--if-revision", str(first + 1)).out == f"{first + 2}\n"
     assert keyed("update", "B", "k", "y", str(first)) == snapshot(name="mismatch")
+    assert keyed("update", "B", "never", "y", "1") == snapshot(name="no such key")
     assert keyed("update", "B", "k", "y", "0") == snapshot(name="exists")
     assert keyed("update", "B", "new", "y", "0").exit_code == 0
     assert keyed.value("k") == b"x"
