@@ -24,6 +24,7 @@ from kvctl.cli.bucket_options import (
 )
 from kvctl.cli.building import DenyPurge, NoWait, WaitFor, build, list_replicas
 from kvctl.cli.command import command, group
+from kvctl.cli.inputs import check_forced
 from kvctl.cli.options import Confirm, DryRun, Force, Yes, bucket_names
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
@@ -74,7 +75,7 @@ Map = Annotated[
         "kvctl aggregate create EDGE --origin bucket=ORDERS,domain=hub,prefix=o --origin bucket=STOCK,prefix=s",
         "kvctl aggregate create STOCK_BY_SITE --origin STOCK --map '*.*:$2.$1' --dry-run",
     ],
-    see=["aggregate add-origin", "mirror create"],
+    see=["help topologies", "help hazards", "aggregate add-origin", "mirror create"],
 )
 async def create(
     session: Session,
@@ -117,8 +118,8 @@ async def create(
     """
     from kvctl.topology import builders, model
 
-    if republish_headers_only and republish is None:
-        raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
+    _check_force(force)
+    _check_republish(republish, republish_headers_only)
     given = settings(
         description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
         max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
@@ -126,6 +127,7 @@ async def create(
     )  # fmt: skip
     origins = tuple(_parsed(origin, keys, prefix, maps))
     aggregate = model.Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **given)
+    aggregate.to_stream()  # raises before anything is sent
     plan = await builders.plan_aggregate((await session.client()).api, aggregate, force or ())
     await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
@@ -154,7 +156,9 @@ async def add_origin(
     """
     from kvctl.topology import builders
 
+    _check_force(force)
     (added,) = _parsed([origin], keys, prefix, maps)
+    added.to_source(name)  # what is wrong with the words is found before anything is sent
     plan = await builders.plan_origin((await session.client()).api, name, added, force or ())
     await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
@@ -180,8 +184,9 @@ async def remove_origin(
     counted. An aggregate keeps its last origin: delete it instead.
     """
     from kvctl.cli.building import origin_names, show_config, tell
-    from kvctl.topology import hazards, removal
+    from kvctl.topology import hazards, removal, replica_hazards
 
+    check_forced(force, replica_hazards.LAST_ORIGIN)
     api = (await session.client()).api
     found = await removal.plan(api, name, bucket, keep_data=keep_data)
     if dry_run:
@@ -241,6 +246,17 @@ async def delete(
 
     await builders.find_aggregate((await session.client()).api, name)
     await delete_bucket(session, name, yes, confirm, dry_run)
+
+
+def _check_force(force: list[str] | None) -> None:
+    from kvctl.topology import replica_hazards
+
+    check_forced(force, *replica_hazards.OF_AGGREGATES)
+
+
+def _check_republish(republish: str | None, headers_only: bool | None) -> None:
+    if headers_only and republish is None:
+        raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
 
 
 def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: list[str] | None) -> "list[Origin]":

@@ -8,6 +8,7 @@ from kvctl.cli.bucket_data import counted
 from kvctl.cli.bucket_options import Cluster, Description, History, MaxBytes, Replicas, Storage, Tags, Ttl, settings
 from kvctl.cli.building import DenyPurge, NoWait, WaitFor, build, list_replicas
 from kvctl.cli.command import command, group
+from kvctl.cli.inputs import check_forced
 from kvctl.cli.options import Confirm, DryRun, Force, Yes, bucket_names
 from kvctl.cli.session import Session
 
@@ -49,7 +50,7 @@ Keys = Annotated[
         "kvctl mirror create ORDERS_EDGE --origin ORDERS --origin-domain hub",
         "kvctl mirror create ORDERS_COPY --origin ORDERS --origin-api ORIGIN.API --deliver DELIVER.ORDERS.copy",
     ],
-    see=["aggregate create", "mirror show", "mirror promote"],
+    see=["help topologies", "help hazards", "aggregate create", "mirror promote"],
 )
 async def create(
     session: Session,
@@ -84,8 +85,9 @@ async def create(
     A mirror of some keys (--keys) answers reads of all others with `not found`, so it is refused where servers let it
     answer at all: an aggregate of one origin does that job.
     """
-    from kvctl.topology import builders, model, spec
+    from kvctl.topology import builders, model, replica_hazards, spec
 
+    check_forced(force, *replica_hazards.OF_MIRRORS)
     given = settings(
         description=description, history=history, ttl=ttl, replicas=replicas, storage=storage, max_bytes=max_bytes,
         cluster=cluster, tags=tags,
@@ -93,6 +95,7 @@ async def create(
     external = spec.external(origin_domain, origin_api, deliver)
     wanted = model.Origin(origin, keys=tuple(keys or ()), external=external)
     mirror = model.Mirror(name, wanted, deny_purge=deny_purge, **given)
+    mirror.to_stream()  # what is wrong with the words is found before anything is sent
     plan = await builders.plan_mirror((await session.client()).api, mirror, force or ())
     await build(session, plan, "mirror", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
@@ -148,8 +151,9 @@ async def promote(
     the bucket's own. Under the name of the lost origin the mirror has to go: it would answer reads of the new bucket.
     """
     from kvctl.cli.building import show_config, tell
-    from kvctl.topology import promotion
+    from kvctl.topology import promotion, replica_hazards
 
+    check_forced(force, replica_hazards.RECREATED_ORIGIN)
     client = await session.client()
     found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
     if dry_run:

@@ -17,7 +17,7 @@ File = Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Topolog
     app,
     "render",
     examples=["kvctl topology render -f topology.yaml", "kvctl topology render -f topology.yaml -o yaml"],
-    see=["mirror create", "aggregate create"],
+    see=["help topologies", "mirror create", "aggregate create"],
 )
 def render(session: Session, file: File) -> None:
     """Print the stream configurations that a file describes, without a server.

@@ -72,6 +72,8 @@ class Seen:
         if self.info is not None or self.exists is False or not self.reachable:
             return []
         stream, prefix = self.origin.source_stream, self.api.prefix
+        if self.origin.external is None:
+            return [f"Whether `{self.origin.name}` suits is not known: `{prefix}.STREAM.INFO.{stream}` is not allowed"]
         return [
             f"Whether `{self.origin.name}` exists, and when everything of it has arrived, cannot be seen from here: "
             f"export the services `{DEFAULT_PREFIX}.STREAM.INFO.{stream}` and "

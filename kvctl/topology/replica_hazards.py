@@ -32,6 +32,15 @@ UNCONNECTED = "unconnected"
 CYCLE = "cycle"
 RECREATED_ORIGIN = "recreated-origin"
 
+OF_MIRRORS = (
+    FILTERED_MIRROR, ORIGIN_NOT_DIRECT, SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN,
+    UNCONNECTED, CYCLE,
+)  # fmt: skip
+OF_AGGREGATES = (
+    KEY_COLLISION, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE,
+)  # fmt: skip
+"""What can stand in the way of building one, and be overridden."""
+
 COLLISION = "the last one wins, and a deletion in one hides the other's"
 
 Source = dict[str, Any]
