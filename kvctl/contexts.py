@@ -269,7 +269,10 @@ def _merge(layers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _timeout(value: object) -> timedelta:
-    timeout = value if isinstance(value, timedelta) else parse_duration(str(value)) if value else DEFAULT_TIMEOUT
+    try:
+        timeout = value if isinstance(value, timedelta) else parse_duration(str(value)) if value else DEFAULT_TIMEOUT
+    except UsageError as error:
+        raise UsageError(f"The timeout {error.message}", hint=error.hint) from None
     if timeout <= timedelta():
         raise UsageError("The timeout must be longer than nothing", hint="Write it like `--timeout 5s`")
     return timeout

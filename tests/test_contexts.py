@@ -219,6 +219,8 @@ class TestPrecedence:
         assert resolve({}, {"NATS_TIMEOUT": "1m30s"}, store).timeout == timedelta(seconds=90)
         with pytest.raises(UsageError):
             resolve({"timeout": "0"}, {}, store)
+        with pytest.raises(UsageError, match="timeout `soon`"):
+            resolve({}, {"NATS_TIMEOUT": "soon"}, store)
         with pytest.raises(UsageError):
             resolve({"timeout": timedelta()}, {"NATS_TIMEOUT": "9s"}, store)
 

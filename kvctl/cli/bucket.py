@@ -93,6 +93,7 @@ async def add(
     What the server stored is read back. One that is too old to know a setting drops it silently: then the bucket is
     removed again, and the settings are named.
     """
+    from kvctl.cli.building import show_config
     from kvctl.kv import catalog
     from kvctl.kv.config import BucketConfig
 
@@ -107,7 +108,7 @@ async def add(
     api = (await session.client()).api
     if dry_run:
         if await catalog.existing(api, wanted) is None:
-            session.show(document(wanted))
+            show_config(session, wanted)
             return
         made = None
     else:

@@ -14,7 +14,7 @@ from kvctl.cli.options import BucketName, DryRun, Force, duration
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
 from kvctl.quantities import format_time
-from kvctl.render.view import Column, View, age_text, document
+from kvctl.render.view import Column, View, age_text, document, size_text
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client
@@ -76,6 +76,7 @@ async def copy(
 
     A copy that breaks off is removed. A target that exists must have the same configuration, and with --data be empty.
     """
+    from kvctl.cli.building import show_config
     from kvctl.kv import copying
     from kvctl.kv.names import check_bucket
 
@@ -89,7 +90,7 @@ async def copy(
     if dry_run:
         binding = await source.locate()
         assert binding.info is not None
-        session.show(document(copying.copied_config(binding.info["config"], target, changes)))
+        show_config(session, copying.copied_config(binding.info["config"], target, changes))
         return
     with session.progress(f"Copying {bucket}") as progress:
         copied = await copying.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
@@ -241,7 +242,7 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
 
     if dry_run:
         expected = manifest.read(directory)
-        session.show(document(expected.document(), name="bucket"))
+        session.show(_manifest_view(expected))
         return
     expected = manifest.read(directory)
     api = (await session.client()).api
@@ -275,6 +276,21 @@ def counted(number: int, what: str) -> str:
     if number == 1:
         return f"1 {what}"
     return f"{number} {what.removesuffix('y')}ies" if what.endswith("y") and what != "key" else f"{number} {what}s"
+
+
+def _manifest_view(expected: "Manifest") -> View:
+    row = expected.document()
+    fields = [Column(name, table=False) for name in row]
+    shown = [
+        Column("bucket"),
+        Column("messages", "Entries"),
+        Column("keys"),
+        Column("bytes", "Size", text=size_text),
+        Column("last_revision"),
+        Column("created", "Backed up", text=age_text),
+        Column("server", "From server", text=lambda version: f"nats-server {version}"),
+    ]
+    return document(row, *fields, *(replace(column, tsv=False) for column in shown), name="bucket")
 
 
 def _contents(made: "Manifest") -> str:

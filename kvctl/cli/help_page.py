@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
@@ -14,6 +15,9 @@ from kvctl.cli.shared import SharedOption, shared_options
 from kvctl.render.terminal import paint, wants_color
 
 Rows = Sequence[tuple[str, str]]
+
+NARROWEST = 36
+"""Columns that help is made for at least."""
 
 
 class TextRequested(Exception):
@@ -34,6 +38,8 @@ class HelpPage:
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page; called by Typer."""
+        # The formatter takes no terminal for narrower than 50 columns.
+        formatter.width = min(formatter.width, max(shutil.get_terminal_size().columns - 2, NARROWEST))
         page = _Page(formatter, bool(ctx.color))
         summary, _, details = inspect.cleandoc(self.help or "").partition("\n")
         page.text(summary)

@@ -122,6 +122,7 @@ def test_add_dry_run_shows_the_stream_and_makes_nothing(
 ) -> None:
     planned = bucket("add", "orders", "--history", "5", "--dry-run", "-o", "json")
     assert planned == snapshot
+    assert bucket("add", "orders", "--history", "5", "--dry-run").out == planned.out
     assert bucket("ls").out == ""
     assert "error" not in seeds.api("STREAM.CREATE.KV_orders", json.loads(planned.out))
 
@@ -462,6 +463,8 @@ def test_backup_and_restore(
     assert bucket("restore", directory) == snapshot
     bucket("delete", "orders", "--yes")
     hashes = {r"[0-9a-f]{64}": "HASH", r'"server": "[\d.]+"': '"server": "N"', r'"bytes": \d+': '"bytes": N'}
+    versions = {r"nats-server [\d.]+": "nats-server N", r"\b\d+ B\b": "N B"}
+    assert bucket("restore", directory, "--dry-run", "-o", "table").masked(versions) == snapshot(name="plan")
     assert bucket("restore", directory, "--dry-run", "-o", "json").masked(hashes) == snapshot
     assert bucket("ls").out == ""
     assert bucket("restore", directory, tty=True) == snapshot

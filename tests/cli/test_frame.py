@@ -121,6 +121,13 @@ class TestSharedOptions:
         assert shown(demo, *old)["flags"] == shown(demo, *new)["flags"]
         assert shown(demo, *old)["flags"]["domain"] == "d"
 
+    def test_help_fits_a_narrow_terminal(self, run: Run) -> None:
+        page = run("put", "--help", env={"COLUMNS": "40"}).out
+        prose, _, rest = page.partition("Examples:")
+        options = rest.partition("Arguments:")[2].partition("See also")[0]
+        lines = [line for line in (prose + options).splitlines() if not line.startswith(("Usage:", "Shared"))]
+        assert max(map(len, lines)) <= 40
+
     def test_spellings_of_the_nats_command_stay_out_of_the_help(self, run: Run) -> None:
         assert not re.search("tlscert|js-domain|--trace", run("--help").out)
 
