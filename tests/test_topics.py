@@ -82,6 +82,11 @@ def test_commands_and_options_in_the_text_exist(topic: str) -> None:
     assert not unknown
 
 
+@pytest.mark.parametrize("topic", TOPICS)
+def test_the_readme_links_to_every_topic(topic: str) -> None:
+    assert f"](kvctl/topics/{topic}.md)" in README
+
+
 def test_help_lists_the_topics_with_their_titles() -> None:
     assert set(root().command_sections()["Help topics (kvctl help TOPIC)"]) == {
         (name, text.partition("\n")[0].removeprefix("# ")) for name, text in TOPICS.items()
