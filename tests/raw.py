@@ -30,7 +30,7 @@ class RawClient:
         self._lines = self._socket.makefile("rb")
         self._inboxes = count(1)
         self.info: dict[str, Any] = json.loads(self._lines.readline().removeprefix(b"INFO "))
-        options: dict[str, object] = {"verbose": False, "headers": True, "no_responders": True}
+        options: dict[str, object] = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
         if user or parts.username:
             options |= {"user": user or parts.username, "pass": password or parts.password}
         self._send(b"CONNECT %b\r\n" % json.dumps(options).encode())
@@ -40,14 +40,14 @@ class RawClient:
         self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None, *, reply: str = ""
     ) -> None:
         """Send; nobody needs to listen."""
-        address = f"{subject} {reply}".strip()
+        address = f"{subject} {reply}".strip().encode(errors="surrogateescape")
         if headers is None:
-            self._send(b"PUB %b %d\r\n%b\r\n" % (address.encode(), len(data), data))
+            self._send(b"PUB %b %d\r\n%b\r\n" % (address, len(data), data))
             return
         head = "NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
         block = head.encode()
         whole = block + data
-        self._send(b"HPUB %b %d %d\r\n%b\r\n" % (address.encode(), len(block), len(whole), whole))
+        self._send(b"HPUB %b %d %d\r\n%b\r\n" % (address, len(block), len(whole), whole))
 
     def request(self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None) -> Reply:
         """The first answer; a status without responders is a reply with `Status` 503."""

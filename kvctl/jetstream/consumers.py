@@ -93,6 +93,12 @@ class OrderedConsumer:
         """Since when nothing works."""
         self._begin()
 
+    @property
+    def _listed(self) -> bool:
+        """Whether the server goes by a list of last messages; without history every message is a last one."""
+        without = self.info is not None and self.info["config"].get("max_msgs_per_subject") == 1
+        return self._selection.deliver == "last_per_subject" and not self._current and not without
+
     def _ask(self, batch: int, max_bytes: int) -> None:
         """How much to pull at once."""
         self._batch = batch
@@ -105,7 +111,7 @@ class OrderedConsumer:
         not fit (2.15; it puts the message back for consumers that go by sequence). So the size is but a net, and when
         it holds, the list is read again in pulls that cannot reach it.
         """
-        if self._selection.deliver != "last_per_subject" or self._current:
+        if not self._listed:
             return
         state = self.info["state"] if self.info else {"bytes": 0, "messages": 0}
         size = state["bytes"] // max(state["messages"], 1) if not self._selection.headers_only else 0
@@ -159,13 +165,14 @@ class OrderedConsumer:
             messages = self._accept(await self._receive())
             idle = not messages
             if messages:
-                sequence, number, _, _ = delivery(messages[-1][1])
+                sequence, number, _, pending = delivery(messages[-1][1])
                 if number != self._next + len(messages) - 1:
                     self._lost = True  # something was lost on the way: read it again
                 else:
                     self._next, self._trouble = number + 1, None
                     self._last = max(self._last, sequence)
                     self._highest = max(self._highest, sequence)
+                    self._ended |= self._follow and not pending
                     yield messages
             if self._lost or self._epoch != self._connection.epoch:
                 await self._resume()
@@ -183,7 +190,7 @@ class OrderedConsumer:
                         self._max_bytes,
                         EXPIRES * 1e9,
                         HEARTBEAT * 1e9,
-                        b"true" if self._strict else b"false",
+                        b"false" if self._follow else b"true",
                     ),
                     reply=self._subscription.subject,
                 )
@@ -213,11 +220,11 @@ class OrderedConsumer:
             return
         left = int(header_value(header, b"Nats-Pending-Messages") or 0)
         self._asked -= left
-        if self._strict and (code == 404 or (code == 408 and text != "Requests Pending")):
+        if not self._follow and (code == 404 or (code == 408 and text != "Requests Pending")):
             self._ended, self._asked = True, 0
             return
         if code == 409 and text.startswith("Message Size Exceeds"):
-            if self._selection.deliver == "last_per_subject" and not self._current:
+            if self._listed:
                 self._lost = self._overflowed = True
             elif left == self._batch:
                 self._max_bytes *= 4  # one message is larger than a whole pull
@@ -319,14 +326,17 @@ class OrderedConsumer:
         self._ended = False
         try:
             # The stream may go on with other subjects, or end with messages that are gone.
-            return self._last >= await self._last_matching()
+            if self._last >= await self._last_matching():
+                return True
         except StreamNotFound:
             raise self._deleted() from None
         except _GONE:
-            self._trouble = self._trouble or time.monotonic()
             if self._connection.closed or self._out_of_patience():
                 raise
-            return False
+        self._trouble = self._trouble or time.monotonic()
+        if self._out_of_patience():
+            raise ServerError(f"The server holds messages of `{self.stream}` that it does not deliver")
+        return False
 
     async def _last_matching(self) -> int:
         """The last sequence on the subjects that are read, 0 for none."""

@@ -70,8 +70,14 @@ def check_literal(key: str) -> str:
 
 
 def literal_filter(key: str) -> str:
-    """A filter whose matches include the foreign key: `*` for tokens that are wildcards, or that JSON cannot carry."""
-    return ".".join("*" if _means_more(token) else token for token in key.split("."))
+    """A filter whose matches include the foreign key: `*` for tokens that JSON cannot carry, `>` from a literal `>` on.
+
+    To the server a literal `>` is none of the tokens that `*` stands for.
+    """
+    tokens = key.split(".")
+    if ">" in tokens:
+        tokens = tokens[: tokens.index(">") + 1]
+    return ".".join("*" if _LONE.search(token) else token for token in tokens)
 
 
 def is_plain(key: str) -> bool:

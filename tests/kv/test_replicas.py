@@ -265,12 +265,14 @@ accounts {
 """
 
 
-class TestOtherAccounts:
-    @pytest.fixture(scope="class")
-    def importing(self) -> Iterator[Server]:
-        with run_server(name="importing", config=IMPORTING) as running:
-            yield running
+@pytest.fixture(scope="module")
+def importing() -> Iterator[Server]:
+    """Account OWNER has JetStream, GUEST imports all of it and the buckets' subjects."""
+    with run_server(name="importing", config=IMPORTING) as running:
+        yield running
 
+
+class TestOtherAccounts:
     async def test_a_bucket_imported_under_a_prefix_is_used_as_any(self, importing: Server, bucket_name: str) -> None:
         guest = Context(url=importing.url, user="guest", password="x", api_prefix="OWNER.API")
         owner = Context(url=importing.url, user="owner", password="x")

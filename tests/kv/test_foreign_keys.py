@@ -1,0 +1,98 @@
+"""Keys that ADR-8 does not allow, stored by others: listed, read and deleted as what they are, never as wildcards."""
+
+import pytest
+
+from kvctl import Bucket, Client, Operation
+from kvctl.errors import KeyNotFound, UsageError
+from tests.raw import RawClient
+
+FOREIGN = [
+    # 0x7f is left out: the server itself does not find such a subject again
+    "é.日本", "a\x1b[31mred", "a:b", 'q"uote', "$", "%20", "_kv.internal", "bad\udcff\udcfe.utf",
+    "*", ">", "star.*", "*.a", "a.>", "two.*.*", "mid.>.dle",
+]  # fmt: skip
+BESIDE = ["star.a", "star.b", "b.a", "a.b.c", "two.x.y", "mid.x.dle", "plain"]
+"""Keys that they would match as wildcards."""
+
+
+@pytest.fixture
+async def bucket(raw: RawClient, client: Client, bucket_name: str) -> Bucket:
+    """All of them twice, each with itself as its last value."""
+    raw.create_bucket(bucket_name, max_msgs_per_subject=5)
+    for key in [*FOREIGN, *BESIDE]:
+        raw.put(bucket_name, key, b"old")
+        raw.put(bucket_name, key, value_of(key))
+    return client.bucket(bucket_name)
+
+
+def value_of(key: str) -> bytes:
+    return key.encode(errors="surrogateescape")
+
+
+async def living(bucket: Bucket) -> dict[str, bytes]:
+    return {entry.key: entry.value async for entry in bucket.entries()}
+
+
+async def test_all_are_listed_as_they_are(bucket: Bucket) -> None:
+    assert sorted([key async for key in bucket.keys()]) == sorted([*FOREIGN, *BESIDE])
+    assert await living(bucket) == {key: value_of(key) for key in [*FOREIGN, *BESIDE]}
+    assert [key async for key in bucket.keys("star.*")] == ["star.*", "star.a", "star.b"]
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+async def test_each_is_read_as_itself(bucket: Bucket, key: str) -> None:
+    entry = await bucket.get_literal(key)
+    assert (entry.key, entry.value) == (key, value_of(key))
+    assert (await bucket.get_literal(key, revision=entry.revision - 1)).value == b"old"
+    history = [entry async for batch in bucket.history_batches(key, literal=True) for entry in batch]
+    assert [(item.key, item.value) for item in history] == [(key, b"old"), (key, value_of(key))]
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+async def test_deleting_one_leaves_all_others_and_the_connection(client: Client, bucket: Bucket, key: str) -> None:
+    revision = await bucket.delete_literal(key)
+    left = await living(bucket)
+    assert left == {other: value_of(other) for other in [*FOREIGN, *BESIDE] if other != key}
+    history = [entry async for batch in bucket.history_batches(key, literal=True) for entry in batch]
+    assert [item.operation for item in history] == [Operation.PUT, Operation.PUT, Operation.DEL]
+    assert history[-1].revision == revision
+    for attempt in (bucket.get_literal(key), bucket.delete_literal(key)):
+        with pytest.raises(KeyNotFound):
+            await attempt
+    assert client.connection.epoch == 0
+
+
+@pytest.mark.parametrize("key", ["none.*", "none", "plain.*", "日"])
+async def test_one_that_is_not_there_is_not_found_though_it_would_match(bucket: Bucket, key: str) -> None:
+    for attempt in (bucket.get_literal(key), bucket.delete_literal(key)):
+        with pytest.raises(KeyNotFound):
+            await attempt
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+async def test_without_being_asked_for_as_literals_they_are_refused(bucket: Bucket, key: str) -> None:
+    for attempt in (
+        bucket.get(key),
+        bucket.put(key, b""),
+        bucket.delete(key),
+        bucket.purge(key),
+        bucket.get_many([key]),
+    ):
+        with pytest.raises(UsageError):
+            await attempt
+
+
+async def test_ordinary_keys_may_be_given_as_literals_too(bucket: Bucket) -> None:
+    assert (await bucket.get_literal("star.a")).value == b"star.a"
+    await bucket.delete_literal("star.a")
+    assert "star.a" not in await living(bucket)
+
+
+async def test_a_get_answered_with_another_key_is_a_key_not_found(
+    raw: RawClient, client: Client, bucket_name: str
+) -> None:
+    raw.create_bucket(bucket_name)
+    raw.put(bucket_name, "a.b", b"x")  # what the server answers with when asked for `a.*`
+    bucket = client.bucket(bucket_name)
+    assert await bucket.last_entry("a.*") is None
+    assert await bucket.last_entry("a.*", leader=True) is None
