@@ -1,11 +1,13 @@
 """What went wrong, to a message and an exit code."""
 
 import traceback
+from difflib import get_close_matches
 from typing import Any
 
 import typer
+from typer.core import TyperOption
 
-from kvctl.cli.help_page import argument_usage, usage
+from kvctl.cli.help_page import argument_usage, spellings, usage
 from kvctl.cli.session import Interrupted
 from kvctl.errors import KvctlError, UsageError
 from kvctl.render.terminal import OutputClosed, Terminal
@@ -36,7 +38,7 @@ def explain(error: typer.TyperException) -> UsageError:
     shown = f"Usage: `{usage(ctx)}`" if ctx is not None else None
     option = getattr(error, "option_name", None)
     if option is not None and hasattr(error, "possibilities"):
-        return UsageError(f"No such option `{option}`", hint=_option_hint(ctx, option, error.possibilities))
+        return UsageError(f"No such option `{option}`", hint=_option_hint(ctx, option))
     if option is not None:
         wrong = "takes no value" if "does not take" in error.message else "needs a value"
         return UsageError(f"Option `{option}` {wrong}", hint=shown)
@@ -78,12 +80,16 @@ def _name(param: Any) -> str:
     return str(max(param.opts, key=len))
 
 
-def _option_hint(ctx: Any, option: str, possibilities: list[str] | None) -> str:
+def _option_hint(ctx: Any, option: str) -> str:
     if option in _SECRETS:
         return _SECRETS[option]
     path = ctx.command_path if ctx is not None else "kvctl"
-    if possibilities:
-        return f"Did you mean `{possibilities[0]}`? `{path} --help` lists the options"
+    options = () if ctx is None else (param for param in ctx.command.params if isinstance(param, TyperOption))
+    shown = sorted(name for param in options if not param.hidden for name in spellings(param))
+    begun = [name for name in shown if name.startswith(option)]
+    meant = next(iter(begun or get_close_matches(option, shown, n=1)), None)
+    if meant:
+        return f"Did you mean `{meant}`? `{path} --help` lists the options"
     return f"`{path} --help` lists the options; put `--` before an argument that starts with a dash"
 
 

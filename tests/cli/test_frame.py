@@ -188,6 +188,8 @@ class TestArguments:
             ("thing", "show"),
             ("thing", "ls", "superfluous"),
             ("thing", "ls", "--cuont", "2"),
+            ("thing", "ls", "--cou", "2"),
+            ("thing", "ls", "--trac"),
             ("thing", "ls", "--count"),
             ("thing", "ls", "--count", "many"),
             ("thing", "show", "x", "--ttl", "5 parsecs"),
