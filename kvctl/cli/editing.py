@@ -44,7 +44,7 @@ async def edit(session: Session, bucket: BucketName, key: KeyName) -> None:
     program = _editor(os.environ)
     target = await open_bucket(session, bucket, write=True)
     entry = await _text_entry(target, key)
-    directory = Path(tempfile.mkdtemp(prefix="kvctl-"))
+    directory = Path(tempfile.mkdtemp(prefix="kvctl-edit-"))
     file = directory / _file_name(key)
     try:
         _write_private(file, entry.value)

@@ -135,13 +135,13 @@ async def update(
     if file is not None and last is None:
         value, last = None, value
     require_value(value, file)
-    expected = _expected(last, if_revision)
+    expected = _expected(last, if_revision, f"kvctl get {bucket} {key} -o json")
     data = read_value(session, value, file)
     target = await open_bucket(session, bucket, write=True)
     _show_revision(session, target, key, await target.update(key, data, expected, ttl=ttl))
 
 
-def _expected(last: str | None, if_revision: int | None) -> int:
+def _expected(last: str | None, if_revision: int | None, shows: str) -> int:
     if last is not None and if_revision is not None:
         raise UsageError("REVISION and `--if-revision` exclude each other")
     if last is not None:
@@ -149,7 +149,7 @@ def _expected(last: str | None, if_revision: int | None) -> int:
     if if_revision is None:
         raise UsageError(
             "Missing argument `REVISION`",
-            hint="`kvctl get BUCKET KEY -o json` shows it; `kvctl put` writes without looking",
+            hint=f"`{shows}` shows the last one; `kvctl put` writes without looking",
         )
     return if_revision
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+from kvctl.errors import UsageError
 from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.quantities import parse_duration
@@ -49,26 +50,36 @@ class Entry(NamedTuple):
     @property
     def created(self) -> datetime:
         """When the bucket received it, to the microsecond."""
-        return datetime.fromtimestamp(self.created_ns // 10**9, UTC) + timedelta(microseconds=self.created_ns % 10**9 // 1000)
+        return datetime.fromtimestamp(self.created_ns // 10**9, UTC) + timedelta(
+            microseconds=self.created_ns % 10**9 // 1000
+        )
 
     @property
     def headers(self) -> dict[str, str]:
         """The writer's headers."""
-        return {name: value for name, value in decode_headers(self.header).items() if not name.startswith(_SERVER_HEADERS)}
+        return {
+            name: value for name, value in decode_headers(self.header).items() if not name.startswith(_SERVER_HEADERS)
+        }
 
     @property
     def ttl(self) -> timedelta | None:
-        """The time to live it was written with."""
+        """The time to live it was written with; None for none, and for what is no duration: anything may be stored."""
         text = header_value(self.header, TTL_HEADER)
         if not text or text == b"never":
             return None
-        return timedelta(seconds=int(text)) if text.isdigit() else parse_duration(text.decode())
+        try:
+            return timedelta(seconds=int(text)) if text.isdigit() else parse_duration(text.decode())
+        except (UsageError, ValueError, OverflowError):
+            return None
 
     @property
     def size(self) -> int:
         """The value's length in bytes, also when only headers were read."""
-        announced = header_value(self.header, b"Nats-Msg-Size")
-        return int(announced) if announced else len(self.value)
+        if self.value:
+            return len(self.value)
+        # The server puts it behind the writer's own headers.
+        announced = self.header.rpartition(b"\r\nNats-Msg-Size:")[2].partition(b"\r\n")[0].strip()
+        return int(announced) if announced.isdigit() else 0
 
 
 def operation_of(header: bytes) -> tuple[Operation, str | None]:

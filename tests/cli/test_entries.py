@@ -59,3 +59,15 @@ def test_what_is_not_utf_8_is_base64_and_never_forced_into_text(value: bytes) ->
         Shape(encoding="utf-8").row(entry)
     with pytest.raises(KvctlError, match="is not UTF-8"):
         Shape(encoding="utf-8").lines([entry])
+
+
+@pytest.mark.parametrize("ttl", [b"soon", b"9" * 400, b"\xff", b"1h-", b"never", b""])
+def test_headers_that_others_made_up_break_nothing(ttl: bytes) -> None:
+    header = b"NATS/1.0\r\nNats-TTL: %b\r\nNats-Msg-Size: 5 apples\r\n\r\n" % ttl
+    entry = Entry("B", "k", b"", 1, 0, header=header)
+    assert ("ttl" in Shape().row(entry), Shape(meta_only=True).row(entry)["size"]) == (False, 0)
+
+
+def test_the_size_is_the_servers_word_not_the_writers() -> None:
+    header = b"NATS/1.0\r\nNats-Msg-Size: 1\r\nNats-Msg-Size: 12345\r\n\r\n"
+    assert Shape(meta_only=True).row(Entry("B", "k", b"", 1, 0, header=header))["size"] == 12345

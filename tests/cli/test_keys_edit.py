@@ -73,8 +73,8 @@ def test_a_conflict_keeps_the_text_and_says_where(keyed: Keyed, editor: Editor, 
     script = f'python -m kvctl put {keyed.name} k "by another" >/dev/null; echo mine > $1'
     env = {**editor(script), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     result = keyed("edit", "B", "k", env=env)
-    assert result.masked({r"/\S*/kvctl-\w+/": "DIRECTORY/"}) == snapshot
-    (kept,) = set(re.findall(r"/[^\s`]*/kvctl-[^\s`]*", result.err))
+    assert result.masked({r"/\S*/kvctl-edit-\w+/": "DIRECTORY/"}) == snapshot
+    (kept,) = set(re.findall(r"/[^\s`]*/kvctl-edit-[^\s`]*", result.err))
     assert Path(kept).read_text() == "mine\n"
     assert stat.S_IMODE(Path(kept).stat().st_mode) == 0o600
     assert keyed.value("k") == b"by another"
@@ -83,7 +83,7 @@ def test_a_conflict_keeps_the_text_and_says_where(keyed: Keyed, editor: Editor, 
 def test_an_editor_that_fails_writes_nothing(keyed: Keyed, editor: Editor, snapshot: SnapshotAssertion) -> None:
     keyed.put("k", b"x")
     assert keyed("edit", "B", "k", env=editor("exit 3")).masked({r"`/\S*/editor`": "`EDITOR`"}) == snapshot
-    assert list(editor.program.parent.glob("kvctl-*")) == []
+    assert list(editor.program.parent.glob("kvctl-edit-*")) == []
     changed = keyed("edit", "B", "k", env=editor("echo changed > $1; exit 3"))
     assert (changed.exit_code, "Your text is in" in changed.err, keyed.value("k")) == (1, True, b"x")
 
