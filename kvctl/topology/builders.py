@@ -165,13 +165,12 @@ async def find_aggregate(api: Api, name: str) -> StreamInfo:
 
 
 async def find_mirror(api: Api, name: str) -> StreamInfo:
-    """The info of a mirror. Raises BucketNotFound, RefusedError for what is none."""
-    for stream in (check_bucket(name), STREAM_PREFIX + name):
-        info = await streams.find(api, stream)
-        if info is not None and info["config"].get("mirror"):
-            return info
+    """The info of a mirror; a bucket of its name hides it. Raises BucketNotFound, RefusedError for what is none."""
+    info = await streams.find(api, STREAM_PREFIX + check_bucket(name)) or await streams.find(api, name)
     if info is None:
         raise BucketNotFound(f"Mirror `{name}` does not exist", hint="`kvctl mirror ls` lists those that do")
+    if info["config"].get("mirror"):
+        return info
     raise RefusedError(f"`{name}` is {_article(info['config'])}, no mirror", hint=f"`kvctl bucket show {name}`")
 
 

@@ -135,3 +135,13 @@ def test_is_promoted_when_its_origin_is_lost(
     assert run(*again, "--delete-mirror").exit_code == 0
     assert run("get", bucket, "NEW.1", "-s", server.url).stdout == b"v"
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
+
+
+def test_a_bucket_that_hides_a_mirror_is_not_deleted_for_it(
+    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
+) -> None:
+    name = unique("M")
+    raw.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": f"KV_{bucket}"}})
+    raw.create_bucket(name)
+    assert run("mirror", "delete", name, "--yes", "-s", server.url).exit_code == 1
+    assert "error" not in raw.api(f"STREAM.INFO.KV_{name}")
