@@ -57,7 +57,9 @@ class Bench:
 
         return timed
 
-    def compare(self, title: str, aim: str, contenders: dict[str, Callable[[], Run | float]], rounds: int = 0) -> list[Series]:
+    def compare(
+        self, title: str, aim: str, contenders: dict[str, Callable[[], Run | float]], rounds: int = 0
+    ) -> list[Series]:
         """Run contenders in turn; the first is ours, ratios are the others' time over ours."""
         print(f"{title} ...", file=sys.stderr, flush=True)
         series = in_turn(contenders, rounds or self.rounds)
@@ -66,7 +68,9 @@ class Bench:
             memory = f"{one.peak / 2**20:.0f} MiB" if one.peak else ""
             spread = f"{_time(min(one.seconds))} to {_time(max(one.seconds))}"
             relation = "" if one is ours else f"{ratio(ours, one):.2f}x"
-            self.lines.append(f"| {title if one is ours else ''} | {one.name} | {_time(one.median)} | {spread} | {relation} | {memory} | {aim if one is ours else ''} |")
+            head, tail = (title, aim) if one is ours else ("", "")
+            cells = (head, one.name, _time(one.median), spread, relation, memory, tail)
+            self.lines.append(f"| {' | '.join(cells)} |")
             print("  " + self.lines[-1], file=sys.stderr, flush=True)
         return series
 
@@ -81,11 +85,15 @@ def one_shot_get(bench: Bench) -> None:
     key = f"k.{7:018d}"
     contenders = {
         "kvctl get": lambda: bench.process(KVCTL, "get", name, key),
-        "leanest nats-py script": lambda: bench.process(PYTHON, "-m", "bench.rivals", "get", bench.server.url, name, key),
+        "leanest nats-py script": lambda: bench.process(
+            PYTHON, "-m", "bench.rivals", "get", bench.server.url, name, key
+        ),
     }
     if NATS:
         contenders["nats kv get --raw"] = lambda: bench.process(NATS, "kv", "get", "--raw", name, key)
-    bench.compare("one-shot get, whole process", "no slower than the script", contenders, rounds=max(bench.rounds * 3, 15))
+    bench.compare(
+        "one-shot get, whole process", "no slower than the script", contenders, rounds=max(bench.rounds * 3, 15)
+    )
 
 
 def puts(bench: Bench) -> None:
@@ -143,7 +151,9 @@ def watching(bench: Bench) -> None:
     })  # fmt: skip
     contenders = {"kvctl watch --until-current": lambda: bench.process(KVCTL, "watch", name, "--until-current")}
     if NATS:
-        contenders["nats kv watch, until 100,000 lines"] = lambda: _until_lines((NATS, "kv", "watch", name), 100_000, bench.env)
+        contenders["nats kv watch, until 100,000 lines"] = lambda: _until_lines(
+            (NATS, "kv", "watch", name), 100_000, bench.env
+        )
     bench.compare("watch 100,000 entries, whole process", "", contenders)
 
 
@@ -210,8 +220,12 @@ def main() -> None:
         bench = Bench(server, arguments.rounds)
         for name in arguments.cases or names:
             names[name](bench)
-    version = re.sub(r"\s+", " ", f"Python {platform.python_version()}, {os.cpu_count()} cores, loopback, file storage, R1")
-    table = "\n".join([HEAD, *bench.lines, "", f"{version}. Contenders ran in turn; medians, with the spread as noise."])
+    version = re.sub(
+        r"\s+", " ", f"Python {platform.python_version()}, {os.cpu_count()} cores, loopback, file storage, R1"
+    )
+    table = "\n".join(
+        [HEAD, *bench.lines, "", f"{version}. Contenders ran in turn; medians, with the spread as noise."]
+    )
     print(table)
     if arguments.write:
         arguments.write.write_text(f"# What was measured\n\n{table}\n")

@@ -56,7 +56,9 @@ def run(command: Sequence[str], *, env: dict[str, str] | None = None, timeout: f
     process.returncode = os.waitstatus_to_exitcode(status)
     errors = process.stderr.read() if process.stderr else b""
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command[:4])} exited {process.returncode}: {errors.decode(errors='replace')[-500:]}")
+        raise RuntimeError(
+            f"{' '.join(command[:4])} exited {process.returncode}: {errors.decode(errors='replace')[-500:]}"
+        )
     return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, output)
 
 

@@ -1,4 +1,4 @@
-"""Where a server is and where its API begins: which URLs and subject prefixes are valid, and URLs as they may be shown."""
+"""Where a server is and where its API begins: valid URLs and subject prefixes, and URLs as they may be shown."""
 
 import re
 from urllib.parse import urlsplit, urlunsplit

@@ -116,7 +116,10 @@ class Connection:
     async def request(
         self, subject: str, payload: bytes = b"", header: bytes = b"", timeout: float | None = None
     ) -> Frame:
-        """One request, one reply. Raises NoResponders, RequestTimeout, PermissionDenied, ConnectionLost, NoServer, UsageError."""
+        """One request, one reply.
+
+        Raises NoResponders, RequestTimeout, PermissionDenied, ConnectionLost, NoServer, UsageError.
+        """
         limit = self.timeout if timeout is None else timeout
         begun = time.monotonic()
         if not self.online:
@@ -177,7 +180,7 @@ class Connection:
     # -- publishing ----------------------------------------------------------------------------------------
 
     def publish(self, subject: str, payload: bytes = b"", header: bytes = b"", reply: str = "") -> None:
-        """Send and forget. Raises NoServer at once when offline, UsageError for what the server would cut the connection for."""
+        """Send and forget. Raises NoServer when offline, UsageError for what the server would cut us off for."""
         to, answer = subject.encode(errors="surrogateescape"), reply.encode()
         self._check_sizes(to, answer, header, payload)
         self.write(publish_frame(to, answer, header, payload))

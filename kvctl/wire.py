@@ -88,7 +88,7 @@ class Inbox:
             self._waiter.set_result(None)
 
     async def take(self, timeout: float) -> list[tuple[bytes, bytes, bytes, bytes]]:
-        """All frames there are; waits up to `timeout` seconds for the first. Empty on timeout, or when woken for another reason."""
+        """All frames there are; waits up to `timeout` seconds for the first. Empty on timeout, or when woken."""
         if not self.frames:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()

@@ -50,7 +50,7 @@ def check_filters(filters: Sequence[str] | None, *, literal: bool = False) -> li
 
 
 def check_forced(forced: Sequence[str] | None, *known: str) -> None:
-    """Raises UsageError for a `--force` that names no safety check of the command: a slip must not look like consent."""
+    """Raises UsageError for a `--force` that names no safety check of the command: a slip is no consent."""
     for name in forced or ():
         if name not in known:
             checks = ", ".join(f"`--force {check}`" for check in known)

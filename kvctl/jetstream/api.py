@@ -41,7 +41,9 @@ class Api:
     def __init__(self, connection: Connection, prefix: str | None = None) -> None:
         context = connection.context
         self.connection = connection
-        self.prefix = prefix or context.api_prefix or (f"$JS.{context.domain}.API" if context.domain else DEFAULT_PREFIX)
+        self.prefix = (
+            prefix or context.api_prefix or (f"$JS.{context.domain}.API" if context.domain else DEFAULT_PREFIX)
+        )
 
     @property
     def write_prefix(self) -> str:
@@ -52,8 +54,10 @@ class Api:
         """The same connection under another API prefix (another domain or account)."""
         return Api(self.connection, prefix)
 
-    async def call(self, endpoint: str, body: object = None, *, timeout: float | None = None, retry: bool = False) -> dict[str, Any]:
-        """Ask `<prefix>.<endpoint>`; `retry` repeats what is safe to repeat while a leader or the connection is missing.
+    async def call(
+        self, endpoint: str, body: object = None, *, timeout: float | None = None, retry: bool = False
+    ) -> dict[str, Any]:
+        """Ask `<prefix>.<endpoint>`; `retry` repeats what is safe to repeat while leader or connection is missing.
 
         Raises StreamNotFound, ConsumerNotFound, NotFoundError, JetStreamDisabled, ServerError, and whatever
         `Connection.request` raises.
@@ -119,7 +123,9 @@ def server_error(error: dict[str, Any]) -> KvctlError:
         return unavailable
     if err_code == STREAM_NAME_IN_USE:
         return ConflictError(f"{text[:1].upper()}{text[1:]} ({err_code})")
-    return ServerError(f"The server refused: {text}{f' ({err_code})' if err_code else ''}", code=code, err_code=err_code)
+    return ServerError(
+        f"The server refused: {text}{f' ({err_code})' if err_code else ''}", code=code, err_code=err_code
+    )
 
 
 def _disabled_hint(err_code: int) -> str:

@@ -60,7 +60,10 @@ def acknowledgement_error(payload: bytes) -> KvctlError:
     if error.get("err_code") in WRONG_LAST_SEQUENCE:
         found = _FOUND.search(error.get("description", ""))
         kind = Busy if error["err_code"] == BUSY else WrongRevision
-        return kind(f"Wrong last revision{f': the last one is {found[1]}' if found else ''}", found=int(found[1]) if found else None)
+        return kind(
+            f"Wrong last revision{f': the last one is {found[1]}' if found else ''}",
+            found=int(found[1]) if found else None,
+        )
     return server_error(error)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import replace
+from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,8 +15,6 @@ from kvctl.errors import (
     KvctlError,
     NoResponders,
     PermissionDenied,
-    ReadOnly,
-    RequestTimeout,
     RevisionNotFound,
     StreamNotFound,
     UnreachableError,
@@ -27,13 +22,9 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream import direct, streams
-from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import StoredMessage
-from kvctl.kv import binding as bindings
-from kvctl.kv.binding import Binding
-from kvctl.kv.entry import Entry, Operation, from_message
-from kvctl.kv.names import check_bucket, check_key, check_literal
-from kvctl.kv.own_writes import OwnWrites
+from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.handle import Handle
+from kvctl.kv.names import check_key, check_literal
 from kvctl.quantities import format_time
 
 if TYPE_CHECKING:
@@ -41,29 +32,15 @@ if TYPE_CHECKING:
     from kvctl.kv.many import PutSummary
     from kvctl.kv.watch import Watcher
 
-RETRY_PAUSE = 0.1
-RESOLVE_TIMEOUT = 1.0
 
-
-class Bucket:
+class Bucket(Handle):
     """A handle on a bucket, mirror or aggregate. Making one asks nothing: what does not exist is found when it is used.
 
     `stream` and `prefix` (ending in a dot) are for buckets imported under other subjects than ADR-8's. Reads never
     show less than this handle has written.
     """
 
-    def __init__(
-        self, api: Api, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False
-    ) -> None:
-        self.name = check_bucket(name)
-        self.read_only = read_only or api.connection.context.read_only
-        self.own = OwnWrites()
-        self.binding = bindings.assumed(api, name, stream, prefix)
-        self._fixed = stream is not None or prefix is not None
-        self._located = False
-        self._api = api
-
-    # -- reading -------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------
 
     async def get(self, key: str, *, revision: int | None = None, leader: bool = False) -> Entry:
         """The key's value, from the nearest replica; with `leader` never a stale one.
@@ -75,23 +52,8 @@ class Bucket:
             return await self._at_revision(key, revision, leader)
         return self._living(key, await self.last_entry(key, leader=leader))
 
-    async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
-        """The key's last entry, deletions included; None for a key never written. Raises as `get`."""
-        if not leader and self.binding.direct:
-            message = await self._direct(key)
-            if message is None and not self._located and await self.moved():
-                return await self.last_entry(key)
-            if self.binding.direct and not self.behind(key, message):
-                return self.entry(key, message)
-        return self.entry(key, await self._from_leader(key))
-
-    async def last_revision(self, key: str) -> int:
-        """The revision of the key's last entry at the leader, deletions included; 0 for none."""
-        entry = await self.last_entry(key, leader=True)
-        return entry.revision if entry else 0
-
     async def get_many(self, keys: Sequence[str], *, leader: bool = False) -> list[Entry | None]:
-        """The values of many keys in the order asked, None for those that are not there; a request a key, all in flight. Raises as `get`."""
+        """The values of many keys in the order asked, None for those that are not there. Raises as `get`."""
         from kvctl.kv import many
 
         for key in keys:
@@ -111,7 +73,7 @@ class Bucket:
         return self._living(key, await picking.literal_entry(self, key))
 
     async def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
-        """The entries of the living keys that match, in batches; unlike `entry_batches` from the nearest replica if they are few."""
+        """The entries of the living keys that match, in batches; from the nearest replica if they are few."""
         from kvctl.kv import picking
 
         async with aclosing(picking.matching_batches(self, filters, leader=leader)) as batches:
@@ -125,7 +87,9 @@ class Bucket:
                 for entry in batch:
                     yield entry
 
-    async def entry_batches(self, *filters: str, deleted: bool = False, values: bool = True) -> AsyncGenerator[list[Entry], None]:
+    async def entry_batches(
+        self, *filters: str, deleted: bool = False, values: bool = True
+    ) -> AsyncGenerator[list[Entry], None]:
         """`entries`, as many at a time as have come."""
         from kvctl.kv import listing
 
@@ -182,10 +146,13 @@ class Bucket:
         )  # fmt: skip
         return Watcher((await self.readable()).source, filters, options, follow=follow)
 
-    # -- writing -------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------------
 
     async def put(self, key: str, value: bytes) -> int:
-        """Write the value; returns the revision. Raises BucketNotFound, ReadOnly, OutcomeUnknown, ServerError, UsageError."""
+        """Write the value; returns the revision.
+
+        Raises BucketNotFound, ReadOnly, OutcomeUnknown, ServerError, UsageError.
+        """
         return await self._write(key, value, b"")
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> int:
@@ -202,13 +169,18 @@ class Bucket:
                 except PermissionDenied:
                     raise KeyExists(f"`{key}` exists", revision=error.found) from None
                 if entry is not None and entry.operation is Operation.PUT:
-                    hint = f"It is at revision {entry.revision}; `kvctl put` overwrites, `kvctl update` does on condition"
+                    hint = (
+                        f"It is at revision {entry.revision}; `kvctl put` overwrites, `kvctl update` does on condition"
+                    )
                     raise KeyExists(f"`{key}` exists", revision=entry.revision, hint=hint) from None
                 last = entry.revision if entry else 0
         raise WrongRevision(f"`{key}` changes faster than it can be created")
 
     async def update(self, key: str, value: bytes, revision: int, *, ttl: timedelta | None = None) -> int:
-        """Write if the key's last revision, deletions included, is `revision` (0: never written). Raises WrongRevision, and as `put`."""
+        """Write if the key's last revision, deletions included, is `revision` (0: never written).
+
+        Raises WrongRevision, and as `put`.
+        """
         from kvctl.kv import writing
 
         return await self._conditional(key, value, revision, writing.write_headers(expected=revision, ttl=ttl))
@@ -250,7 +222,10 @@ class Bucket:
         return await self._write(key, b"", writing.write_headers(operation="DEL"), literal=True)
 
     async def revert(self, key: str, revision: int) -> int:
-        """Write the value of an older revision again, if the key does not change meanwhile. Raises RevisionNotFound, WrongRevision."""
+        """Write the value of an older revision again, if the key does not change meanwhile.
+
+        Raises RevisionNotFound, WrongRevision, and as `put`.
+        """
         old = await self.get(key, revision=revision, leader=True)
         return await self.update(key, old.value, await self.last_revision(key))
 
@@ -267,7 +242,7 @@ class Bucket:
         self._check_writable(None)
         return await many.put_many(self, items, window or many.WINDOW)
 
-    # -- the bucket itself ---------------------------------------------------------------------------------
+    # -- the bucket itself -------------------------------------------------------------------------------
 
     async def status(self) -> BucketStatus:
         """ADR-8's Status. Raises BucketNotFound."""
@@ -285,100 +260,16 @@ class Bucket:
         except StreamNotFound:
             raise BucketNotFound(f"Bucket `{self.name}` does not exist") from None
 
-    async def locate(self, *, fresh: bool = False) -> Binding:
-        """Ask the server which stream the name means. Raises BucketNotFound."""
-        if self._fixed:
-            info = await streams.find(self._api, self.binding.stream)
-            if info is None:
-                raise BucketNotFound(f"Bucket `{self.name}` does not exist: there is no stream `{self.binding.stream}`")
-            self.binding = bindings.with_info(self.binding, info)
-        elif fresh or not self._located:
-            self.binding = await bindings.locate(self._api, self.name)
-        self._located = True
-        return self.binding
-
-    # -- for the other modules of this part ----------------------------------------------------------------
-
-    def same_as(self, other: Bucket) -> bool:
-        """Whether both are handles on one bucket."""
-        return self._api is other._api and self.binding.source.write_prefix == other.binding.source.write_prefix
-
-    def entry(self, key: str, message: StoredMessage | None) -> Entry | None:
-        """The message as the key's entry; None for another's: to the server `a.*` is a wildcard, and may be answered with `a.b`."""
-        if message is None or message.subject != self.binding.subject(key):
-            return None
-        return from_message(self.name, len(self.binding.prefix), message)
-
-    def behind(self, key: str, message: StoredMessage | None) -> bool:
-        """Whether a replica's answer may be older than what this handle wrote."""
-        info = self.binding.info
-        sole = info is not None and info["config"].get("num_replicas", 1) == 1
-        return self.own.stale(
-            key, message.sequence if message else 0, sole=sole and message is not None and message.stream == self.binding.stream
-        )
-
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------------
 
     def _living(self, key: str, entry: Entry | None) -> Entry:
         if entry is None:
-            raise KeyNotFound(f"Key `{key}` is not in bucket `{self.name}`", hint=f"`kvctl keys {self.name}` lists those that are")
+            raise KeyNotFound(
+                f"Key `{key}` is not in bucket `{self.name}`", hint=f"`kvctl keys {self.name}` lists those that are"
+            )
         if entry.operation is not Operation.PUT:
             raise _gone(entry)
         return entry
-
-    async def readable(self) -> Binding:
-        """The stream to read with a consumer."""
-        try:
-            return await self.locate()
-        except PermissionDenied:
-            return self.binding
-
-    async def _direct(self, key: str) -> StoredMessage | None:
-        """A direct get; where nobody answers, what the name means is asked and the read goes on from there."""
-        pause = self._api.connection.timeout / RETRY_PAUSE
-        while True:
-            try:
-                return await direct.last(self.binding.api, self.binding.stream, self.binding.subject(key))
-            except NoResponders:
-                try:
-                    await self.locate(fresh=True)
-                except PermissionDenied:
-                    self.binding = replace(self.binding, direct=False)  # the leader may be asked all the same
-                if not self.binding.direct:
-                    return None
-                pause -= 1
-                if pause < 0:
-                    raise UnreachableError(
-                        f"No replica of bucket `{self.name}` answers", hint="Its servers may be down: `kvctl bucket show`"
-                    ) from None
-                await asyncio.sleep(RETRY_PAUSE)
-
-    async def moved(self) -> bool:
-        """After a miss: whether the name means another stream or prefix than assumed."""
-        before = self.binding
-        try:
-            async with asyncio.timeout(RESOLVE_TIMEOUT):
-                await self.locate()
-        except (TimeoutError, KvctlError):
-            return False
-        return (before.stream, before.prefix) != (self.binding.stream, self.binding.prefix)
-
-    async def _from_leader(self, key: str, revision: int | None = None) -> StoredMessage | None:
-        """The key's last message, or that of a revision, at the leader of the stream that takes the writes."""
-        while True:
-            source = self.binding.source
-            request = {"last_by_subj": source.subject(key)} if revision is None else {"seq": revision}
-            try:
-                message = await direct.from_leader(source.api, source.stream, **request)
-            except StreamNotFound:
-                if self._located:
-                    raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
-                await self.locate()
-                continue
-            if message is not None and message.subject == source.subject(key):
-                return message
-            if self._located or not await self.moved():
-                return None
 
     async def _at_revision(self, key: str, revision: int, leader: bool) -> Entry:
         if revision < 1:
@@ -435,58 +326,6 @@ class Bucket:
         if entry.operation is not Operation.PUT:
             raise _gone(entry)
 
-    async def _write(
-        self, key: str, value: bytes, header: bytes, expected: int | None = None, *, literal: bool = False
-    ) -> int:
-        from kvctl.kv import writing
-
-        self._check_writable(None if literal else key)
-        deadline = time.monotonic() + self._api.connection.timeout
-        while True:
-            try:
-                target, after = self.binding.source, self.own.last(key)
-                revision = await writing.write(target, key, value, header, expected, after=after)
-            except NoResponders:
-                with suppress(RequestTimeout):  # nobody to ask either: a leader is being elected
-                    await self._no_stream()
-                if time.monotonic() > deadline:
-                    raise UnreachableError(
-                        f"Bucket `{self.name}` takes no writes at the moment", hint="Its stream has no leader: `kvctl bucket show`"
-                    ) from None
-                await asyncio.sleep(RETRY_PAUSE)
-            else:
-                self.own.note(key, revision)
-                return revision
-
-    async def _no_stream(self) -> None:
-        """Nobody took a write: find out what the name means. Raises BucketNotFound, ReadOnly."""
-        before = self.binding.source.write_prefix
-        binding = await self.locate(fresh=True)
-        source = binding.source
-        self.check_writes_go_somewhere()
-        if source is not binding and source.write_prefix == before and await streams.find(source.api, source.stream) is None:
-            raise BucketNotFound(f"Bucket `{source.bucket}`, the origin of mirror `{self.name}`, does not exist")
-
-    def check_writes_go_somewhere(self) -> None:
-        """Raises ReadOnly for an aggregate that takes no writes of its own."""
-        source = self.binding.source
-        if not source.writable:
-            names = ", ".join(f"`{name}`" for name in source.origins)
-            raise ReadOnly(f"`{self.name}` is a read-only aggregate of {names}", hint="Write to the origin that holds the key")
-
-    def _check_writable(self, key: str | None) -> None:
-        if self.read_only:
-            raise ReadOnly(f"Bucket `{self.name}` is open for reading only", hint="`--read-only` or the context's `read_only` is set")
-        if key is not None:
-            check_key(key)
-            self._check_length(key)
-
-    def _check_length(self, key: str) -> None:
-        """A key is to be readable by every request: the longest puts API, stream and subject on one protocol line."""
-        binding = self.binding
-        asked = f"{binding.api.prefix}.CONSUMER.CREATE.{binding.stream}.kvctl-000000000000.{binding.subject(key)}"
-        self._api.connection.check_size(asked.encode(), b"", b"")
-
 
 def _absent(bucket: str, key: str) -> KeyNotFound:
     return KeyNotFound(f"Key `{key}` is not in bucket `{bucket}`", hint="Nothing was written")
@@ -494,8 +333,11 @@ def _absent(bucket: str, key: str) -> KeyNotFound:
 
 def _gone(entry: Entry) -> KeyNotFound:
     when = format_time(entry.created_ns)
-    how = {"MaxAge": "expired"}.get(entry.reason or "", "was purged" if entry.operation is Operation.PURGE else "was deleted")
+    how = {"MaxAge": "expired"}.get(
+        entry.reason or "", "was purged" if entry.operation is Operation.PURGE else "was deleted"
+    )
+    left = f"`kvctl history {entry.bucket} {entry.key}` shows what is left"
     return KeyNotFound(
         f"Key `{entry.key}` is not in bucket `{entry.bucket}`",
-        hint=f"It {how} at {when} (revision {entry.revision}); `kvctl history {entry.bucket} {entry.key}` shows what is left",
+        hint=f"It {how} at {when} (revision {entry.revision}); {left}",
     )

@@ -29,7 +29,7 @@ class Client:
     def bucket(
         self, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False
     ) -> Bucket:
-        """A handle; nothing is asked. `stream` and `prefix` are for buckets imported under other subjects. Raises UsageError."""
+        """A handle; nothing is asked. `stream` and `prefix` are for imports under other subjects. Raises UsageError."""
         return Bucket(self.api, name, stream=stream, prefix=prefix, read_only=read_only)
 
     async def create_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
@@ -87,7 +87,9 @@ class Client:
 
     def _check_writable(self) -> None:
         if self.connection.context.read_only:
-            raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
+            raise ReadOnly(
+                "The connection is for reading only", hint="`--read-only` or the context's `read_only` is set"
+            )
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
     @property
     def ttl(self) -> timedelta | None:
-        """The time to live it was written with; None for none, and for what is no duration: anything may be stored."""
+        """The time to live it was written with; None for none, and for what is no duration (anything can be)."""
         text = header_value(self.header, TTL_HEADER)
         if not text or text == b"never":
             return None

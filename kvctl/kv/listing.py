@@ -10,7 +10,9 @@ from kvctl.kv.entry import Entry, from_frame, is_tombstone
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
 
 
-def subjects_of(binding: Binding, filters: Sequence[str], *, literal: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def subjects_of(
+    binding: Binding, filters: Sequence[str], *, literal: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The consumer's subjects for the filters, and the filters that are left to apply to what comes.
 
     Servers refuse filters that overlap in part (10138): then everything is read and filtered here. Foreign keys, taken
@@ -23,7 +25,9 @@ def subjects_of(binding: Binding, filters: Sequence[str], *, literal: bool = Fal
     return tuple(binding.prefix + text for text in wanted), ()
 
 
-async def key_batches(binding: Binding, filters: Sequence[str], *, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
+async def key_batches(
+    binding: Binding, filters: Sequence[str], *, deleted: bool = False
+) -> AsyncGenerator[list[bytes], None]:
     """Names of the keys that live (with `deleted` also of those that do not), in batches, none twice.
 
     A name is the bytes after the bucket's prefix. Holds a set of the names seen: some 100 bytes a key.
@@ -31,7 +35,9 @@ async def key_batches(binding: Binding, filters: Sequence[str], *, deleted: bool
     subjects, rest = subjects_of(binding, filters)
     cut = len(binding.prefix.encode())
     seen: set[bytes] = set()
-    async with OrderedConsumer(binding.api, binding.stream, Selection(subjects=subjects, headers_only=True)) as consumer:
+    async with OrderedConsumer(
+        binding.api, binding.stream, Selection(subjects=subjects, headers_only=True)
+    ) as consumer:
         async for batch in consumer.batches():
             names = [
                 subject[cut:]

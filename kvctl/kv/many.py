@@ -43,7 +43,9 @@ async def get_many(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> dict
     """
     if not keys:
         return {}
-    found = {keys[0]: await bucket.last_entry(keys[0], leader=leader)}  # finds out what the name means and how to read it
+    found = {
+        keys[0]: await bucket.last_entry(keys[0], leader=leader)
+    }  # finds out what the name means and how to read it
     rest = list(keys[1:])
 
     def take(binding: Binding, messages: dict[str, StoredMessage | None], replica: bool) -> list[str]:

@@ -90,7 +90,9 @@ class Watcher:
                 if found or not frames:
                     yield found
         except StreamReplaced as error:
-            raise StreamReplaced(error.message.replace("stream `KV_", "bucket `").replace("being read", "being watched")) from None
+            raise StreamReplaced(
+                error.message.replace("stream `KV_", "bucket `").replace("being read", "being watched")
+            ) from None
 
     def _entry(self, frame: RawFrame) -> Entry | None:
         entry = from_frame(self._bucket, self._cut, frame)

@@ -104,7 +104,9 @@ async def _resolve(
     while True:
         found = await _read_back(binding, key, deadline, error)
         sequence = found.sequence if found else 0
-        same = found is not None and found.payload == payload and operation_of(found.header)[0] == operation_of(header)[0]
+        same = (
+            found is not None and found.payload == payload and operation_of(found.header)[0] == operation_of(header)[0]
+        )
         if same and sequence > (after if expected is None else expected):
             return sequence
         if expected is not None and sequence <= expected:
@@ -150,7 +152,7 @@ def _explained(error: ServerError, binding: Binding) -> KvctlError:
     elif error.err_code == 10077:
         error.hint = f"The bucket is full: `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys"
     elif error.err_code == 10054:
-        error.hint = f"`kvctl bucket show {bucket}` names the largest value; headers count: `kvctl bucket edit {bucket} --max-value-size SIZE`"
+        error.hint = f"Headers count; `kvctl bucket edit {bucket} --max-value-size SIZE` allows larger values"
     return error
 
 

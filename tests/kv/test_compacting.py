@@ -73,8 +73,7 @@ async def test_a_foreign_key_takes_no_others_along(client: kvctl.Client, server:
     for key in ("star.*", "lone.*"):
         with RawClient(server.url) as raw:
             raw.publish(f"$KV.{bucket_name}.{key}", b"", {"KV-Operation": "DEL"})
-            with pytest.raises(ConnectionError, match="Invalid Publish Subject"):
-                raw.flush()
+            raw.flush()
     found = await compacting.find(bucket)
     assert ([entry.key for entry in found.entries], [entry.key for entry in found.kept]) == (["lone.*"], ["star.*"])
     await compacting.remove(bucket, found)

@@ -138,8 +138,7 @@ async def test_foreign_keys_are_copied_without_harm_to_others(
     raw.put(source, "日本", b"kept")
     with RawClient(f"nats://127.0.0.1:{raw._socket.getpeername()[1]}") as other:
         other.publish(f"$KV.{source}.star.*", b"", {"KV-Operation": "PURGE"})
-        with pytest.raises(ConnectionError, match="Invalid Publish Subject"):
-            other.flush()
+        other.flush()
     name = unique()
     expected = await history_of(client.bucket(source))
     assert ("star.*", b"", "PURGE") in expected

@@ -1,0 +1,209 @@
+"""One read or one write through a bucket's name: what it means is found out when the answer asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from kvctl.errors import (
+    BucketNotFound,
+    KvctlError,
+    NoResponders,
+    PermissionDenied,
+    ReadOnly,
+    RequestTimeout,
+    StreamNotFound,
+    UnreachableError,
+)
+from kvctl.jetstream import direct, streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import StoredMessage
+from kvctl.kv import binding as bindings
+from kvctl.kv.binding import Binding
+from kvctl.kv.entry import Entry, from_message
+from kvctl.kv.names import check_bucket, check_key
+from kvctl.kv.own_writes import OwnWrites
+
+RETRY_PAUSE = 0.1
+RESOLVE_TIMEOUT = 1.0
+
+
+class Handle:
+    """A name, the stream it stands for as far as is known, and what was written through it."""
+
+    def __init__(
+        self, api: Api, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False
+    ) -> None:
+        self.name = check_bucket(name)
+        self.read_only = read_only or api.connection.context.read_only
+        self.own = OwnWrites()
+        self.binding = bindings.assumed(api, name, stream, prefix)
+        self._fixed = stream is not None or prefix is not None
+        self._located = False
+        self._api = api
+
+    async def locate(self, *, fresh: bool = False) -> Binding:
+        """Ask the server which stream the name means. Raises BucketNotFound."""
+        if self._fixed:
+            info = await streams.find(self._api, self.binding.stream)
+            if info is None:
+                raise BucketNotFound(f"Bucket `{self.name}` does not exist: there is no stream `{self.binding.stream}`")
+            self.binding = bindings.with_info(self.binding, info)
+        elif fresh or not self._located:
+            self.binding = await bindings.locate(self._api, self.name)
+        self._located = True
+        return self.binding
+
+    async def readable(self) -> Binding:
+        """The stream to read with a consumer."""
+        try:
+            return await self.locate()
+        except PermissionDenied:
+            return self.binding
+
+    async def moved(self) -> bool:
+        """After a miss: whether the name means another stream or prefix than assumed."""
+        before = self.binding
+        try:
+            async with asyncio.timeout(RESOLVE_TIMEOUT):
+                await self.locate()
+        except (TimeoutError, KvctlError):
+            return False
+        return (before.stream, before.prefix) != (self.binding.stream, self.binding.prefix)
+
+    async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
+        """The key's last entry, deletions included; None for a key never written. Raises as `get`."""
+        if not leader and self.binding.direct:
+            message = await self._direct(key)
+            if message is None and not self._located and await self.moved():
+                return await self.last_entry(key)
+            if self.binding.direct and not self.behind(key, message):
+                return self.entry(key, message)
+        return self.entry(key, await self._from_leader(key))
+
+    async def last_revision(self, key: str) -> int:
+        """The revision of the key's last entry at the leader, deletions included; 0 for none."""
+        entry = await self.last_entry(key, leader=True)
+        return entry.revision if entry else 0
+
+    def same_as(self, other: Handle) -> bool:
+        """Whether both are handles on one bucket."""
+        return self._api is other._api and self.binding.source.write_prefix == other.binding.source.write_prefix
+
+    def entry(self, key: str, message: StoredMessage | None) -> Entry | None:
+        """The message as the key's entry; None for another's: `a.*` is a wildcard there, `a.b` may answer."""
+        if message is None or message.subject != self.binding.subject(key):
+            return None
+        return from_message(self.name, len(self.binding.prefix), message)
+
+    def behind(self, key: str, message: StoredMessage | None) -> bool:
+        """Whether a replica's answer may be older than what this handle wrote."""
+        info = self.binding.info
+        sole = info is not None and info["config"].get("num_replicas", 1) == 1
+        return self.own.stale(
+            key,
+            message.sequence if message else 0,
+            sole=sole and message is not None and message.stream == self.binding.stream,
+        )
+
+    def check_writes_go_somewhere(self) -> None:
+        """Raises ReadOnly for an aggregate that takes no writes of its own."""
+        source = self.binding.source
+        if not source.writable:
+            names = ", ".join(f"`{name}`" for name in source.origins)
+            raise ReadOnly(
+                f"`{self.name}` is a read-only aggregate of {names}", hint="Write to the origin that holds the key"
+            )
+
+    async def _direct(self, key: str) -> StoredMessage | None:
+        """A direct get; where nobody answers, what the name means is asked and the read goes on from there."""
+        pause = self._api.connection.timeout / RETRY_PAUSE
+        while True:
+            try:
+                return await direct.last(self.binding.api, self.binding.stream, self.binding.subject(key))
+            except NoResponders:
+                try:
+                    await self.locate(fresh=True)
+                except PermissionDenied:
+                    self.binding = replace(self.binding, direct=False)  # the leader may be asked all the same
+                if not self.binding.direct:
+                    return None
+                pause -= 1
+                if pause < 0:
+                    raise UnreachableError(
+                        f"No replica of bucket `{self.name}` answers",
+                        hint="Its servers may be down: `kvctl bucket show`",
+                    ) from None
+                await asyncio.sleep(RETRY_PAUSE)
+
+    async def _from_leader(self, key: str, revision: int | None = None) -> StoredMessage | None:
+        """The key's last message, or that of a revision, at the leader of the stream that takes the writes."""
+        while True:
+            source = self.binding.source
+            request = {"last_by_subj": source.subject(key)} if revision is None else {"seq": revision}
+            try:
+                message = await direct.from_leader(source.api, source.stream, **request)
+            except StreamNotFound:
+                if self._located:
+                    raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
+                await self.locate()
+                continue
+            if message is not None and message.subject == source.subject(key):
+                return message
+            if self._located or not await self.moved():
+                return None
+
+    async def _write(
+        self, key: str, value: bytes, header: bytes, expected: int | None = None, *, literal: bool = False
+    ) -> int:
+        from kvctl.kv import writing
+
+        self._check_writable(None if literal else key)
+        deadline = time.monotonic() + self._api.connection.timeout
+        while True:
+            try:
+                target, after = self.binding.source, self.own.last(key)
+                revision = await writing.write(target, key, value, header, expected, after=after)
+            except NoResponders:
+                with suppress(RequestTimeout):  # nobody to ask either: a leader is being elected
+                    await self._no_stream()
+                if time.monotonic() > deadline:
+                    raise UnreachableError(
+                        f"Bucket `{self.name}` takes no writes at the moment",
+                        hint="Its stream has no leader: `kvctl bucket show`",
+                    ) from None
+                await asyncio.sleep(RETRY_PAUSE)
+            else:
+                self.own.note(key, revision)
+                return revision
+
+    async def _no_stream(self) -> None:
+        """Nobody took a write: find out what the name means. Raises BucketNotFound, ReadOnly."""
+        before = self.binding.source.write_prefix
+        binding = await self.locate(fresh=True)
+        source = binding.source
+        self.check_writes_go_somewhere()
+        if (
+            source is not binding
+            and source.write_prefix == before
+            and await streams.find(source.api, source.stream) is None
+        ):
+            raise BucketNotFound(f"Bucket `{source.bucket}`, the origin of mirror `{self.name}`, does not exist")
+
+    def _check_writable(self, key: str | None) -> None:
+        if self.read_only:
+            raise ReadOnly(
+                f"Bucket `{self.name}` is open for reading only",
+                hint="`--read-only` or the context's `read_only` is set",
+            )
+        if key is not None:
+            check_key(key)
+            self._check_length(key)
+
+    def _check_length(self, key: str) -> None:
+        """A key is to be readable by every request: the longest puts API, stream and subject on one protocol line."""
+        binding = self.binding
+        asked = f"{binding.api.prefix}.CONSUMER.CREATE.{binding.stream}.kvctl-000000000000.{binding.subject(key)}"
+        self._api.connection.check_size(asked.encode(), b"", b"")
