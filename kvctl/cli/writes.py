@@ -8,9 +8,10 @@ import typer
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import writing_view
 from kvctl.cli.inputs import check_keys, open_bucket, parse_revision, read_value, require_value, revision
-from kvctl.cli.options import BucketName, KeyName, bucket_names, duration
+from kvctl.cli.options import BucketName, DryRun, KeyName, bucket_names, duration
 from kvctl.cli.session import Session
 from kvctl.errors import KeyExists, UsageError
+from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -225,6 +226,7 @@ async def rename(
     to_bucket: ToBucket = None,
     to_context: ToContext = None,
     overwrite: Overwrite = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Rename a key.
 
@@ -236,11 +238,29 @@ async def rename(
     from kvctl.kv import moving
 
     source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context, write=True)
+    if dry_run:
+        await _show_rename(session, source, key, target, new_key, overwrite)
+        return
     try:
         revision = await moving.rename(source, key, target, new_key, overwrite=overwrite)
     except KeyExists as error:
         raise _overwritable(error) from None
     _show_revision(session, target, new_key, revision)
+
+
+async def _show_rename(
+    session: Session, source: "Bucket", key: str, target: "Bucket", new_key: str, overwrite: bool
+) -> None:
+    """`--dry-run`: what would be written and deleted. Raises what the rename would begin with."""
+    entry = await source.get(key, leader=True)
+    there = await target.last_entry(new_key, leader=True)
+    if there is not None and there.operation == "PUT" and not overwrite:
+        raise _overwritable(KeyExists(f"`{new_key}` exists", revision=there.revision))
+    plan = [
+        {"operation": "PUT", "bucket": target.name, "key": new_key},
+        {"operation": "DEL", "bucket": source.name, "key": entry.key},
+    ]
+    session.show(View(columns=[Column("operation"), Column("bucket"), Column("key")], rows=plan, name="key"))
 
 
 async def _ends(
