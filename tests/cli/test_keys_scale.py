@@ -31,7 +31,7 @@ async def _fill(server: Server, keys: int) -> str:
 
 
 def _peak(server: Server, *args: str, lines: int) -> int:
-    """The peak memory in KiB of a command that prints so many lines. A small process starts it, as peaks are inherited."""
+    """Peak memory in KiB of a command that prints so many lines. Peaks are inherited: a small process starts it."""
     code = (
         "import os, subprocess, sys\n"
         "process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
