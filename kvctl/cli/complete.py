@@ -32,7 +32,8 @@ def complete(tree: Group, words: Sequence[str], incomplete: str) -> list[Candida
     ctx = _walk(tree, list(words))
     option = _option_awaiting_value(ctx, words)
     if option is not None:
-        return _values(ctx, option, incomplete)
+        # Without its value the option would keep the words before it from being parsed.
+        return _values(_walk(tree, list(words[:-1])), option, incomplete)
     if incomplete.startswith("-") and "--" not in words:
         return _option_names(ctx, incomplete)
     if isinstance(ctx.command, Group):
