@@ -80,6 +80,8 @@ class OrderedConsumer:
         self._created: str | None = None
         self._last = max(selection.start - 1, 0)
         self._target = 0
+        self._bounded = False
+        """Whether the target is that of the subjects that are read."""
         self._highest = 0
         """The last sequence known of the stream, on whatever subject."""
         self._current = selection.deliver == "new"
@@ -127,7 +129,8 @@ class OrderedConsumer:
         self._pull = f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self._name}"
         self._asked = 0
         self._next = 1
-        self._ended = False
+        self._end: int | None = None
+        """The sequence after which the server had nothing more to send, when it says so."""
         self._lost = False
         self._alive = time.monotonic()
         self._epoch = self._connection.epoch
@@ -172,7 +175,8 @@ class OrderedConsumer:
                     self._next, self._trouble = number + 1, None
                     self._last = max(self._last, sequence)
                     self._highest = max(self._highest, sequence)
-                    self._ended |= self._follow and not pending
+                    if self._follow and not pending:
+                        self._end = sequence
                     yield messages
             if self._lost or self._epoch != self._connection.epoch:
                 await self._resume()
@@ -208,20 +212,23 @@ class OrderedConsumer:
         messages = [frame for frame in frames if frame[1]]
         self._asked -= len(messages)
         if len(messages) != len(frames):
+            sequence = self._last
             for frame in frames:
-                if not frame[1]:
-                    self._status(frame[2])
+                if frame[1]:
+                    sequence = delivery(frame[1])[0]
+                else:
+                    self._status(frame[2], sequence)
         return messages
 
-    def _status(self, header: bytes) -> None:
-        """A pull's end or a sign of life."""
+    def _status(self, header: bytes, sequence: int) -> None:
+        """A pull's end or a sign of life, after the message of this sequence."""
         code, text = status(header)
         if code == 100:
             return
         left = int(header_value(header, b"Nats-Pending-Messages") or 0)
         self._asked -= left
         if not self._follow and (code == 404 or (code == 408 and text != "Requests Pending")):
-            self._ended, self._asked = True, 0
+            self._end, self._asked = sequence, 0
             return
         if code == 409 and text.startswith("Message Size Exceeds"):
             if self._listed:
@@ -271,13 +278,16 @@ class OrderedConsumer:
         else:
             config["filter_subjects"] = list(chosen.subjects)
         made = await self._api.call(endpoint, {"stream_name": self.stream, "config": config}, retry=True)
-        self._ended = made.get("num_pending") == 0
+        if made.get("num_pending") == 0:
+            self._end = self._last
         return made
 
     async def _resume(self) -> None:
         """Make the consumer anew, from the last message heard, once the server is back."""
         await self._stack.aclose()
         self._resumed = True
+        if self._selection.deliver == "last_per_subject" and not self._current:
+            self._last = 0  # a list begins anew
         self._trouble = self._trouble or time.monotonic()
         pause = 0.05
         while True:
@@ -319,15 +329,18 @@ class OrderedConsumer:
 
     async def _caught_up(self, idle: bool) -> bool:
         """Whether all that was there at the start has been delivered; `idle` when nothing more seems to come."""
-        if self._last >= self._target and (self._ended or not self._strict):
+        end, self._end = self._end, None
+        reached = end if self._strict else self._last
+        if reached is not None and reached >= self._target:
             return True
-        if not (self._ended or idle):
+        if not idle and (end is None or self._bounded):
             return False
-        self._ended = False
         try:
             # The stream may go on with other subjects, or end with messages that are gone.
-            if self._last >= await self._last_matching():
+            last = await self._last_matching()
+            if (self._last if end is None else end) >= last:
                 return True
+            self._target, self._bounded = min(self._target, last), True
         except StreamNotFound:
             raise self._deleted() from None
         except _GONE:
