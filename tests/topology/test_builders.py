@@ -1,12 +1,13 @@
 """Mirrors and aggregates built on real servers: what they hold, where they may reach, what the wait knows."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 import kvctl
-from kvctl.errors import BucketExists, ReadOnly, RefusedError, UsageError, WaitExpired
+from kvctl.errors import BucketExists, BucketNotFound, ReadOnly, RefusedError, UsageError, WaitExpired
 from kvctl.labs import Lab, run_lab
 from kvctl.server import Server, run_server
 from kvctl.topology import builders, waiting
@@ -226,6 +227,8 @@ async def test_another_account(accounts: Lab, unique: Names) -> None:
         kvctl.connect(accounts.contexts["origin"]) as there,
         kvctl.connect(accounts.contexts["replica"]) as client,
     ):
+        with suppress(BucketNotFound):
+            await there.delete_bucket("ORDERS")  # the lab exports this name alone, and other tests use it
         bucket = await there.create_bucket("ORDERS")
         for key in ("a.1", "b.1"):
             await bucket.put(key, b"v")
