@@ -43,6 +43,8 @@ EXPIRES = 30.0
 HEARTBEAT = 2.0
 IDLE = 0.25
 """Seconds without a message after which a reading asks whether anything is left."""
+SOMEWHERE = 1 << 63
+"""A sequence that none reaches."""
 INACTIVE = 30.0
 """Seconds after which the server forgets a consumer whose client died."""
 
@@ -340,7 +342,7 @@ class OrderedConsumer:
             last = await self._last_matching()
             if (self._last if end is None else end) >= last:
                 return True
-            self._target, self._bounded = min(self._target, last), True
+            self._target, self._bounded = min(self._target, last), last < SOMEWHERE
         except StreamNotFound:
             raise self._deleted() from None
         except _GONE:
@@ -367,9 +369,9 @@ class OrderedConsumer:
         return last
 
     async def _last_by_consumer(self) -> int:
-        """Without the permission to read messages: this consumer's own count decides."""
+        """Without the permission to read messages: this consumer's own count decides, which cannot say how far it goes."""
         info = await self._api.call(f"CONSUMER.INFO.{self.stream}.{self._name}", retry=True)
-        return self._last + (1 if info["num_pending"] else 0)
+        return SOMEWHERE if info["num_pending"] else self._last
 
 
 async def read(api: Api, stream: str, selection: Selection) -> AsyncIterator[list[RawFrame]]:
