@@ -1,0 +1,348 @@
+"""Listings: every key that lives through one, once, whatever happens meanwhile; and an end, always."""
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl import Bucket, Client, Operation
+from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
+from kvctl.jetstream import consumers
+from kvctl.server import Server
+from tests.raw import RawClient
+
+
+@pytest.fixture
+async def bucket(client: Client, bucket_name: str) -> Bucket:
+    return await client.create_bucket(bucket_name, history=5)
+
+
+@pytest.fixture
+def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pulls of 500 under way, so that a listing of thousands is in its middle for a while."""
+    monkeypatch.setattr(consumers, "BATCH", 500)
+
+
+async def keys_of(bucket: Bucket, *filters: str, deleted: bool = False) -> list[str]:
+    return [key async for key in bucket.keys(*filters, deleted=deleted)]
+
+
+class TestWhatIsListed:
+    async def test_living_keys_in_the_order_of_their_last_writes(self, bucket: Bucket) -> None:
+        for key in ("a", "b.c", "d", "a"):
+            await bucket.put(key, b"x")
+        await bucket.delete("d")
+        assert await keys_of(bucket) == ["b.c", "a"]
+        assert await keys_of(bucket, deleted=True) == ["b.c", "a", "d"]
+
+    async def test_entries_are_the_latest(self, bucket: Bucket) -> None:
+        await bucket.put_many([("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4")])
+        await bucket.purge("c")
+        entries = [entry async for entry in bucket.entries()]
+        assert [(entry.key, entry.value, entry.revision) for entry in entries] == [("b", b"2", 2), ("a", b"3", 3)]
+        every = [entry async for entry in bucket.entries(deleted=True)]
+        assert [(entry.key, entry.operation) for entry in every][-1] == ("c", Operation.PURGE)
+
+    async def test_without_values_their_sizes_are_known(self, bucket: Bucket) -> None:
+        await bucket.put_many([("a", b"x" * 100), ("b", b"")])
+        entries = [entry async for batch in bucket.entry_batches(values=False) for entry in batch]
+        assert [(entry.key, entry.value, entry.size) for entry in entries] == [("a", b"", 100), ("b", b"", 0)]
+
+    async def test_history_is_every_entry_held_oldest_first(self, bucket: Bucket) -> None:
+        await bucket.put_many((f"k{number % 2}", b"%d" % number) for number in range(14))
+        await bucket.delete("k1")
+        entries = [entry async for entry in bucket.history()]
+        assert [entry.revision for entry in entries] == [5, *range(7, 16)]
+        assert [entry.value async for entry in bucket.history("k1")] == [b"7", b"9", b"11", b"13", b""]
+
+    @pytest.mark.parametrize("history", [1, 5])
+    async def test_an_empty_bucket_and_filters_that_match_nothing(
+        self, client: Client, unique: Callable[..., str], history: int
+    ) -> None:
+        bucket = await client.create_bucket(unique(), history=history)
+        for _ in range(2):
+            for reading in (
+                bucket.keys(),
+                bucket.entries(),
+                bucket.history(),
+                bucket.keys("no.*"),
+                bucket.history("no.>"),
+            ):
+                begun = time.monotonic()
+                assert [item async for item in reading if getattr(item, "key", item) != "k"] == []
+                assert time.monotonic() - begun < 2
+            await bucket.put("k", b"")
+
+    @pytest.mark.parametrize(
+        ("filters", "expected"),
+        [
+            (("a.*",), ["a.a", "a.b"]),
+            (("a.a", "b.b"), ["a.a", "b.b"]),
+            (("a.a", "a.a", "a.*"), ["a.a", "a.b"]),
+            (("a.*", "*.b"), ["a.a", "a.b", "b.b"]),
+            (("*.b", "b.>", "c"), ["a.b", "b.a", "b.b", "b.c.d", "c"]),
+            (("a.>", ">"), ["a.a", "a.b", "b.a", "b.b", "b.c.d", "c"]),
+        ],
+    )
+    async def test_several_and_overlapping_filters_list_each_key_once(
+        self, bucket: Bucket, filters: tuple[str, ...], expected: list[str]
+    ) -> None:
+        keys = ["a.a", "a.b", "b.a", "b.b", "b.c.d", "c"]
+        await bucket.put_many((key, key.encode()) for key in keys)
+        assert await keys_of(bucket, *filters) == expected
+        assert [entry.value.decode() async for entry in bucket.entries(*filters)] == expected
+        assert [entry.key async for entry in bucket.history(*filters)] == expected
+        assert [entry.key async for batch in bucket.get_matching(*filters) for entry in batch] == expected
+
+    async def test_a_key_overwritten_and_then_deleted_is_gone(self, bucket: Bucket) -> None:
+        await bucket.put_many([("a", b"1"), ("a", b"2"), ("b", b"3")])
+        await bucket.delete("a")
+        assert await keys_of(bucket) == ["b"]
+        assert await keys_of(bucket, "a") == []
+
+    async def test_what_is_no_filter_is_refused(self, bucket: Bucket) -> None:
+        for reading in (bucket.keys("a*"), bucket.entries(""), bucket.history("a..b")):
+            with pytest.raises(UsageError):
+                await anext(reading)
+
+    async def test_a_missing_bucket_is_not_found(self, client: Client, bucket_name: str) -> None:
+        bucket = client.bucket(bucket_name)
+        for reading in (bucket.keys(), bucket.entries(), bucket.history(), bucket.get_matching("*")):
+            with pytest.raises(BucketNotFound):
+                await anext(reading)
+
+    async def test_nothing_is_left_on_the_server(self, raw: RawClient, bucket: Bucket) -> None:
+        await bucket.put_many((f"k.{number}", b"") for number in range(2000))
+        await keys_of(bucket)
+        async for _ in bucket.keys():  # and one that is left early
+            break
+        async for _ in bucket.entries("k.*"):
+            break
+        deadline = time.monotonic() + 10
+        while raw.api(f"STREAM.INFO.KV_{bucket.name}")["state"]["consumer_count"]:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def meanwhile(*works: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
+    """Run all of them while the block runs."""
+    tasks = [asyncio.ensure_future(work()) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert not [result for result in results if result is not None and not isinstance(result, asyncio.CancelledError)]
+
+
+@pytest.mark.parametrize("history", [1, 5])
+class TestUnderWriters:
+    STABLE, ROUNDS = 1500, 12
+
+    def stable(self) -> list[str]:
+        return [f"s.{number % 10}.{number}" for number in range(self.STABLE)]
+
+    @asynccontextmanager
+    async def busy(self, server: Server, name: str, history: int) -> AsyncIterator[Bucket]:
+        """Keys s.*.* live all the time, four writers overwrite them; d.* come and go; x.* have been deleted before."""
+        async with kvctl.connect(server.url) as client, kvctl.connect(server.url) as other:
+            bucket, theirs = await client.create_bucket(name, history=history), other.bucket(name)
+            await bucket.put_many((key, b"0") for key in self.stable())
+            await bucket.put_many((f"x.{number}", b"0") for number in range(20))
+            for number in range(20):
+                await bucket.delete(f"x.{number}")
+
+            async def overwrite() -> None:
+                for number in count(1):
+                    await theirs.put_many((key, b"%d" % number) for key in random.choices(self.stable(), k=200))
+
+            async def come_and_go() -> None:
+                for number in count():
+                    await theirs.put(f"d.{number % 50}", b"")
+                    with suppress(KeyNotFound):
+                        await theirs.delete(f"d.{(number * 7) % 50}")
+
+            async with meanwhile(*(overwrite for _ in range(4)), come_and_go):
+                yield bucket
+
+    async def test_no_key_is_missing_or_doubled(self, server: Server, unique: Callable[..., str], history: int) -> None:
+        stable = set(self.stable())
+        async with self.busy(server, unique(), history) as bucket:
+            for _ in range(self.ROUNDS):
+                keys = await keys_of(bucket)
+                assert len(keys) == len(set(keys))
+                assert stable - set(keys) == set()
+                assert [key for key in keys if key.startswith("x.")] == []
+                assert set(await keys_of(bucket, "s.>")) == stable
+
+    async def test_no_value_is_older_than_the_listing(
+        self, server: Server, unique: Callable[..., str], history: int
+    ) -> None:
+        async with self.busy(server, unique(), history) as bucket:
+            for _ in range(self.ROUNDS):
+                acked = await bucket.put("s.7.7", b"mine")
+                entries = {entry.key: entry async for entry in bucket.entries("s.>")}
+                assert len(entries) == self.STABLE
+                assert entries["s.7.7"].revision >= acked
+
+    async def test_few_keys_read_at_once_are_whole_too(
+        self, server: Server, unique: Callable[..., str], history: int
+    ) -> None:
+        async with self.busy(server, unique(), history) as bucket, kvctl.connect(server.url) as client:
+            reader = client.bucket(bucket.name)
+            for _ in range(self.ROUNDS):
+                found = [entry.key async for batch in reader.get_matching("s.3.*") for entry in batch]
+                assert sorted(found) == sorted(key for key in self.stable() if key.startswith("s.3."))
+                assert all(await reader.get_many(self.stable()[::3]))
+
+
+@pytest.mark.usefixtures("small_pulls")
+class TestUnderFailures:
+    KEYS = 6000
+
+    async def filled(self, client: Client, **config: Any) -> Bucket:
+        bucket = await client.create_bucket("B", **config)
+        assert (await bucket.put_many((f"k.{number}", b"x" * 50) for number in range(self.KEYS))).failed == []
+        return bucket
+
+    async def in_the_middle(self, bucket: Bucket, act: Callable[[], Any]) -> list[str]:
+        """The keys of a listing during which something happens, when a part has been read."""
+        keys: list[str] = []
+        async for batch in bucket.key_batches():
+            if not keys:
+                outcome = act()
+                if isinstance(outcome, Awaitable):
+                    await outcome
+            keys += [key.decode() for key in batch]
+        return keys
+
+    @pytest.mark.parametrize(("end", "down"), [("kill", 0.0), ("kill", 1.5), ("stop", 0.3)])
+    async def test_a_listing_is_whole_over_a_restart(self, own_server: Server, end: str, down: float) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await self.filled(client)
+
+            async def restart() -> None:
+                getattr(own_server, end)()
+                await asyncio.sleep(down)
+                await asyncio.to_thread(own_server.start)
+
+            begun = time.monotonic()
+            keys = await self.in_the_middle(bucket, restart)
+            assert time.monotonic() - begun < down + 10
+            assert sorted(keys) == sorted(f"k.{number}" for number in range(self.KEYS))
+
+    async def test_history_is_whole_over_a_restart(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await self.filled(client, history=2)
+            revisions: list[int] = []
+            async for batch in bucket.history_batches():
+                if not revisions:
+                    own_server.kill()
+                    await asyncio.to_thread(own_server.start)
+                revisions += [entry.revision for entry in batch]
+            assert revisions == list(range(1, self.KEYS + 1))
+
+    async def test_a_restart_that_loses_memory_is_an_error(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await self.filled(client, storage="memory")
+            with pytest.raises(StreamReplaced) as caught:
+                await asyncio.wait_for(self.in_the_middle(bucket, own_server.restart), 20)
+            assert caught.value.exit_code == 1
+
+    async def test_a_server_that_stays_away_is_an_error(
+        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await self.filled(client)
+            monkeypatch.setattr(client.connection, "timeout", 0.5)
+            original = consumers.OrderedConsumer.__init__
+
+            def impatient(self: Any, *arguments: Any, **options: Any) -> None:
+                original(self, *arguments, **options)
+                self._patience = 1.0
+
+            monkeypatch.setattr(consumers.OrderedConsumer, "__init__", impatient)
+            with pytest.raises(KvctlError) as caught:
+                await asyncio.wait_for(self.in_the_middle(bucket, own_server.kill), 20)
+            assert caught.value.exit_code == 5
+
+    async def test_a_bucket_deleted_under_it_is_an_error_at_once(
+        self, server: Server, unique: Callable[..., str]
+    ) -> None:
+        async with kvctl.connect(server.url) as client:
+            bucket = await client.create_bucket(unique())
+            await bucket.put_many((f"k.{number}", b"") for number in range(self.KEYS))
+            begun = time.monotonic()
+            with pytest.raises(StreamReplaced, match="was deleted while it was being read"):
+                await self.in_the_middle(bucket, bucket.destroy)
+            assert time.monotonic() - begun < 3
+
+    async def test_a_bucket_made_anew_under_it_is_an_error(self, server: Server, unique: Callable[..., str]) -> None:
+        async with kvctl.connect(server.url) as client:
+            bucket = await client.create_bucket(unique())
+            await bucket.put_many((f"k.{number}", b"") for number in range(self.KEYS))
+
+            async def again() -> None:
+                await bucket.destroy()
+                await client.create_bucket(bucket.name)
+
+            with pytest.raises(StreamReplaced, match="was deleted"):
+                await self.in_the_middle(bucket, again)
+
+    async def test_a_consumer_deleted_under_it_is_made_anew(
+        self, raw: RawClient, client: Client, bucket_name: str
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name)
+        await bucket.put_many((f"k.{number}", b"") for number in range(self.KEYS))
+
+        def delete() -> None:
+            for name in raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["consumers"]:
+                assert raw.api(f"CONSUMER.DELETE.KV_{bucket_name}.{name}")["success"]
+
+        keys = await self.in_the_middle(bucket, delete)
+        assert sorted(keys) == sorted(f"k.{number}" for number in range(self.KEYS))
+
+
+@pytest.mark.slow
+def test_a_million_keys_take_at_most_150_bytes_each(own_server: Server) -> None:
+    with RawClient(own_server.url) as raw:
+        sizes = []
+        for name, keys in (("SMALL", 10_000), ("LARGE", 1_000_000)):
+            raw.create_bucket(name)
+            for number in range(keys):
+                raw.publish(f"$KV.{name}.{number:020d}")
+            raw.flush()
+            while raw.api(f"STREAM.INFO.KV_{name}")["state"]["messages"] < keys:
+                time.sleep(0.1)
+            sizes.append(_peak_of_listing(own_server.url, name, keys))
+    assert (sizes[1] - sizes[0]) / 1_000_000 <= 150
+
+
+LISTING = """
+import asyncio, sys, kvctl
+async def main(url, name):
+    async with kvctl.connect(url) as client:
+        print(sum([len(batch) async for batch in client.bucket(name).key_batches()]))
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def _peak_of_listing(url: str, name: str, keys: int) -> int:
+    """Bytes that a process listing the bucket took at most."""
+    with subprocess.Popen([sys.executable, "-c", LISTING, url, name], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.read()) == keys
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+    return usage.ru_maxrss * 1024
