@@ -1,9 +1,9 @@
 """kvctl: NATS key-value buckets and the topologies that replicate them.
 
-    async with kvctl.connect("nats://127.0.0.1:4222") as client:
-        orders = await client.create_bucket("orders", history=5)
-        revision = await orders.put("NEW.7", b"two of these")
-        entry = await orders.get("NEW.7")
+async with kvctl.connect("nats://127.0.0.1:4222") as client:
+    orders = await client.create_bucket("orders", history=5)
+    revision = await orders.put("NEW.7", b"two of these")
+    entry = await orders.get("NEW.7")
 """
 
 from typing import TYPE_CHECKING, Any

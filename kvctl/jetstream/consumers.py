@@ -369,7 +369,7 @@ class OrderedConsumer:
         return last
 
     async def _last_by_consumer(self) -> int:
-        """Without the permission to read messages: this consumer's own count decides, which cannot say how far it goes."""
+        """Without the permission to read messages: this consumer's count decides; it cannot say how far it goes."""
         info = await self._api.call(f"CONSUMER.INFO.{self.stream}.{self._name}", retry=True)
         return SOMEWHERE if info["num_pending"] else self._last
 

@@ -66,9 +66,7 @@ async def at(api: Api, stream: str, **request: Any) -> StoredMessage | None:
     return _decode(frame.header, frame.payload)
 
 
-async def last_of_many(
-    api: Api, stream: str, subjects: Sequence[str]
-) -> AsyncGenerator[list[StoredMessage], None]:
+async def last_of_many(api: Api, stream: str, subjects: Sequence[str]) -> AsyncGenerator[list[StoredMessage], None]:
     """The last message of each of the subjects, wildcards allowed, in stream order, all of one moment, as they come.
 
     Raises TooManySubjects (what matches does not go into one answer, found out at its end), NotUnderstood (servers

@@ -134,6 +134,4 @@ async def _pages(api: Api) -> tuple[dict[str, dict[str, Any]], set[str], bool]:
 
 def _require_writable(api: Api) -> None:
     if api.connection.context.read_only:
-        raise ReadOnly(
-            "The connection is for reading only", hint="`--read-only` or the context's `read_only` is set"
-        )
+        raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
