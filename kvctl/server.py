@@ -139,6 +139,8 @@ class Server:
         """Stop its clock: connections stay open and nothing answers."""
         if self._process and self.running:
             self._process.send_signal(signal.SIGSTOP)
+            if hasattr(os, "waitid"):  # until then its threads may go on answering
+                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Go on after `pause`."""
