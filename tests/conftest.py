@@ -1,5 +1,6 @@
 """Real servers for every test, and none of the user's environment."""
 
+import compileall
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
@@ -14,6 +15,11 @@ from tests.raw import RawClient
 
 _numbers = count(1)
 _FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VISUAL", "EDITOR", "PAGER")
+
+
+def pytest_sessionstart() -> None:
+    """Compile once what hundreds of processes will start, also where PYTHONDONTWRITEBYTECODE keeps them from it."""
+    compileall.compile_dir(Path(kvctl.__file__).parent, quiet=2)
 
 
 @pytest.fixture(autouse=True)
