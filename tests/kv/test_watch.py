@@ -1,0 +1,404 @@
+"""Watching: what was there, a marker, then every change: ordered, unique, complete, whatever happens to the server."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl import CURRENT, Bucket, Client, Operation
+from kvctl.errors import KvctlError, NoServer, StreamReplaced, UsageError
+from kvctl.jetstream import consumers
+from kvctl.server import Server
+from tests.raw import RawClient
+
+LIMIT = 20.0
+"""Seconds after which a test that waits has failed."""
+
+
+@pytest.fixture
+async def bucket(client: Client, bucket_name: str) -> Bucket:
+    return await client.create_bucket(bucket_name, history=5)
+
+
+def brief(item: Any) -> Any:
+    """`key=value` of an entry, `key!` of a deletion, CURRENT."""
+    if item is CURRENT:
+        return CURRENT
+    return f"{item.key}={item.value.decode()}" if item.operation is Operation.PUT else f"{item.key}!"
+
+
+async def initial(bucket: Bucket, *filters: str, **options: Any) -> list[Any]:
+    """What a watch yields up to its marker, that included."""
+    async with asyncio.timeout(LIMIT):
+        async with await bucket.watch(*filters, **options) as watcher:
+            seen = []
+            async for item in watcher:
+                seen.append(brief(item))
+                if item is CURRENT:
+                    return seen
+    raise AssertionError("no marker")
+
+
+class TestInitialData:
+    @pytest.fixture
+    async def filled(self, bucket: Bucket) -> Bucket:
+        """a=1 b=2 a=3 c! as revisions 1 2 3 5."""
+        await bucket.put_many([("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4")])
+        await bucket.delete("c")
+        return bucket
+
+    @pytest.mark.parametrize(
+        ("filters", "options", "expected"),
+        [
+            ((), {}, ["b=2", "a=3", "c!", CURRENT]),
+            ((), {"ignore_deletes": True}, ["b=2", "a=3", CURRENT]),
+            ((), {"history": True}, ["a=1", "b=2", "a=3", "c=4", "c!", CURRENT]),
+            ((), {"history": True, "ignore_deletes": True}, ["a=1", "b=2", "a=3", "c=4", CURRENT]),
+            ((), {"meta_only": True}, ["b=", "a=", "c!", CURRENT]),
+            ((), {"updates_only": True}, [CURRENT]),
+            ((), {"from_revision": 1}, ["a=1", "b=2", "a=3", "c=4", "c!", CURRENT]),
+            ((), {"from_revision": 3}, ["a=3", "c=4", "c!", CURRENT]),
+            ((), {"from_revision": 6}, [CURRENT]),
+            ((), {"from_revision": 600}, [CURRENT]),
+            (("a",), {}, ["a=3", CURRENT]),
+            (("a",), {"from_revision": 4}, [CURRENT]),
+            (("c",), {"ignore_deletes": True}, [CURRENT]),
+            (("none",), {}, [CURRENT]),
+            (("none",), {"history": True}, [CURRENT]),
+            (("a", "c"), {}, ["a=3", "c!", CURRENT]),
+            (("a", "*"), {}, ["b=2", "a=3", "c!", CURRENT]),
+        ],
+    )
+    async def test_comes_as_asked_and_ends_with_the_marker(
+        self, filled: Bucket, filters: tuple[str, ...], options: dict[str, Any], expected: list[Any]
+    ) -> None:
+        begun = time.monotonic()
+        assert await initial(filled, *filters, **options) == expected
+        assert await initial(filled, *filters, **options, follow=False) == expected
+        assert time.monotonic() - begun < 5
+
+    @pytest.mark.parametrize("options", [{}, {"history": True}, {"updates_only": True}, {"from_revision": 1}])
+    async def test_of_an_empty_bucket_is_the_marker(self, bucket: Bucket, options: dict[str, Any]) -> None:
+        assert await initial(bucket, **options) == [CURRENT]
+        assert await initial(bucket, "a.*", **options) == [CURRENT]
+
+    async def test_without_values_sizes_are_known(self, filled: Bucket) -> None:
+        async with await filled.watch("b", meta_only=True, follow=False) as watcher:
+            assert [item.size async for item in watcher if item is not CURRENT] == [1]
+
+    async def test_delta_counts_what_is_still_to_come(self, filled: Bucket) -> None:
+        async with await filled.watch(history=True, follow=False) as watcher:
+            assert [item.delta async for item in watcher if item is not CURRENT] == [4, 3, 2, 1, 0]
+
+    @pytest.mark.parametrize("other", [{"history": True}, {"from_revision": 1}])
+    async def test_updates_only_excludes_what_asks_for_more(self, bucket: Bucket, other: dict[str, Any]) -> None:
+        with pytest.raises(UsageError, match="excludes"):
+            await bucket.watch(updates_only=True, **other)
+
+    async def test_a_large_one_is_whole(self, bucket: Bucket) -> None:
+        await bucket.put_many((f"k.{number}", b"x" * 100) for number in range(25_000))
+        seen = await initial(bucket)
+        assert (len(seen), len(set(seen)), seen[-1]) == (25_001, 25_001, CURRENT)
+
+
+class TestUpdates:
+    async def test_follow_the_marker_in_order(self, bucket: Bucket) -> None:
+        await bucket.put("a", b"0")
+        seen: list[Any] = []
+        async with asyncio.timeout(LIMIT), await bucket.watch("a", "b.>") as watcher:
+            async for item in watcher:
+                seen.append(brief(item))
+                if item is CURRENT:
+                    for key, value in (("a", b"1"), ("other", b"x"), ("b.c", b"2"), ("a", b"3")):
+                        await bucket.put(key, value)
+                    await bucket.delete("a")
+                    await bucket.purge("b.c")
+                if len(seen) == 7:
+                    break
+        assert seen == ["a=0", CURRENT, "a=1", "b.c=2", "a=3", "a!", "b.c!"]
+
+    async def test_an_expired_key_is_a_deletion_with_its_reason(self, client: Client, bucket_name: str) -> None:
+        second = kvctl.BucketConfig("X").ttl.resolution * 1_000_000
+        bucket = await client.create_bucket(bucket_name, marker_ttl=60 * second)
+        async with asyncio.timeout(LIMIT), await bucket.watch(updates_only=True) as watcher:
+            async for item in watcher:
+                if item is CURRENT:
+                    await bucket.create("k", b"x", ttl=second)
+                elif item.operation is not Operation.PUT:
+                    assert (item.key, item.operation, item.reason) == ("k", Operation.DEL, "MaxAge")
+                    break
+
+    async def test_those_of_overlapping_filters_come_once(self, bucket: Bucket) -> None:
+        seen: list[Any] = []
+        async with asyncio.timeout(LIMIT), await bucket.watch("a.*", "*.b", updates_only=True) as watcher:
+            async for item in watcher:
+                if item is CURRENT:
+                    for key in ("a.b", "x.y", "c.b", "a.a"):
+                        await bucket.put(key, b"")
+                else:
+                    seen.append(item.key)
+                if len(seen) == 3:
+                    break
+        assert seen == ["a.b", "c.b", "a.a"]
+
+    async def test_a_watch_that_is_left_leaves_nothing_on_the_server(self, raw: RawClient, bucket: Bucket) -> None:
+        await initial(bucket)
+        assert raw.api(f"STREAM.INFO.KV_{bucket.name}")["state"]["consumer_count"] == 0
+
+
+class Writer:
+    """Puts numbers, one after the other, and knows which were acknowledged."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.acked: list[int] = []
+        self.times: list[float] = []
+
+    async def run(self) -> None:
+        number = 0
+        while True:
+            with suppress(KvctlError):  # not known whether it was stored: then it may be seen or not
+                self.acked.append(await self.bucket.put(f"k.{number % 7}", b"%d" % number))
+                self.times.append(time.monotonic())
+            number += 1
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def writing(server: Server, name: str) -> AsyncIterator[Writer]:
+    async with kvctl.connect(server.url) as client:
+        writer = Writer(client.bucket(name))
+        task = asyncio.create_task(writer.run())
+        try:
+            yield writer
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+class Watched:
+    """What a watch has seen, and when."""
+
+    def __init__(self) -> None:
+        self.revisions: list[int] = []
+        self.times: list[float] = []
+
+    async def run(self, bucket: Bucket, **options: Any) -> None:
+        async with await bucket.watch(**options) as watcher:
+            async for item in watcher:
+                if item is not CURRENT:
+                    self.revisions.append(item.revision)
+                    self.times.append(time.monotonic())
+
+
+async def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+class TestOverRestarts:
+    @pytest.mark.parametrize("end", ["kill", "stop"])
+    @pytest.mark.parametrize("down", [0.3, 3.0])
+    async def test_nothing_is_lost_doubled_or_out_of_order(self, own_server: Server, end: str, down: float) -> None:
+        async with kvctl.connect(own_server.url) as client, writing(own_server, "B") as writer:
+            bucket = await client.create_bucket("B", history=64)
+            seen = Watched()
+            watch = asyncio.create_task(seen.run(bucket, history=True))
+            await until(lambda: len(seen.revisions) > 20)
+            getattr(own_server, end)()
+            await asyncio.sleep(down)
+            await asyncio.to_thread(own_server.start)
+            back = time.monotonic()
+            with RawClient(own_server.url) as raw:
+                raw.put("B", "after", b"")
+            await until(lambda: bool(seen.times) and seen.times[-1] > back)
+            first = next(at for at in seen.times if at > back)
+            await until(lambda: len([at for at in writer.times if at > back]) > 20)
+            last = writer.acked[-1]
+            await until(lambda: seen.revisions[-1] >= last)
+            watch.cancel()
+            assert first - back < 2
+            assert seen.revisions == list(range(1, seen.revisions[-1] + 1))  # history is never full: none is skipped
+            assert set(writer.acked[: writer.acked.index(last) + 1]) <= set(seen.revisions)
+
+    async def test_the_marker_comes_though_the_server_restarts_before_it(
+        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consumers, "BATCH", 200)
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B")
+            await bucket.put_many((f"k.{number}", b"x" * 100) for number in range(5000))
+            seen: list[Any] = []
+            async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
+                async for item in watcher:
+                    if not seen:
+                        own_server.kill()
+                        await asyncio.to_thread(own_server.start)
+                    if item is CURRENT:
+                        break
+                    seen.append(item.revision)
+            assert seen == list(range(1, 5001))
+
+    async def test_updates_only_loses_nothing_that_came_while_it_was_away(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B", history=64)
+            await bucket.put("k", b"before")
+            seen = Watched()
+            watch = asyncio.create_task(seen.run(bucket, updates_only=True))
+            await asyncio.sleep(0.3)
+            own_server.kill()
+            await asyncio.to_thread(own_server.start)
+            with RawClient(own_server.url) as raw:
+                revisions = [raw.put("B", "k", b"%d" % number) for number in range(20)]
+            await until(lambda: len(seen.revisions) >= 20)
+            watch.cancel()
+            assert seen.revisions == revisions
+
+    async def test_closing_the_connection_ends_it(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B")
+            watch = asyncio.create_task(Watched().run(bucket))
+            await asyncio.sleep(0.2)
+            own_server.kill()
+            await asyncio.sleep(0.2)
+            await client.close()
+            with pytest.raises(NoServer):
+                await asyncio.wait_for(watch, 5)
+
+
+class TestEnds:
+    async def watch_while(self, bucket: Bucket, act: Callable[[], Any]) -> None:
+        async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
+            async for item in watcher:
+                if item is CURRENT:
+                    await act()
+
+    async def test_when_the_bucket_is_deleted(self, bucket: Bucket) -> None:
+        await bucket.put("k", b"x")
+        begun = time.monotonic()
+        with pytest.raises(StreamReplaced, match=f"bucket `{bucket.name}` was deleted while it was being watched"):
+            await self.watch_while(bucket, bucket.destroy)
+        assert time.monotonic() - begun < 3
+
+    async def test_when_the_bucket_is_made_anew(self, client: Client, bucket: Bucket) -> None:
+        async def again() -> None:
+            await bucket.destroy()
+            await client.create_bucket(bucket.name)
+
+        with pytest.raises(StreamReplaced, match="was deleted"):
+            await self.watch_while(bucket, again)
+
+    async def test_when_the_bucket_was_made_anew_while_the_server_was_away(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B")
+            await bucket.put("k", b"x")
+
+            async def replaced() -> None:
+                own_server.restart()
+                with RawClient(own_server.url) as raw:
+                    raw.api("STREAM.DELETE.KV_B")
+                    raw.create_bucket("B")
+
+            with pytest.raises(StreamReplaced, match=r"created anew|was deleted"):
+                await self.watch_while(bucket, replaced)
+
+    async def test_when_a_restart_loses_what_was_in_memory(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B", storage="memory")
+            await bucket.put("k", b"x")
+
+            async def restart() -> None:
+                await asyncio.to_thread(own_server.restart)
+
+            with pytest.raises(StreamReplaced):
+                await self.watch_while(bucket, restart)
+
+
+class TestRecovers:
+    async def test_from_a_consumer_deleted_on_the_server(self, raw: RawClient, bucket: Bucket) -> None:
+        seen: list[Any] = []
+        async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
+            async for item in watcher:
+                seen.append(brief(item))
+                if len(seen) in (1, 4):
+                    for name in raw.api(f"CONSUMER.NAMES.KV_{bucket.name}")["consumers"]:
+                        raw.api(f"CONSUMER.DELETE.KV_{bucket.name}.{name}")
+                    for number in range(3):
+                        await bucket.put("k", b"%d" % (len(seen) + number))
+                if len(seen) == 7:
+                    break
+        assert seen == [CURRENT, "k=1", "k=2", "k=3", "k=4", "k=5", "k=6"]
+
+    async def test_from_a_reader_away_longer_than_its_pulls_and_its_consumer_live(
+        self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
+    ) -> None:
+        for name, value in (("EXPIRES", 1.0), ("HEARTBEAT", 0.3), ("INACTIVE", 0.5)):
+            monkeypatch.setattr(consumers, name, value)
+        seen: list[Any] = []
+        async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
+            async for item in watcher:
+                seen.append(brief(item))
+                if item is CURRENT:
+                    await bucket.put("k", b"0")
+                elif len(seen) == 2:
+                    await asyncio.sleep(3)
+                    await bucket.put("k", b"1")
+                elif len(seen) == 3:
+                    break
+        assert seen == [CURRENT, "k=0", "k=1"]
+
+    async def test_from_silence(self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
+        for name, value in (("EXPIRES", 1.0), ("HEARTBEAT", 0.3)):
+            monkeypatch.setattr(consumers, name, value)
+        seen = Watched()
+        watch = asyncio.create_task(seen.run(bucket))
+        await asyncio.sleep(2.5)  # pulls expire and are made anew
+        revision = await bucket.put("k", b"")
+        await until(lambda: seen.revisions == [revision])
+        watch.cancel()
+
+
+SLOW_READER = r"""
+import asyncio, re, sys, time, kvctl
+async def main(url, how):
+    async with kvctl.connect(url) as client:
+        seen, size = [], 0
+        async with await client.bucket("B").watch() as watcher:
+            async for item in watcher:
+                if item is kvctl.CURRENT:
+                    break
+                if not seen:
+                    time.sleep(3) if how == "blocked" else await asyncio.sleep(3)
+                seen.append(item.revision)
+                size += len(item.value)
+        assert seen == list(range(1, len(seen) + 1))
+        peak = int(re.search(r"VmHWM:\s+(\d+)", open("/proc/self/status").read())[1]) // 1024
+        print(len(seen), size, peak)
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("how", ["asleep", "blocked"])
+@pytest.mark.parametrize("history", [1, 5])
+async def test_a_slow_reader_gets_everything_in_bounded_memory(own_server: Server, how: str, history: int) -> None:
+    count, size = 300, 1_000_000
+    async with kvctl.connect(own_server.url) as client:
+        bucket = await client.create_bucket("B", history=history)
+        value = os.urandom(size)
+        assert (await bucket.put_many((f"k.{number}", value) for number in range(count))).written == count
+    command = [sys.executable, "-c", SLOW_READER, own_server.url, how]
+    finished = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    assert finished.returncode == 0, finished.stderr
+    seen, total, peak = map(int, finished.stdout.split())
+    assert (seen, total) == (count, count * size)
+    assert peak < 120, f"{peak} MB"
