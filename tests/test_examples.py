@@ -47,8 +47,8 @@ def test_the_cache_follows_the_bucket(run: Run, raw: RawClient, bucket_name: str
 
 def test_increments_by_several_at_once_all_count(run: Run, raw: RawClient, bucket_name: str) -> None:
     raw.create_bucket(bucket_name)
-    with ThreadPoolExecutor(4) as pool:
-        runs = list(pool.map(lambda _: run(str(EXAMPLES / "increment.sh"), bucket_name, "counter"), range(8)))
-    assert [done.returncode for done in runs] == [0] * 8
+    with ThreadPoolExecutor(3) as pool:
+        runs = list(pool.map(lambda _: run(str(EXAMPLES / "increment.sh"), bucket_name, "counter"), range(4)))
+    assert [done.returncode for done in runs] == [0] * 4
     stored = raw.request(f"$JS.API.DIRECT.GET.KV_{bucket_name}.$KV.{bucket_name}.counter")
-    assert stored.data == b"8"
+    assert stored.data == b"4"
