@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvctl.errors import KvctlError, NoResponders, PermissionDenied
+from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
 from kvctl.jetstream import direct
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.jetstream.publish import PublishWindow
@@ -82,8 +82,8 @@ async def _in_few_requests(binding: Binding, keys: Sequence[str]) -> dict[str, S
     tasks = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
     try:
         await asyncio.gather(*tasks)
-    except (direct.NotUnderstood, direct.TooManySubjects, NoResponders, PermissionDenied):
-        pass  # an older server, large values, no direct get, or permissions key by key
+    except (direct.NotUnderstood, direct.TooManySubjects, NoResponders, PermissionDenied, ConnectionLost):
+        pass  # an older server, large values, no direct get, permissions key by key, or to be asked again
     finally:
         for task in tasks:
             task.cancel()
