@@ -9,11 +9,13 @@ import platform
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from bench.measure import Run, Series, in_turn, ratio, run
@@ -48,18 +50,17 @@ class Bench:
         """Run a command against the server."""
         return run(command, env=self.env, timeout=timeout, keep=keep)
 
-    def library(self, module: str, work: str, bucket: str, count: int, timeout: float = 120) -> Callable[[], float]:
-        """A contender that measures inside its process."""
+    def library(self, module: str, work: str, bucket: str, count: int, timeout: float = 120) -> Callable[[], Run]:
+        """A contender that measures inside its process; its processor time is that of the whole process."""
 
-        def timed() -> float:
+        def timed() -> Run:
             command = (PYTHON, "-m", f"bench.{module}", work, self.server.url, bucket, str(count))
-            return float(self.process(*command, timeout=timeout, keep=True).output)
+            whole = self.process(*command, timeout=timeout, keep=True)
+            return replace(whole, seconds=float(whole.output))
 
         return timed
 
-    def compare(
-        self, title: str, aim: str, contenders: dict[str, Callable[[], Run | float]], rounds: int = 0
-    ) -> list[Series]:
+    def compare(self, title: str, aim: str, contenders: dict[str, Callable[[], Run]], rounds: int = 0) -> list[Series]:
         """Run contenders in turn; the first is ours, ratios are the others' time over ours."""
         print(f"{title} ...", file=sys.stderr, flush=True)
         series = in_turn(contenders, rounds or self.rounds)
@@ -69,7 +70,8 @@ class Bench:
             spread = f"{_time(min(one.seconds))} to {_time(max(one.seconds))}"
             relation = "" if one is ours else f"{ratio(ours, one):.2f}x"
             head, tail = (title, aim) if one is ours else ("", "")
-            cells = (head, one.name, _time(one.median), spread, relation, memory, tail)
+            cpu = _time(statistics.median(one.cpu)) if any(one.cpu) else ""
+            cells = (head, one.name, _time(one.median), spread, relation, cpu, memory, tail)
             self.lines.append(f"| {' | '.join(cells)} |")
             print("  " + self.lines[-1], file=sys.stderr, flush=True)
         return series
@@ -132,7 +134,7 @@ def million(bench: Bench) -> None:
     ours = _whole_listing(bench, "1,000,000", large, "ahead of nats kv ls, 150 B a key", 3)
     floor = max(bench.process(KVCTL, "keys", small).peak for _ in range(3))
     cost = (ours.peak - floor) / 990_000
-    bench.lines.append(f"| memory a key, 1,000,000 over 10,000 | kvctl keys | {cost:.0f} B | | | | at most 150 B |")
+    bench.lines.append(f"| memory a key, 1,000,000 over 10,000 | kvctl keys | {cost:.0f} B | | | | | at most 150 B |")
 
 
 def _whole_listing(bench: Bench, count: str, name: str, aim: str, rounds: int) -> Series:
@@ -157,7 +159,7 @@ def watching(bench: Bench) -> None:
     bench.compare("watch 100,000 entries, whole process", "", contenders)
 
 
-def _until_lines(command: tuple[str, ...], count: int, env: dict[str, str]) -> float:
+def _until_lines(command: tuple[str, ...], count: int, env: dict[str, str]) -> Run:
     begun = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as process:
         assert process.stdout is not None
@@ -166,14 +168,14 @@ def _until_lines(command: tuple[str, ...], count: int, env: dict[str, str]) -> f
             lines += chunk.count(b"\n")
         seconds = time.perf_counter() - begun
         process.kill()
-    return seconds
+    return Run(seconds, 0, 0, b"")
 
 
 def resume(bench: Bench) -> None:
     """The first update after a server's return, from the moment its port answers."""
 
-    def first_update(*command: str) -> Callable[[], float]:
-        def timed() -> float:
+    def first_update(*command: str) -> Callable[[], Run]:
+        def timed() -> Run:
             with run_server() as server:
                 env = {**bench.env, "NATS_URL": server.url}
                 run((KVCTL, "bucket", "add", "R"), env=env)
@@ -191,7 +193,7 @@ def resume(bench: Bench) -> None:
                     process.stdout.readline()
                     seconds = time.perf_counter() - begun
                     process.send_signal(signal.SIGKILL)
-            return seconds
+            return Run(seconds, 0, 0, b"")
 
         return timed
 
@@ -202,7 +204,8 @@ def resume(bench: Bench) -> None:
 
 
 CASES = (one_shot_get, puts, gets, listing, watching, resume, million)
-HEAD = "| work | contender | median | spread | time over ours | peak memory | aim |\n|---|---|---|---|---|---|---|"
+COLUMNS = ("work", "contender", "median", "spread", "time over ours", "processor", "peak memory", "aim")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
 def main() -> None:

@@ -21,10 +21,11 @@ class Run:
 
 @dataclass
 class Series:
-    """The runs of one contender. `measured` holds the seconds it reported itself, where it measures inside."""
+    """The runs of one contender: wall seconds, processor seconds of its process, and the highest peak memory."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     peak: int = 0
 
     @property
@@ -62,7 +63,7 @@ def run(command: Sequence[str], *, env: dict[str, str] | None = None, timeout: f
     return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, output)
 
 
-def in_turn(contenders: dict[str, Callable[[], Run | float]], rounds: int, warmup: int = 1) -> list[Series]:
+def in_turn(contenders: dict[str, Callable[[], Run]], rounds: int, warmup: int = 1) -> list[Series]:
     """Run all contenders in turn, `rounds` times after the warm-up; a contender that fails once is left out."""
     series = {name: Series(name) for name in contenders}
     for number in range(warmup + rounds):
@@ -77,11 +78,9 @@ def in_turn(contenders: dict[str, Callable[[], Run | float]], rounds: int, warmu
                 continue
             if number < warmup:
                 continue
-            if isinstance(result, Run):
-                series[name].seconds.append(result.seconds)
-                series[name].peak = max(series[name].peak, result.peak)
-            else:
-                series[name].seconds.append(result)
+            series[name].seconds.append(result.seconds)
+            series[name].cpu.append(result.cpu)
+            series[name].peak = max(series[name].peak, result.peak)
     return list(series.values())
 
 
