@@ -158,8 +158,6 @@ class Connection:
         Raises as `request`; RequestTimeout also between two replies.
         """
         limit = self.timeout if timeout is None else timeout
-        if not self.online:
-            await self.wait_online(limit)
         async with self.subscribe() as subscription:
             begun, epoch = time.monotonic(), self.epoch
             self.publish(subject, payload, reply=subscription.subject)
@@ -222,6 +220,8 @@ class Connection:
     @contextlib.asynccontextmanager
     async def subscribe(self, wildcard: bool = False) -> AsyncIterator[Subscription]:
         """An own inbox subject whose frames arrive in an Inbox; with `wildcard` all subjects one token below it."""
+        if not self.online:
+            await self.wait_online(self.timeout)
         subscription = Subscription(f"{self._inbox}s{next(self._tokens)}", Inbox())
         self._subscriptions.append(subscription)
         inbox = subscription.inbox

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import KvctlError, NotFoundError, ServerError
+from kvctl.errors import ConnectionLost, KvctlError, NotFoundError, ServerError
 from kvctl.jetstream.api import Api, parse_reply
 from kvctl.jetstream.window import RequestWindow
 from kvctl.quantities import parse_utc
@@ -56,14 +57,25 @@ async def last(api: Api, stream: str, subject: str, *, timeout: float | None = N
 
     None when there is none. Raises NoResponders where the stream has no direct get (or is gone), PermissionDenied.
     """
-    frame = await api.connection.request(f"{api.prefix}.DIRECT.GET.{stream}.{subject}", timeout=timeout)
-    return _decode(frame.header, frame.payload)
+    return await _get(api, f"{stream}.{subject}", b"", timeout)
 
 
 async def at(api: Api, stream: str, **request: Any) -> StoredMessage | None:
     """One message by `seq`, `last_by_subj`, `next_by_subj` or `start_time`. Raises as `last`."""
-    frame = await api.connection.request(f"{api.prefix}.DIRECT.GET.{stream}", json.dumps(request).encode())
-    return _decode(frame.header, frame.payload)
+    return await _get(api, stream, json.dumps(request).encode())
+
+
+async def _get(api: Api, endpoint: str, request: bytes, timeout: float | None = None) -> StoredMessage | None:
+    connection = api.connection
+    deadline = time.monotonic() + (connection.timeout if timeout is None else timeout)
+    while True:
+        left = max(deadline - time.monotonic(), 0.05)
+        try:
+            frame = await connection.request(f"{api.prefix}.DIRECT.GET.{endpoint}", request, timeout=left)
+            return _decode(frame.header, frame.payload)
+        except ConnectionLost:  # reading may be repeated
+            if time.monotonic() > deadline:
+                raise
 
 
 async def last_of_many(api: Api, stream: str, subjects: Sequence[str]) -> AsyncGenerator[list[StoredMessage], None]:
@@ -173,8 +185,8 @@ def _decode(header: bytes, payload: bytes) -> StoredMessage | None:
     told = _TOLD.match(header, header.rfind(b"\r\nNats-Stream: ")) if not code else None
     if told is None:
         raise ServerError(f"The server refused a direct get: {code} {text}".rstrip(), code=code)
-    stream, subject, sequence, time, pending = told.groups()
+    stream, subject, sequence, stamp, pending = told.groups()
     return StoredMessage(
-        stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(time.decode()),
+        stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(stamp.decode()),
         header, payload, None if pending is None else int(pending),
     )  # fmt: skip

@@ -119,7 +119,7 @@ class Handle:
 
     async def _direct(self, key: str) -> StoredMessage | None:
         """A direct get; where nobody answers, what the name means is asked and the read goes on from there."""
-        pause = self._api.connection.timeout / RETRY_PAUSE
+        deadline = time.monotonic() + self._api.connection.timeout
         while True:
             try:
                 return await direct.last(self.binding.api, self.binding.stream, self.binding.subject(key))
@@ -130,8 +130,7 @@ class Handle:
                     self.binding = replace(self.binding, direct=False)  # the leader may be asked all the same
                 if not self.binding.direct:
                     return None
-                pause -= 1
-                if pause < 0:
+                if time.monotonic() > deadline:
                     raise UnreachableError(
                         f"No replica of bucket `{self.name}` answers",
                         hint="Its servers may be down: `kvctl bucket show`",

