@@ -371,7 +371,8 @@ class OrderedConsumer:
     async def _last_by_consumer(self) -> int:
         """Without the permission to read messages: this consumer's count decides; it cannot say how far it goes."""
         info = await self._api.call(f"CONSUMER.INFO.{self.stream}.{self._name}", retry=True)
-        return SOMEWHERE if info["num_pending"] else self._last
+        on_its_way = info["delivered"]["consumer_seq"] >= self._next
+        return SOMEWHERE if info["num_pending"] or on_its_way else self._last
 
 
 async def read(api: Api, stream: str, selection: Selection) -> AsyncIterator[list[RawFrame]]:
