@@ -30,7 +30,7 @@ BUSY = 10164
 """Another write on the subject is in flight: nothing is wrong yet (its text is the same as 10071's)."""
 _UNAVAILABLE = {10008: "no leader", 10039: "not enabled for this account", 10076: "not enabled on this server"}
 _NOT_FOUND: dict[int, type[KvctlError]] = {
-    10014: ConsumerNotFound, 10037: NotFoundError, 10059: StreamNotFound,
+    10014: ConsumerNotFound, 10037: NotFoundError, 10043: NotFoundError, 10059: StreamNotFound,
 }  # fmt: skip
 _TRANSIENT = (10008,)
 

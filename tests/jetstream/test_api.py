@@ -1,0 +1,129 @@
+"""The JetStream API: subjects, errors as ours, and what happens where there is no JetStream."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+import kvctl
+from kvctl import Client, Context
+from kvctl.connection import connect
+from kvctl.errors import (
+    ConflictError,
+    ConsumerNotFound,
+    JetStreamDisabled,
+    KvctlError,
+    NotFoundError,
+    ServerError,
+    StreamNotFound,
+)
+from kvctl.jetstream.api import Api, parse_reply, server_error
+from kvctl.server import Server, run_server
+
+PLAIN = "listen: 127.0.0.1:@client@\nserver_name: @name@\n"
+ACCOUNTS = PLAIN + (
+    'jetstream { store_dir: "@store@" }\n'
+    "accounts { WITH: { jetstream: enabled, users: [ { user: with, password: x } ] }\n"
+    "WITHOUT: { users: [ { user: without, password: x } ] } }\n"
+)
+
+
+@asynccontextmanager
+async def api_of(context: Context) -> AsyncIterator[Api]:
+    connection = await connect(context)
+    try:
+        yield Api(connection)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "err_code", "kind", "exit_code"),
+    [
+        (404, 10059, StreamNotFound, 3),
+        (404, 10014, ConsumerNotFound, 3),
+        (404, 10037, NotFoundError, 3),
+        (400, 10058, ConflictError, 4),
+        (503, 10008, JetStreamDisabled, 5),
+        (503, 10039, JetStreamDisabled, 5),
+        (503, 10077, ServerError, 1),
+        (400, 10052, ServerError, 1),
+    ],
+)
+def test_the_servers_errors_are_ours(code: int, err_code: int, kind: type[KvctlError], exit_code: int) -> None:
+    error = server_error({"code": code, "err_code": err_code, "description": "something is wrong"})
+    assert (type(error), error.exit_code) == (kind, exit_code)
+    assert "omething is wrong" in error.message
+
+
+def test_an_error_without_details_is_one() -> None:
+    error = server_error({"code": 500})
+    assert (type(error), error.message) == (ServerError, "The server refused: status 500")
+
+
+@pytest.mark.parametrize("reply", [b"", b"-ERR", b"[]", b"1", b"\xff"])
+def test_what_is_no_reply_is_an_error(reply: bytes) -> None:
+    with pytest.raises(ServerError, match="reply is not"):
+        parse_reply(reply)
+
+
+class TestPrefixes:
+    async def test_of_the_default_a_domain_and_an_import(self, server: Server) -> None:
+        base = Context(url=server.url)
+        for context, prefix, writes in (
+            (base, "$JS.API", ""),
+            (replace(base, domain="hub"), "$JS.hub.API", "$JS.hub.API."),
+            (replace(base, api_prefix="OWNER.API", domain="hub"), "OWNER.API", "OWNER.API."),
+        ):
+            async with api_of(context) as api:
+                assert (api.prefix, api.write_prefix) == (prefix, writes)
+                assert api.at("X.API").prefix == "X.API"
+
+    async def test_one_that_nobody_serves_is_said_at_once(self, server: Server) -> None:
+        for changes in ({"domain": "nowhere"}, {"api_prefix": "NOBODY.API"}):
+            async with api_of(replace(Context(url=server.url, timeout=timedelta(seconds=20)), **changes)) as api:
+                begun = time.monotonic()
+                with pytest.raises(JetStreamDisabled, match=re.escape(f"under `{api.prefix}`")) as caught:
+                    await api.account_info()
+                assert time.monotonic() - begun < 4
+                assert "--domain" in str(caught.value.hint)
+
+
+class TestWithoutJetStream:
+    async def test_a_server_without_it_is_said(self) -> None:
+        with run_server(name="plain", config=PLAIN) as server:
+            async with kvctl.connect(server.url) as client:
+                for attempt in (client.create_bucket("B"), client.bucket("B").get("k"), client.bucket_names()):
+                    with pytest.raises(JetStreamDisabled) as caught:
+                        await attempt
+                    assert caught.value.exit_code == 5
+                    assert "Enable JetStream" in str(caught.value.hint)
+
+    async def test_an_account_without_it_is_said(self) -> None:
+        with run_server(name="accounts", config=ACCOUNTS) as server:
+            async with api_of(Context(url=server.url, user="with", password="x")) as api:
+                assert "streams" in await api.account_info()
+            async with api_of(Context(url=server.url, user="without", password="x")) as api:
+                with pytest.raises(JetStreamDisabled):
+                    await api.account_info()
+
+
+class TestRetrying:
+    async def test_what_may_be_repeated_waits_for_the_server(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            asking = [asyncio.create_task(client.api.call("INFO", retry=True)) for _ in range(5)]
+            own_server.kill()
+            await asyncio.to_thread(own_server.start)
+            asking += [asyncio.create_task(client.api.call("INFO", retry=True)) for _ in range(5)]
+            assert all("streams" in reply for reply in await asyncio.gather(*asking))
+
+    async def test_a_missing_stream_is_no_reason_to_wait(self, client: Client) -> None:
+        begun = time.monotonic()
+        with pytest.raises(StreamNotFound):
+            await client.api.call("STREAM.INFO.NONE", retry=True)
+        assert time.monotonic() - begun < 2

@@ -1,0 +1,143 @@
+"""The ordered consumer below listings and watches: what a message says, what is lost on the way, what is refused."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kvctl import Bucket, Client
+from kvctl.errors import ServerError, StreamNotFound
+from kvctl.jetstream import consumers
+from kvctl.jetstream.consumers import OrderedConsumer, Selection, read
+from kvctl.jetstream.delivery import RawFrame, delivery
+from kvctl.server import run_server
+from tests.raw import RawClient
+
+
+@pytest.fixture
+async def bucket(client: Client, bucket_name: str) -> Bucket:
+    """Keys k.0 to k.99, one revision each."""
+    bucket = await client.create_bucket(bucket_name, history=3)
+    await bucket.put_many((f"k.{number}", b"x") for number in range(100))
+    return bucket
+
+
+def selection(bucket: Bucket, **options: Any) -> Selection:
+    return Selection(subjects=(f"$KV.{bucket.name}.>",), **options)
+
+
+def sequences(frames: list[RawFrame]) -> list[int]:
+    return [delivery(frame[1])[0] for frame in frames]
+
+
+async def read_all(client: Client, bucket: Bucket, **options: Any) -> list[int]:
+    found: list[int] = []
+    async with asyncio.timeout(20):
+        async for batch in read(client.api, f"KV_{bucket.name}", selection(bucket, **options)):
+            found += sequences(batch)
+    return found
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"$JS.ACK.KV_B.kvctl-1.1.42.7.1795265100385569383.3",
+        b"$JS.ACK.hub.ACCHASH.KV_B.kvctl-1.1.42.7.1795265100385569383.3",
+        b"$JS.ACK._.ACCHASH.KV_B.kvctl-1.1.42.7.1795265100385569383.3.random",
+    ],
+)
+def test_both_forms_of_a_reply_subject_say_the_same(reply: bytes) -> None:
+    assert delivery(reply) == (42, 7, 1795265100385569383, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, range(1, 101)),
+        ({"deliver": "all"}, range(1, 101)),
+        ({"deliver": "by_start_sequence", "start": 90}, range(90, 101)),
+        ({"deliver": "by_start_sequence", "start": 1}, range(1, 101)),
+        ({"deliver": "by_start_sequence", "start": 101}, range(0)),
+        ({"deliver": "new"}, range(0)),
+        ({"headers_only": True}, range(1, 101)),
+    ],
+)
+async def test_each_selection_is_read_to_its_end(
+    client: Client, bucket: Bucket, options: dict[str, Any], expected: range
+) -> None:
+    assert await read_all(client, bucket, **options) == list(expected)
+
+
+async def test_a_stream_that_is_not_there_is_not_found(client: Client) -> None:
+    with pytest.raises(StreamNotFound):
+        async with OrderedConsumer(client.api, "KV_NONE", Selection(subjects=("$KV.NONE.>",))):
+            pass
+
+
+@pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
+async def test_what_is_lost_on_the_way_is_read_again(
+    client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, deliver: str
+) -> None:
+    original, calls = OrderedConsumer._receive, 0
+
+    async def lossy(self: OrderedConsumer) -> list[RawFrame]:
+        nonlocal calls
+        calls += 1
+        frames = await original(self)
+        return frames[:5] + frames[6:] if calls == 1 else frames
+
+    monkeypatch.setattr(OrderedConsumer, "_receive", lossy)
+    assert await read_all(client, bucket, deliver=deliver) == list(range(1, 101))
+    assert calls > 1
+
+
+async def test_a_consumer_that_falls_silent_is_made_anew(
+    client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the server it stood on is lost from a cluster: no status comes."""
+    monkeypatch.setattr(consumers, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(consumers, "BATCH", 10)
+    original, calls = OrderedConsumer._receive, 0
+
+    async def silent(self: OrderedConsumer) -> list[RawFrame]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            await client.api.call(f"CONSUMER.DELETE.{self.stream}.{self._name}")
+            await asyncio.sleep(0.1)
+            self._subscription.inbox.frames.clear()
+        return await original(self)
+
+    monkeypatch.setattr(OrderedConsumer, "_receive", silent)
+    assert sorted(set(await read_all(client, bucket))) == list(range(1, 101))  # the list begins anew
+
+
+async def test_a_refused_pull_is_an_error(client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "HEARTBEAT", 20.0)  # more than half of what a pull lives
+    with pytest.raises(ServerError, match="refused a pull"):
+        await read_all(client, bucket)
+
+
+async def test_one_message_larger_than_a_pull_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    import kvctl
+
+    config = 'listen: 127.0.0.1:@client@\nserver_name: @name@\nmax_payload: 8MB\njetstream { store_dir: "@store@" }\n'
+    with run_server(name="large", config=config) as server:
+        async with kvctl.connect(server.url) as client:
+            bucket = await client.create_bucket("B")
+            await bucket.put_many((f"k.{number}", b"x" * 7_000_000) for number in range(4))
+            monkeypatch.setattr(type(client.connection), "max_payload", 1 << 20)  # as it was when we connected
+            assert [len(entry.value) async for entry in bucket.entries()] == [7_000_000] * 4
+
+
+async def test_the_consumer_lives_in_memory_and_goes_with_its_reader(
+    raw: RawClient, client: Client, bucket: Bucket
+) -> None:
+    stream = f"KV_{bucket.name}"
+    async with OrderedConsumer(client.api, stream, selection(bucket), follow=True):
+        (name,) = raw.api(f"CONSUMER.NAMES.{stream}")["consumers"]
+        config = raw.api(f"CONSUMER.INFO.{stream}.{name}")["config"]
+        assert name.startswith("kvctl-")
+        assert (config["mem_storage"], config["num_replicas"], config["ack_policy"]) == (True, 1, "none")
+        assert config["inactive_threshold"] == 30_000_000_000
+    assert raw.api(f"CONSUMER.NAMES.{stream}")["total"] == 0

@@ -1,0 +1,70 @@
+"""Streams on the server: every page of them, and what can be done with one."""
+
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl import Client
+from kvctl.errors import ConflictError, NotFoundError, StreamNotFound
+from kvctl.jetstream import streams
+from kvctl.server import Server
+from tests.raw import RawClient
+
+
+def config(name: str, **settings: Any) -> dict[str, Any]:
+    return {"name": name, "subjects": [f"{name}.>"], "storage": "memory", **settings}
+
+
+async def test_thousands_are_listed_page_by_page(own_server: Server) -> None:
+    count = 1100  # names come by 1,024, infos by 256
+    with RawClient(own_server.url) as raw:
+        for number in range(count):
+            assert "error" not in raw.api(f"STREAM.CREATE.S{number}", config(f"S{number}"))
+    expected = {f"S{number}" for number in range(count)}
+    async with kvctl.connect(own_server.url) as client:
+        names = await streams.names(client.api)
+        assert (len(names), set(names)) == (count, expected)
+        assert await streams.names(client.api, "S7.>") == ["S7"]
+        infos, missing = await streams.listing(client.api)
+        assert (len(infos), {info["config"]["name"] for info in infos}, missing) == (count, expected, [])
+        wanted = ["S5", "NONE", "S3"]
+        found = [(name, info and info["config"]["name"]) async for name, info in streams.infos(client.api, wanted)]
+        assert found == [("S5", "S5"), ("NONE", None), ("S3", "S3")]
+
+
+async def test_an_account_without_streams_has_none(own_server: Server) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        assert await streams.names(client.api) == []
+        assert await streams.listing(client.api) == ([], [])
+
+
+async def test_one_is_made_found_changed_and_deleted(client: Client, bucket_name: str) -> None:
+    api, wanted = client.api, config(bucket_name)
+    assert await streams.find(api, bucket_name) is None
+    made = await streams.create(api, wanted)
+    await streams.create(api, wanted)  # the same again
+    with pytest.raises(ConflictError):
+        await streams.create(api, config(bucket_name, max_msgs=5))
+    updated = await streams.update(api, {**made["config"], "description": "new"})
+    assert updated["config"]["description"] == "new"
+    assert (await streams.info(api, bucket_name))["config"] == updated["config"]
+    await streams.delete(api, bucket_name)
+    for attempt in (streams.delete(api, bucket_name), streams.info(api, bucket_name), streams.update(api, wanted)):
+        with pytest.raises(StreamNotFound):
+            await attempt
+
+
+async def test_messages_are_counted_purged_and_deleted(raw: RawClient, client: Client, bucket_name: str) -> None:
+    await streams.create(client.api, config(bucket_name))
+    for number in range(10):
+        raw.request(f"{bucket_name}.{'ab'[number % 2]}.x")
+    assert await streams.subjects(client.api, bucket_name) == {f"{bucket_name}.a.x": 5, f"{bucket_name}.b.x": 5}
+    assert await streams.subjects(client.api, bucket_name, f"{bucket_name}.a.>") == {f"{bucket_name}.a.x": 5}
+    assert await streams.subjects(client.api, bucket_name, "none") == {}
+    assert await streams.purge(client.api, bucket_name, filter=f"{bucket_name}.b.>") == 5
+    assert await streams.purge(client.api, bucket_name, keep=3) == 2
+    await streams.delete_message(client.api, bucket_name, 9)
+    with pytest.raises(NotFoundError):
+        await streams.delete_message(client.api, bucket_name, 9)
+    assert (await streams.info(client.api, bucket_name))["state"]["messages"] == 2
