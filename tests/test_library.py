@@ -1,0 +1,213 @@
+"""The library by itself, as its documentation shows it, and side by side with the client library's own buckets."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import nats
+import pytest
+from nats.js import JetStreamContext
+from nats.js.api import KeyValueConfig
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+import kvctl
+from kvctl import CURRENT, Bucket, Client, Context, Entry, Operation
+from kvctl.errors import BucketExists, BucketNotFound, KeyExists, KeyNotFound, NoServer, ReadOnly, WrongRevision
+from kvctl.server import Server
+
+
+class TestAsDocumented:
+    async def test_a_bucket_is_made_written_read_and_watched(self, server: Server, bucket_name: str) -> None:
+        async with kvctl.connect(server.url) as client:
+            orders = await client.create_bucket(bucket_name, history=5)
+            revision = await orders.put("NEW.7", b"two of these")
+            entry = await orders.get("NEW.7")
+            assert (entry.value, entry.revision) == (b"two of these", revision)
+
+            async with await orders.watch() as watcher:
+                seen: list[Entry] = []
+                async for item in watcher:
+                    if item is CURRENT:
+                        await orders.update("NEW.7", b"none", revision)
+                    else:
+                        seen.append(item)
+                    if len(seen) == 2:
+                        break
+            assert [entry.value for entry in seen] == [b"two of these", b"none"]
+
+    async def test_connecting_takes_a_context_an_environment_or_a_url(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NATS_URL", server.url)
+        for where in (Context(url=server.url), server.url, None):
+            async with kvctl.connect(where) as client:
+                assert client.connection.url == server.url
+
+    async def test_buckets_are_made_listed_and_deleted(self, client: Client, bucket_name: str) -> None:
+        await client.create_bucket(kvctl.BucketConfig(bucket_name, history=3))
+        await client.create_bucket(bucket_name, history=3)  # the same again
+        with pytest.raises(BucketExists):
+            await client.create_bucket(bucket_name, history=4)
+        assert bucket_name in await client.bucket_names()
+        (status,) = [status for status in await client.buckets() if status.bucket == bucket_name]
+        assert (status.history, status.values, status.backing_store) == (3, 0, "JetStream")
+        await client.delete_bucket(bucket_name)
+        with pytest.raises(BucketNotFound):
+            await client.delete_bucket(bucket_name)
+
+    async def test_many_handles_and_tasks_share_a_connection(self, client: Client, bucket_name: str) -> None:
+        await client.create_bucket(bucket_name)
+
+        async def work(number: int) -> int:
+            bucket = client.bucket(bucket_name)
+            await bucket.put(f"k.{number}", b"x")
+            return len([key async for key in bucket.keys(f"k.{number}")])
+
+        assert await asyncio.gather(*(work(number) for number in range(50))) == [1] * 50
+
+    async def test_everything_public_is_there(self) -> None:
+        assert [name for name in kvctl.__all__ if not hasattr(kvctl, name)] == []
+        with pytest.raises(AttributeError):
+            _ = kvctl.nothing  # type: ignore[attr-defined]
+
+    async def test_after_the_block_the_connection_is_closed(self, server: Server, bucket_name: str) -> None:
+        async with kvctl.connect(server.url) as client:
+            bucket = await client.create_bucket(bucket_name)
+        with pytest.raises(NoServer):
+            await bucket.put("k", b"")
+
+    async def test_an_error_in_the_block_goes_through(self, server: Server) -> None:
+        with pytest.raises(LookupError):
+            async with kvctl.connect(server.url):
+                raise LookupError
+
+    async def test_cancelling_leaves_nothing_behind(self, client: Client, bucket_name: str) -> None:
+        bucket = await client.create_bucket(bucket_name)
+
+        async def watch() -> None:
+            async with await bucket.watch() as watcher:
+                async for _ in watcher:
+                    pass
+
+        tasks = [asyncio.create_task(watch()) for _ in range(5)]
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        info = await client.api.call(f"STREAM.INFO.KV_{bucket_name}")
+        assert info["state"]["consumer_count"] == 0
+        assert client.connection._subscriptions == []
+
+
+@pytest.fixture
+async def jetstream(server: Server) -> AsyncIterator[JetStreamContext]:
+    """The client library's own."""
+    connection = await nats.connect(server.url)
+    yield connection.jetstream()
+    await connection.close()
+
+
+class TestBesideTheClientLibrary:
+    @pytest.fixture(params=["ours", "theirs", "theirs-direct"])
+    async def both(
+        self, request: pytest.FixtureRequest, client: Client, jetstream: JetStreamContext, bucket_name: str
+    ) -> tuple[Bucket, KeyValue]:
+        """Handles of both on a bucket that one of them made."""
+        if request.param == "ours":
+            await client.create_bucket(bucket_name, history=5)
+        else:
+            config = KeyValueConfig(bucket=bucket_name, history=5, direct=request.param == "theirs-direct")
+            await jetstream.create_key_value(config)
+        return client.bucket(bucket_name), await jetstream.key_value(bucket_name)
+
+    async def test_what_they_write_we_read(self, both: tuple[Bucket, KeyValue]) -> None:
+        ours, theirs = both
+        first = await theirs.put("a.b", b"1")
+        second = await theirs.update("a.b", b"2", last=first)
+        created = await theirs.create("c", b"3")
+        assert (await ours.get("a.b")).revision == second
+        assert (await ours.get("a.b", revision=first)).value == b"1"
+        assert (await ours.get("c")).revision == created
+        assert [key async for key in ours.keys()] == ["a.b", "c"]
+        with pytest.raises(KeyExists):
+            await ours.create("c", b"x")
+        with pytest.raises(WrongRevision):
+            await ours.update("a.b", b"x", first)
+        await theirs.delete("a.b")
+        await theirs.purge("c")
+        for key in ("a.b", "c"):
+            with pytest.raises(KeyNotFound):
+                await ours.get(key)
+        operations = [entry.operation async for entry in ours.history()]
+        assert operations == [Operation.PUT, Operation.PUT, Operation.DEL, Operation.PURGE]
+        await ours.create("a.b", b"4")
+        assert (await theirs.get("a.b")).value == b"4"
+
+    async def test_what_we_write_they_read(self, both: tuple[Bucket, KeyValue]) -> None:
+        ours, theirs = both
+        first = await ours.put("a.b", b"1")
+        second = await ours.update("a.b", b"2", first)
+        await ours.create("c", b"3")
+        entry = await theirs.get("a.b")
+        assert (entry.value, entry.revision) == (b"2", second)
+        assert (await theirs.get("a.b", revision=first)).value == b"1"
+        assert sorted(await theirs.keys()) == ["a.b", "c"]
+        assert [item.value for item in await theirs.history("a.b")] == [b"1", b"2"]
+        with pytest.raises(KeyWrongLastSequenceError):
+            await theirs.update("a.b", b"x", last=first)
+        await ours.delete("a.b")
+        with pytest.raises(KeyNotFoundError):
+            await theirs.get("a.b")
+        await ours.purge("c")
+        assert [item.operation for item in await theirs.history("c")] == ["PURGE"]
+        await theirs.create("c", b"4")
+        assert (await ours.get("c")).value == b"4"
+
+    async def test_each_sees_the_others_changes(self, both: tuple[Bucket, KeyValue]) -> None:
+        ours, theirs = both
+        watcher = await theirs.watchall()
+        assert await watcher.updates(timeout=5) is None  # the end of what was there
+        async with await ours.watch(updates_only=True) as watching:
+            seen = aiter(watching)
+            assert await anext(seen) is CURRENT
+            revision = await theirs.put("k", b"1")
+            item = await asyncio.wait_for(anext(seen), 5)
+            assert (item.key, item.value, item.revision) == ("k", b"1", revision)
+            await ours.delete("k")
+            item = await asyncio.wait_for(anext(seen), 5)
+            assert (item.key, item.operation) == ("k", Operation.DEL)
+        for expected in (None, "DEL"):
+            entry = await watcher.updates(timeout=5)
+            assert entry is not None
+            assert (entry.key, entry.operation) == ("k", expected)
+        await watcher.stop()
+
+    async def test_many_written_by_us_are_many_for_them(self, both: tuple[Bucket, KeyValue]) -> None:
+        ours, theirs = both
+        assert (await ours.put_many((f"k.{number}", b"%d" % number) for number in range(500))).written == 500
+        assert len(await theirs.keys()) == 500
+        assert (await theirs.get("k.499")).value == b"499"
+
+
+async def test_a_ttl_of_ours_ends_for_them(client: Client, jetstream: JetStreamContext, bucket_name: str) -> None:
+    second = timedelta(seconds=1)
+    bucket = await client.create_bucket(bucket_name, marker_ttl=second)
+    theirs = await jetstream.key_value(bucket_name)
+    await bucket.create("k", b"1", ttl=second)
+    assert (await theirs.get("k")).value == b"1"
+    deadline = time.monotonic() + 10
+    while await bucket.last_entry("k") is not None:  # its marker is gone, too
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    with pytest.raises(KeyNotFoundError):
+        await theirs.get("k")
+
+
+async def test_a_context_for_reading_reads(server: Server, client: Client, bucket_name: str) -> None:
+    await (await client.create_bucket(bucket_name)).put("k", b"1")
+    async with kvctl.connect(Context(url=server.url, read_only=True)) as reader:
+        assert (await reader.bucket(bucket_name).get("k")).value == b"1"
+        with pytest.raises(ReadOnly):
+            await reader.bucket(bucket_name).put("k", b"2")
