@@ -102,6 +102,7 @@ class Traffic:
 
     def check_conditions(self) -> None:
         """Each condition held: the writes on the key form one chain, whatever became of the unknown ones."""
+        print(f"{len(self.conditional)} conditional, {len(self.stored)} other writes, {self.unknown} unknown")
         expected = [last for last, _ in self.conditional]
         assert len(expected) == len(set(expected)), "two writes succeeded on one revision"
         acked = sorted(got for _, got in self.conditional)
