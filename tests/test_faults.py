@@ -145,7 +145,7 @@ async def working_again(work: Traffic, limit: float = 40) -> None:
     """Wait until conditional and other writes are acknowledged again."""
     deadline = time.monotonic() + limit
     before = (len(work.conditional), len(work.stored))
-    while len(work.conditional) < before[0] + 20 or len(work.stored) < before[1] + 200:
+    while len(work.conditional) < before[0] + 60 or len(work.stored) < before[1] + 1200:
         assert time.monotonic() < deadline, "no writes after the fault"
         await asyncio.sleep(0.05)
 
