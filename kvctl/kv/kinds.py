@@ -11,8 +11,14 @@ from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 StreamConfig = dict[str, Any]
 """A stream's configuration in the server's own JSON: durations in nanoseconds, -1 for no limit."""
 
+OWN_METADATA = "kvctl."
+"""What the marks begin with that kvctl sets in the metadata of streams."""
 UNFINISHED = "kvctl.unfinished"
 """Metadata of a stream that is being restored or copied into; the value names the attempt."""
+KIND = "kvctl.kind"
+"""Metadata of a stream that belongs to a table or a repository; the value says to which of the two."""
+TOPOLOGY = "kvctl.topology"
+"""Metadata of a stream that a topology file made or took over; the value is the topology's name."""
 SERVER_METADATA = "_nats."
 """What the server's own metadata begins with."""
 
@@ -61,7 +67,7 @@ def own_metadata(stream: StreamConfig) -> dict[str, str]:
 
 def reserved(name: str) -> bool:
     """Whether metadata of this name is not for users."""
-    return name.startswith(SERVER_METADATA) or name == UNFINISHED
+    return name.startswith((SERVER_METADATA, OWN_METADATA))
 
 
 def _kind_of_named(stream: StreamConfig) -> Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,13 @@ def upstreams(info: dict[str, Any]) -> list[Upstream]:
     config = info["config"]
     wanted = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
     live = [info["mirror"]] if info.get("mirror") else info.get("sources") or []
-    return [_upstream(source, _live(source, number, live)) for number, source in enumerate(wanted)]
+    return [_upstream(source, live_part(source, live)) for source in wanted]
+
+
+def live_part(source: dict[str, Any], live: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the server says of one source; its order is its own, and one stream may be read in several ways."""
+    same = [item for item in live if item.get("name") == source["name"]]
+    return next((item for item in same if _filters(item) == _filters(source)), same[0] if len(same) == 1 else {})
 
 
 async def dependents(api: Api, stream: str) -> list[Dependent]:
@@ -158,8 +164,7 @@ def _upstream(source: dict[str, Any], live: dict[str, Any]) -> Upstream:
     )
 
 
-def _live(source: dict[str, Any], number: int, live: list[dict[str, Any]]) -> dict[str, Any]:
-    """The live part of one source: by place where it fits, since one stream may be read several times."""
-    if number < len(live) and live[number].get("name") == source["name"]:
-        return live[number]
-    return next((item for item in live if item.get("name") == source["name"]), {})
+def _filters(source: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells two sources of one stream apart."""
+    rules = tuple((rule["src"], rule.get("dest", "")) for rule in source.get("subject_transforms") or ())
+    return source.get("filter_subject") or "", rules

@@ -22,7 +22,7 @@ from kvctl.jetstream import direct, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.observe import Upstream, upstreams
+from kvctl.topology.observe import Upstream, live_part, upstreams
 from kvctl.topology.origins import PATIENCE, Seen, exports_needed
 from kvctl.topology.subjects import UnknownTransform, land, parse
 from kvctl.wire import header_value
@@ -105,12 +105,11 @@ async def until_filled(
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
-async def arrived(api: Api, info: dict[str, Any], goal: Goal) -> int:
-    """The origin's sequence up to which everything has come."""
+async def arrived(api: Api, info: dict[str, Any], goal: Goal) -> int | None:
+    """The origin's sequence up to which everything has come; None when another origin's entry hides it."""
     if info.get("mirror"):
         return int(info["state"]["last_seq"])
-    live = info.get("sources") or []
-    told = live[goal.number] if goal.number < len(live) and live[goal.number]["name"] == goal.source["name"] else {}
+    told = live_part(goal.source, info.get("sources") or [])
     if "seq" in told:  # servers since 2.15
         return int(told["seq"])
     if goal.subject is None:
@@ -118,7 +117,7 @@ async def arrived(api: Api, info: dict[str, Any], goal: Goal) -> int:
     with suppress(UnknownTransform):
         landed = land(parse(goal.source.get("subject_transforms") or ()), goal.subject)
         message = await direct.from_leader(api, info["config"]["name"], last_by_subj=landed) if landed else None
-        return source_sequence(message.header, goal.source["name"]) if message else 0
+        return source_sequence(message.header, goal.source["name"]) or None if message else 0
     return 0
 
 
@@ -185,7 +184,7 @@ async def _progress(api: Api, info: dict[str, Any], goal: Goal, quiet: _Quiet) -
     upstream = upstreams(info)[goal.number]
     come = await arrived(api, info, goal)
     connected = upstream.active is not None and upstream.error is None
-    if goal.sequence is None:
+    if goal.sequence is None or come is None:
         state = (come, info["state"]["last_seq"], upstream.lag, connected)
         some = connected and not upstream.lag and info["state"]["last_seq"] > 0
         reached = quiet.since(goal.number, state) > STEADY and some
@@ -193,7 +192,7 @@ async def _progress(api: Api, info: dict[str, Any], goal: Goal, quiet: _Quiet) -
         reached = connected
     else:
         reached = come >= goal.sequence
-    return Progress(goal, upstream, reached, come)
+    return Progress(goal, upstream, reached, come or 0)
 
 
 def _filters(source: dict[str, Any]) -> list[str]:

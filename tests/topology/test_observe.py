@@ -77,12 +77,12 @@ def test_an_account_s_prefix_is_no_domain() -> None:
     assert (upstream.domain, upstream.api) == (None, "ORIGIN.API")
 
 
-def test_one_origin_read_twice_is_told_apart_by_its_place() -> None:
+def test_one_origin_read_twice_is_told_apart_by_its_filter_whatever_the_server_s_order() -> None:
     sources = [
         {"name": "KV_O", "filter_subject": "$KV.O.a.>"},
         {"name": "KV_O", "filter_subject": "$KV.O.b.>"},
     ]
-    live = [{"name": "KV_O", "lag": 1, "active": 10**9}, {"name": "KV_O", "lag": 2, "active": -1}]
+    live = [{**sources[1], "lag": 2, "active": -1}, {**sources[0], "lag": 1, "active": 10**9}]
     found = observe.upstreams(info("KV_A", sources=sources) | {"sources": live})
     assert [(up.filters, up.lag, up.active) for up in found] == [
         (("$KV.O.a.>",), 1, 1.0),
