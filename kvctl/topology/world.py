@@ -1,0 +1,94 @@
+"""All streams in view, in one or several accounts and domains, and who reads from whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.topology.origins import PATIENCE, own_domain
+
+StreamInfo = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One account in one domain, with all its streams."""
+
+    name: str
+    """As a topology file calls its context; empty for the one in use."""
+    api: Api
+    domain: str | None
+    infos: Mapping[str, StreamInfo]
+    """By stream."""
+    unreachable: tuple[str, ...] = ()
+    """Streams whose hosts did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One stream reading another one."""
+
+    place: Place
+    info: StreamInfo
+    """Of the reader."""
+    source: dict[str, Any]
+    """As the reader's configuration has it."""
+    origin_place: Place | None
+    """None: it is not in view, or does not exist."""
+    origin: StreamInfo | None
+    """Of what is read, also where only its info may be asked; None: not seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Places by name, and the links within and between them."""
+
+    places: Mapping[str, Place]
+    links: tuple[Link, ...]
+
+
+async def survey(apis: Mapping[str, Api]) -> World:
+    """Look at all streams of some places: a paged listing each, not a request for each stream.
+
+    Raises what a listing raises: JetStreamDisabled, PermissionDenied, RequestTimeout.
+    """
+    places = dict(zip(apis, await asyncio.gather(*(_place(*item) for item in apis.items())), strict=True))
+    readings = [
+        (place, info, source) for place in places.values() for info in place.infos.values() for source in reads(info)
+    ]
+    links = await asyncio.gather(*(_link(places.values(), *reading) for reading in readings))
+    return World(places, tuple(links))
+
+
+def reads(info: StreamInfo) -> list[dict[str, Any]]:
+    """The sources of a stream, or its mirror, as its configuration has them."""
+    config = info["config"]
+    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+
+
+async def _place(name: str, api: Api) -> Place:
+    (infos, unreachable), domain = await asyncio.gather(streams.listing(api), own_domain(api))
+    return Place(name, api, domain, {info["config"]["name"]: info for info in infos}, tuple(unreachable))
+
+
+async def _link(places: Iterable[Place], place: Place, info: StreamInfo, source: dict[str, Any]) -> Link:
+    prefix = (source.get("external") or {}).get("api")
+    if not prefix:
+        origin = place.infos.get(source["name"])
+        return Link(place, info, source, place if origin else None, origin)
+    found: StreamInfo | None = None
+    with suppress(KvctlError):
+        found = await streams.info(place.api.at(prefix), source["name"], timeout=PATIENCE)
+    return Link(place, info, source, _home(places, found) if found else None, found)
+
+
+def _home(places: Iterable[Place], info: StreamInfo) -> Place | None:
+    """The place where a stream lives that was seen from elsewhere: no two are created in the same nanosecond."""
+    name = info["config"]["name"]
+    return next((place for place in places if (place.infos.get(name) or {}).get("created") == info["created"]), None)
