@@ -9,8 +9,10 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +22,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
 
 from kvctl.server import Server
+from tests.cli.forkserver import Child, Forkserver
 from tests.raw import RawClient
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 100
 """Width of the terminals that tests run on."""
+FORKSERVER = Forkserver()
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,17 @@ def run_process(
     command: list[str] | None = None,
 ) -> Result:
     """`run`, for use outside of tests; `command` runs another program than kvctl."""
-    line = [*(command or _command(())), *args]
     if tty:
-        return _run_on_terminals(line, args, stdin, _environment({"NO_COLOR": "1", **(env or {})}), timeout)
-    done = subprocess.run(line, input=stdin, capture_output=True, env=_environment(env), timeout=timeout)
-    return Result(args, done.returncode, done.stdout, done.stderr)
+        return _run_on_terminals(args, command, stdin, _environment({"NO_COLOR": "1", **(env or {})}), timeout)
+    return _run_in_pipes(args, command, stdin, _environment(env), timeout)
+
+
+def _begin(
+    args: tuple[str, ...], command: list[str] | None, env: Mapping[str, str], streams: Sequence[int]
+) -> "Child | subprocess.Popen[bytes]":
+    if command is None:
+        return FORKSERVER.start(args, env, streams)
+    return subprocess.Popen([*command, *args], stdin=streams[0], stdout=streams[1], stderr=streams[2], env=env)
 
 
 def _command(args: tuple[str, ...]) -> list[str]:
@@ -160,21 +170,47 @@ def _environment(env: Mapping[str, str] | None) -> dict[str, str]:
     return {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": here, **(env or {})}
 
 
+def _run_in_pipes(
+    args: tuple[str, ...], command: list[str] | None, stdin: bytes, env: Mapping[str, str], timeout: float
+) -> Result:
+    (theirs_in, feed), (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe(), os.pipe()
+    streams = (theirs_in, theirs_out, theirs_err)
+    process = _begin(args, command, env, streams)
+    feeding = threading.Thread(target=_feed, args=(feed, stdin))
+    try:
+        for descriptor in streams:
+            os.close(descriptor)
+        feeding.start()
+        stdout, stderr = _drain(out, err, deadline=time.monotonic() + timeout)
+        return Result(args, process.wait(1), stdout, stderr)
+    finally:
+        process.kill()
+        process.wait(10)
+        feeding.join()
+        os.close(out)
+        os.close(err)
+
+
+def _feed(descriptor: int, data: bytes) -> None:
+    with suppress(BrokenPipeError), open(descriptor, "wb") as pipe:
+        pipe.write(data)
+
+
 def _run_on_terminals(
-    line: list[str], args: tuple[str, ...], stdin: bytes, env: Mapping[str, str], timeout: float
+    args: tuple[str, ...], command: list[str] | None, stdin: bytes, env: Mapping[str, str], timeout: float
 ) -> Result:
     """A terminal for each stream, so that stdout and stderr can be told apart."""
     pairs = [open_terminal() for _ in range(3)]
-    process = subprocess.Popen(line, stdin=pairs[0][1], stdout=pairs[1][1], stderr=pairs[2][1], env=env)
+    process = _begin(args, command, env, [slave for _, slave in pairs])
     try:
         for _, slave in pairs:
             os.close(slave)
         os.write(pairs[0][0], stdin)
         stdout, stderr = _drain(pairs[1][0], pairs[2][0], deadline=time.monotonic() + timeout)
-        return Result(args, process.wait(timeout), stdout, stderr)
+        return Result(args, process.wait(1), stdout, stderr)
     finally:
         process.kill()
-        process.wait()
+        process.wait(10)
         for master, _ in pairs:
             os.close(master)
 
