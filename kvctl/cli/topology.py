@@ -1,16 +1,11 @@
 """Topology files: render."""
 
-from typing import Annotated
-
-import typer
-
 from kvctl.cli.command import command, group
 from kvctl.cli.session import Session
+from kvctl.cli.topology_file import File, read_file
 from kvctl.render.view import Column, View
 
 app = group("topology", help="Buckets, mirrors and aggregates described in a file")
-
-File = Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")]
 
 
 @command(
@@ -25,11 +20,7 @@ def render(session: Session, file: File) -> None:
     An array, in the server's own JSON. What mirrors and aggregates have from their origins is filled in as far as those
     stand in the file, too.
     """
-    from kvctl import documents
-    from kvctl.topology.document import read_topology
-
-    source = "standard input" if file == "-" else file
-    topology = read_topology(documents.parse(session.read_input(file), source))
+    topology = read_file(session, file)
     if session.options.output is None:
         session.output = "json"
     session.show(View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")],

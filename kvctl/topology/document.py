@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +19,7 @@ from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.spec import external, parse_origin
 
 VERSION = 1
+DEFAULT_NAME = "default"
 
 T = TypeVar("T")
 
@@ -32,6 +34,14 @@ class Topology:
     contexts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
     """The context that something is in, where the file says it."""
+    name: str = DEFAULT_NAME
+    """What the file calls itself: the mark of what it makes."""
+    named: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The fields that the file says, of each bucket, mirror and aggregate: it owns no others."""
+
+    def place_of(self, name: str) -> str:
+        """The context that something is in; empty for the one in use."""
+        return self.places.get(name, "")
 
     def streams(self) -> list[StreamConfig]:
         """The stream configurations; what is inherited comes from origins in the file, as far as they stand there."""
@@ -50,13 +60,14 @@ class Topology:
 def read_topology(document: Document) -> Topology:
     """The topology in a document. Raises UsageError with the line, the field, and the nearest one that exists."""
     reader = _Reader(document)
-    root = reader.mapping((), ("version", "contexts", "buckets", "mirrors", "aggregates"), "a topology file")
+    root = reader.mapping((), _ROOT, "a topology file")
     if "version" not in root:
         reader.fail((), "The file has no `version`", hint=f"`version: {VERSION}`")
     if root["version"] != VERSION:
         reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{root['version']}`")
     contexts = {name: reader.context(name) for name in reader.names("contexts")}
     places: dict[str, str] = {}
+    named: dict[str, frozenset[str]] = {}
     found: dict[str, dict[str, Any]] = {}
     for section, make in _SECTIONS.items():
         found[section] = {}
@@ -64,12 +75,17 @@ def read_topology(document: Document) -> Topology:
             if name in places or any(name in others for others in found.values()):
                 reader.fail((section, name), f"`{name}` stands twice in the file: a name means one thing")
             found[section][name], place = make(reader, (section, name), name)
+            named[name] = frozenset(root[section][name] or ())
             if place is not None:
                 if place not in contexts:
                     reader.unknown((section, name, "in"), place, "a context of this file", contexts)
                 places[name] = place
-    return Topology(found["buckets"], found["mirrors"], found["aggregates"], contexts, places)
+    title = reader.title() if "name" in root else DEFAULT_NAME
+    return Topology(found["buckets"], found["mirrors"], found["aggregates"], contexts, places, title, named)
 
+
+_ROOT = ("version", "name", "contexts", "buckets", "mirrors", "aggregates")
+_TITLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 Path = tuple[str | int, ...]
 
@@ -106,9 +122,19 @@ class _Reader:
             self.fail((section,), f"`{section}` is a mapping of names")
         return list(value or ())
 
+    def title(self) -> str:
+        """The topology's own name."""
+        text = self.text(("name",))
+        if not _TITLE.match(text):
+            self.fail(("name",), f"`{text}` is not a topology's name", hint="Letters, digits, `_`, `-` and `.`")
+        return text
+
     def context(self, name: str) -> dict[str, str]:
-        """How to reach what is in a context."""
+        """How to reach what is in a context: a named one, or a URL; with neither the one in use, maybe in another domain."""
         found = self.mapping(("contexts", name), ("context", "url", "domain", "api_prefix"), "a context")
+        for one, other in (("context", "url"), ("domain", "api_prefix")):
+            if one in found and other in found:
+                self.fail(("contexts", name), f"`{one}` and `{other}` exclude each other")
         return {key: self.text(("contexts", name, key)) for key in found}
 
     def fields(self, path: Path, parsers: Mapping[str, _Parser], what: str) -> dict[str, Any]:
