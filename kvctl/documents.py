@@ -1,11 +1,11 @@
-"""YAML and JSON files to plain data: bounded in size, depth and aliases, no key twice, errors with line numbers.
+"""YAML and JSON files to plain data: bounded in size, depth and aliases, no key twice, errors with line and column.
 
 YAML is read by version 1.2's rules: `no`, `on`, `12:30`, `2026-01-31` are text, and so is `007`. Keys are always text.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -18,6 +18,8 @@ MAX_DEPTH = 64
 
 Path = tuple[str | int, ...]
 """The way to a value: keys and positions, from the root."""
+Place = tuple[int, int]
+"""Line and column, each from 1."""
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9]\d*)\Z")
 _OTHER_INTEGER = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
@@ -38,14 +40,18 @@ class Document:
     """None, booleans, numbers, text, lists, and dicts with text as keys."""
     source: str
     """The file's name, for messages."""
-    lines: dict[Path, int] = field(default_factory=dict)
-    """The line of each value, from 1; empty for JSON."""
+    places: Mapping[Path, Place] = field(default_factory=dict)
+    """Where each value stands, or its key; empty for JSON."""
+    text: str = field(default="", repr=False)
+    """What was read, where the places have not been looked for yet: JSON."""
 
     def where(self, *path: str | int) -> str:
-        """`topology.yaml:12` for the value at `path`, or for the nearest one around it whose line is known."""
+        """`topology.yaml:12:5`, line and column of the value at `path`, or of the nearest one around it."""
+        places = self.places or _places_in(self.text, self.source)
         for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return f"{self.source}:{self.lines[path[:length]]}"
+            if path[:length] in places:
+                line, column = places[path[:length]]
+                return f"{self.source}:{line}:{column}"
         return self.source
 
 
@@ -65,7 +71,8 @@ def parse(content: bytes, source: str) -> Document:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        _fail(source, content.count(b"\n", 0, error.start) + 1, "This is not UTF-8")
+        before = content[: error.start].decode("utf-8-sig")
+        _fail(source, _place_of(before, len(before)), "This is not UTF-8")
     if source.endswith(".json"):
         return _parse_json(text, source)
     if text.lstrip()[:1] in ("{", "["):
@@ -79,12 +86,13 @@ def parse(content: bytes, source: str) -> Document:
 
 def _parse_json(text: str, source: str) -> Document:
     try:
-        return Document(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant), source)
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return Document(data, source, text=text)
     except _Repeated as error:
-        _parse_yaml(text, source)  # reports it, with its line
+        _parse_yaml(text, source)  # reports it, with its place
         raise UsageError(f"{source}: Key `{error}` appears twice in one object") from None
     except json.JSONDecodeError as error:
-        _fail(source, error.lineno, f"{error.msg} (column {error.colno})")
+        _fail(source, (error.lineno, error.colno), error.msg)
     except RecursionError:
         raise UsageError(f"{source} is nested too deeply") from None
     except ValueError as error:
@@ -115,13 +123,30 @@ def _parse_yaml(text: str, source: str) -> Document:
         return _Builder(source, yaml.parse(text, Loader=loader)).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        _fail(source, mark.line + 1 if mark else None, error.problem or error.context or "This is no YAML")
+        place = (mark.line + 1, mark.column + 1) if mark else None
+        _fail(source, place, error.problem or error.context or "This is no YAML")
     except yaml.reader.ReaderError as error:
-        _fail(source, text.count("\n", 0, error.position) + 1, "A control character that YAML does not allow")
+        # libyaml's own position counts bytes
+        found = yaml.reader.Reader.NON_PRINTABLE.search(text)
+        _fail(source, _place_of(text, found.start()) if found else None, "A control character that YAML does not allow")
 
 
-def _fail(source: str, line: int | None, problem: str) -> NoReturn:
-    where = source if line is None else f"{source}:{line}"
+def _places_in(text: str, source: str) -> Mapping[Path, Place]:
+    """Where the values of a JSON text stand, as far as YAML's rules can read it."""
+    if not text:
+        return {}
+    try:
+        return _parse_yaml(text, source).places
+    except UsageError:
+        return {}
+
+
+def _place_of(text: str, position: int) -> Place:
+    return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
+
+
+def _fail(source: str, place: Place | None, problem: str) -> NoReturn:
+    where = source if place is None else f"{source}:{place[0]}:{place[1]}"
     raise UsageError(f"{where}: {problem[:1].upper()}{problem[1:].rstrip('.')}")
 
 
@@ -132,7 +157,7 @@ class _Builder:
         self._source = source
         self._events = events
         self._anchors: dict[str, tuple[Any, int]] = {}
-        self._lines: dict[Path, int] = {}
+        self._places: dict[Path, Place] = {}
         self._count = 0
 
     def document(self) -> Document:
@@ -146,10 +171,10 @@ class _Builder:
         event = next(self._events)
         if _kind(event) != "StreamEnd":
             self._refuse(event, "A second document; there may be only one in a file")
-        return Document(data, self._source, self._lines)
+        return Document(data, self._source, self._places)
 
     def _value(self, event: Any, path: Path) -> Any:
-        self._lines.setdefault(path, event.start_mark.line + 1)
+        self._places.setdefault(path, _begin(event))
         kind = _kind(event)
         if kind == "Alias":
             return self._aliased(event)
@@ -178,9 +203,9 @@ class _Builder:
         while _kind(event := next(self._events)) != "MappingEnd":
             key = self._key(event)
             if key in result:
-                first = self._lines[(*path, key)]
+                first, _ = self._places[(*path, key)]
                 self._refuse(event, f"Key `{key}` appears twice, first in line {first}")
-            self._lines[(*path, key)] = event.start_mark.line + 1
+            self._places[(*path, key)] = _begin(event)
             value = self._value(next(self._events), (*path, key))
             if key == "<<" and _kind(event) == "Scalar" and event.implicit[0]:
                 merged.extend(self._merged(event, value))
@@ -233,11 +258,15 @@ class _Builder:
             self._refuse(event, f"With its aliases this holds more than {MAX_VALUES:,} values")
 
     def _refuse(self, event: Any, problem: str) -> NoReturn:
-        _fail(self._source, event.start_mark.line + 1, problem)
+        _fail(self._source, _begin(event), problem)
 
 
 def _kind(event: Any) -> str:
     return type(event).__name__.removesuffix("Event")
+
+
+def _begin(event: Any) -> Place:
+    return event.start_mark.line + 1, event.start_mark.column + 1
 
 
 def _plain(text: str) -> Any:

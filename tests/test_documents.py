@@ -1,4 +1,4 @@
-"""Files to plain data: what is read, and what is refused with its line."""
+"""Files to plain data: what is read, and what is refused with its line and column."""
 
 import json
 from pathlib import Path
@@ -93,30 +93,30 @@ class TestYaml:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("a: 1\nb: 2\na: 3\n", "f.yaml:3: Key `a` appears twice, first in line 1"),
-            ("x:\n  - {k: 1, k: 2}\n", "f.yaml:2: Key `k` appears twice, first in line 2"),
-            ("a: 1\n b: 2\n", "f.yaml:2: Mapping values are not allowed in this context"),
-            ("a: [1, 2\n", "f.yaml:2: Did not find expected ',' or ']'"),
+            ("a: 1\nb: 2\na: 3\n", "f.yaml:3:1: Key `a` appears twice, first in line 1"),
+            ("x:\n  - {k: 1, k: 2}\n", "f.yaml:2:12: Key `k` appears twice, first in line 2"),
+            ("a: 1\n b: 2\n", "f.yaml:2:3: Mapping values are not allowed in this context"),
+            ("a: [1, 2\n", "f.yaml:2:1: Did not find expected ',' or ']'"),
             (
                 "a: !!python/object:os.system x\n",
-                "f.yaml:1: Tag `tag:yaml.org,2002:python/object:os.system` is not supported",
+                "f.yaml:1:4: Tag `tag:yaml.org,2002:python/object:os.system` is not supported",
             ),
-            ("a: !secret {b: 1}\n", "f.yaml:1: Tag `!secret` is not supported"),
-            ("a: *b\n", "f.yaml:1: `*b` stands for nothing that comes before it"),
-            ("a: &a [*a]\n", "f.yaml:1: `*a` stands for nothing that comes before it"),
-            ("? [a, b]\n: 1\n", "f.yaml:1: A key must be text"),
-            ("a: 1\n---\nb: 2\n", "f.yaml:2: A second document; there may be only one in a file"),
-            ("a: 1\n<<: 3\n", "f.yaml:2: `<<` takes a mapping, or a list of them"),
-            ("a: 1\nb: \x07\n", "f.yaml:2: A control character that YAML does not allow"),
-            ("a: '\n", "f.yaml:2: Found unexpected end of stream"),
+            ("a: !secret {b: 1}\n", "f.yaml:1:4: Tag `!secret` is not supported"),
+            ("a: *b\n", "f.yaml:1:4: `*b` stands for nothing that comes before it"),
+            ("a: &a [*a]\n", "f.yaml:1:8: `*a` stands for nothing that comes before it"),
+            ("? [a, b]\n: 1\n", "f.yaml:1:3: A key must be text"),
+            ("a: 1\n---\nb: 2\n", "f.yaml:2:1: A second document; there may be only one in a file"),
+            ("a: 1\n<<: 3\n", "f.yaml:2:1: `<<` takes a mapping, or a list of them"),
+            ("a: é\nbé: \x07\n", "f.yaml:2:5: A control character that YAML does not allow"),
+            ("a: '\n", "f.yaml:2:1: Found unexpected end of stream"),
         ],
     )
-    def test_errors_name_the_line(self, text: str, message: str) -> None:
+    def test_errors_name_line_and_column(self, text: str, message: str) -> None:
         assert refusal(text) == message
 
     def test_not_utf8(self) -> None:
-        with pytest.raises(UsageError, match=r"f\.yaml:2: This is not UTF-8"):
-            parse(b"a: 1\nb: \xff\n", "f.yaml")
+        with pytest.raises(UsageError, match=r"f\.yaml:2:5: This is not UTF-8"):
+            parse("a: 1\nbé: \udcff\n".encode("utf-8", "surrogateescape"), "f.yaml")
 
 
 class TestBounds:
@@ -128,7 +128,7 @@ class TestBounds:
         laughs = "a0: &a0 [lol]\n" + "".join(
             f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 12)
         )
-        assert refusal(laughs) == f"f.yaml:7: With its aliases this holds more than {MAX_VALUES:,} values"
+        assert refusal(laughs) == f"f.yaml:7:25: With its aliases this holds more than {MAX_VALUES:,} values"
 
     def test_many_values_without_aliases(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(documents, "MAX_VALUES", 10)
@@ -157,27 +157,32 @@ class TestJson:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('{"a": 1,\n "a": 2}', "f.json:2: Key `a` appears twice, first in line 1"),
-            ('{"a": 1,\n "b" 2}', "f.json:2: Expecting ':' delimiter (column 6)"),
-            ("a: 1", "f.json:1: Expecting value (column 1)"),
+            ('{"a": 1,\n "a": 2}', "f.json:2:2: Key `a` appears twice, first in line 1"),
+            ('{"a": 1,\n "b" 2}', "f.json:2:6: Expecting ':' delimiter"),
+            ("a: 1", "f.json:1:1: Expecting value"),
             ('{"a": NaN}', "f.json: NaN is no number that JSON knows"),
-            ("", "f.json:1: Expecting value (column 1)"),
+            ("", "f.json:1:1: Expecting value"),
         ],
     )
-    def test_errors_name_the_line(self, text: str, message: str) -> None:
+    def test_errors_name_line_and_column(self, text: str, message: str) -> None:
         assert refusal(text, "f.json") == message
 
 
 class TestPlaces:
     def test_of_values(self) -> None:
         document = parse(b"version: 1\nbuckets:\n  ORDERS:\n    history: 5\n  STOCK:\n    - x\n    - y\n", "t.yaml")
-        assert document.where("buckets", "ORDERS", "history") == "t.yaml:4"
-        assert document.where("buckets", "STOCK", 1) == "t.yaml:7"
+        assert document.where("buckets", "ORDERS", "history") == "t.yaml:4:5"
+        assert document.where("buckets", "STOCK", 1) == "t.yaml:7:7"
 
     def test_of_what_is_missing_is_where_it_should_be(self) -> None:
         document = parse(b"a: 1\nb:\n  c: 2\n", "t.yaml")
-        assert document.where("b", "nothing", "here") == "t.yaml:2"
+        assert document.where("b", "nothing", "here") == "t.yaml:2:1"
         assert Document({}, "t.json").where("a") == "t.json"
+
+    @pytest.mark.parametrize("text", ['{"a": 1,\n "b": {"c": [1, 2]}}', '{"a": 1,\n\t"b": {"c": [1, 2]}}'])
+    def test_in_json(self, text: str) -> None:
+        document = parse(text.encode(), "t.json")
+        assert document.where("b", "c", 1) == f"t.json:2:{text.splitlines()[1].index('2') + 1}"
 
 
 class TestFiles:
