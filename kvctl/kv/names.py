@@ -12,9 +12,12 @@ RESERVED = "_kv"
 MAX_BUCKET = 252
 """Characters: a stream's name has 255 at most."""
 
-_BUCKET = re.compile(r"[a-zA-Z0-9_-]+\Z")
+BUCKET_PATTERN = r"[a-zA-Z0-9_-]+"
+FILTER_PATTERN = r"(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?|>"
+
+_BUCKET = re.compile(rf"{BUCKET_PATTERN}\Z")
 _KEY = re.compile(r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*\Z")
-_FILTER = re.compile(r"(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?\Z|>\Z")
+_FILTER = re.compile(rf"(?:{FILTER_PATTERN})\Z")
 _LONE = re.compile("[\ud800-\udfff]")
 _KEY_HINT = "A key is made of letters, digits and `-/_=`, in parts joined by single dots"
 
