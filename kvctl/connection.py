@@ -226,11 +226,24 @@ class Connection:
         self._subscriptions.append(subscription)
         inbox = subscription.inbox
         sid = await self._add(subscription.subject + ".*" * wildcard, inbox.frames.append, inbox)
+        subscription.sid = sid
         try:
             yield subscription
         finally:
             self._subscriptions.remove(subscription)
             await self._remove(sid)
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Want nothing more of it: what the server had sent until then is in its inbox when this returns.
+
+        Raises RequestTimeout, ConnectionLost, NoServer.
+        """
+        if self._parser is None:
+            return  # the library would drop what is under way
+        self._client._subs.pop(int(subscription.sid), None)
+        self.write(b"UNSUB %b \r\n" % subscription.sid)
+        with contextlib.suppress(NoResponders, PermissionDenied):  # either comes after all that was under way
+            await self.request(f"{self._inbox}nobody")
 
     async def _add(self, subject: str, sink: Any, inbox: Inbox | None) -> bytes:
         client = self._client
@@ -419,11 +432,13 @@ class Connection:
 class Subscription:
     """An inbox, the subject that fills it, and what the server denied meanwhile."""
 
-    __slots__ = ("denials", "inbox", "subject")
+    __slots__ = ("denials", "inbox", "sid", "subject")
 
     def __init__(self, subject: str, inbox: Inbox) -> None:
         self.subject = subject
         self.inbox = inbox
+        self.sid = b""
+        """The number that the connection gave it."""
         self.denials: list[tuple[str, str]] = []
         """`publish` or `subscription`, and the subject in lower case."""
 

@@ -15,7 +15,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client, Operation
 from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
-from kvctl.jetstream import consumers
+from kvctl.jetstream import ordered
 from kvctl.server import Server
 from tests.raw import RawClient
 
@@ -28,7 +28,7 @@ async def bucket(client: Client, bucket_name: str) -> Bucket:
 @pytest.fixture
 def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pulls of 500 under way, so that a listing of thousands is in its middle for a while."""
-    monkeypatch.setattr(consumers, "BATCH", 500)
+    monkeypatch.setattr(ordered, "BATCH", 500)
 
 
 async def keys_of(bucket: Bucket, *filters: str, deleted: bool = False) -> list[str]:
@@ -265,13 +265,13 @@ class TestUnderFailures:
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client)
             monkeypatch.setattr(client.connection, "timeout", 0.5)
-            original = consumers.OrderedConsumer.__init__
+            original = ordered.OrderedConsumer.__init__
 
             def impatient(self: Any, *arguments: Any, **options: Any) -> None:
                 original(self, *arguments, **options)
                 self._patience = 1.0
 
-            monkeypatch.setattr(consumers.OrderedConsumer, "__init__", impatient)
+            monkeypatch.setattr(ordered.OrderedConsumer, "__init__", impatient)
             with pytest.raises(KvctlError) as caught:
                 await asyncio.wait_for(self.in_the_middle(bucket, own_server.kill), 20)
             assert caught.value.exit_code == 5

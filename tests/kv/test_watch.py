@@ -14,7 +14,7 @@ import pytest
 import kvctl
 from kvctl import CURRENT, Bucket, Client, Operation
 from kvctl.errors import KvctlError, NoServer, StreamReplaced, UsageError
-from kvctl.jetstream import consumers
+from kvctl.jetstream import ordered
 from kvctl.server import Server
 from tests.raw import RawClient
 
@@ -234,7 +234,7 @@ class TestOverRestarts:
     async def test_the_marker_comes_though_the_server_restarts_before_it(
         self, own_server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(consumers, "BATCH", 200)
+        monkeypatch.setattr(ordered, "BATCH", 200)
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
             await bucket.put_many((f"k.{number}", b"x" * 100) for number in range(5000))
@@ -343,7 +343,7 @@ class TestRecovers:
         self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
     ) -> None:
         for name, value in (("EXPIRES", 1.0), ("HEARTBEAT", 0.3), ("INACTIVE", 0.5)):
-            monkeypatch.setattr(consumers, name, value)
+            monkeypatch.setattr(ordered, name, value)
         seen: list[Any] = []
         async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
             async for item in watcher:
@@ -359,7 +359,7 @@ class TestRecovers:
 
     async def test_from_silence(self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
         for name, value in (("EXPIRES", 1.0), ("HEARTBEAT", 0.3)):
-            monkeypatch.setattr(consumers, name, value)
+            monkeypatch.setattr(ordered, name, value)
         seen = Watched()
         watch = asyncio.create_task(seen.run(bucket))
         await asyncio.sleep(2.5)  # pulls expire and are made anew

@@ -7,8 +7,8 @@ import pytest
 
 from kvctl import Bucket, Client
 from kvctl.errors import ServerError, StreamNotFound
-from kvctl.jetstream import consumers
-from kvctl.jetstream.consumers import OrderedConsumer, Selection, read
+from kvctl.jetstream import ordered
+from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
 from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.server import run_server
 from tests.raw import RawClient
@@ -95,8 +95,8 @@ async def test_a_consumer_that_falls_silent_is_made_anew(
     client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the server it stood on is lost from a cluster: no status comes."""
-    monkeypatch.setattr(consumers, "HEARTBEAT", 0.2)
-    monkeypatch.setattr(consumers, "BATCH", 10)
+    monkeypatch.setattr(ordered, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(ordered, "BATCH", 10)
     original, calls = OrderedConsumer._receive, 0
 
     async def silent(self: OrderedConsumer) -> list[RawFrame]:
@@ -105,7 +105,7 @@ async def test_a_consumer_that_falls_silent_is_made_anew(
         if calls == 2:
             await client.api.call(f"CONSUMER.DELETE.{self.stream}.{self._name}")
             await asyncio.sleep(0.1)
-            self._subscription.inbox.frames.clear()
+            self._puller._subscription.inbox.frames.clear()
         return await original(self)
 
     monkeypatch.setattr(OrderedConsumer, "_receive", silent)
@@ -113,7 +113,7 @@ async def test_a_consumer_that_falls_silent_is_made_anew(
 
 
 async def test_a_refused_pull_is_an_error(client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "HEARTBEAT", 20.0)  # more than half of what a pull lives
+    monkeypatch.setattr(ordered, "HEARTBEAT", 20.0)  # more than half of what a pull lives
     with pytest.raises(ServerError, match="refused a pull"):
         await read_all(client, bucket)
 

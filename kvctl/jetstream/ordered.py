@@ -1,0 +1,376 @@
+"""Ordered reading by pull consumers: everything that matches, once, in order, in bounded memory.
+
+Unlike the client library's ordered consumer, nothing is lost when the reader is slow (it pulls when it is ready for
+more), a consumer that a restart or a cut connection took away is made anew from where it was heard last, and the end
+of what was there at the start is always found (ADR-8's end of initial data).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import (
+    ConnectionLost,
+    ConsumerNotFound,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    NoServer,
+    NotFoundError,
+    PermissionDenied,
+    RequestTimeout,
+    ServerError,
+    StreamNotFound,
+    StreamReplaced,
+)
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.delivery import RawFrame, delivery
+from kvctl.jetstream.pulling import Pull, Puller
+from kvctl.jetstream.statuses import Meaning, Status
+from kvctl.wire import MAX_CONTROL_LINE
+
+BATCH = 10_000
+MAX_BYTES = 4 << 20
+NET_BYTES = 64 << 20
+"""What a pull of a list of last entries may hold at the most."""
+EXPIRES = 30.0
+HEARTBEAT = 2.0
+IDLE = 0.25
+"""Seconds without a message after which a reading asks whether anything is left."""
+SOMEWHERE = 1 << 63
+"""A sequence that none reaches."""
+INACTIVE = 30.0
+"""Seconds after which the server forgets a consumer whose client died."""
+
+_GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStreamDisabled, NoServer, ServerError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What to read of a stream: subjects, from where, with or without payloads."""
+
+    subjects: tuple[str, ...]
+    deliver: str = "last_per_subject"
+    """`last_per_subject`, `all`, `new` or `by_start_sequence`."""
+    start: int = 0
+    headers_only: bool = False
+
+
+class OrderedConsumer:
+    """One ordered reading of a stream; an async context manager.
+
+    Consumer messages repeat after a resume, and in one rare race of the server; whoever reads entries rather than a
+    set of names skips what is not above the last sequence seen.
+    """
+
+    def __init__(self, api: Api, stream: str, selection: Selection, *, follow: bool = False) -> None:
+        self.stream = stream
+        self.info: dict[str, Any] | None = None
+        """The stream's info as of the start; None where it may not be asked."""
+        self._api = api
+        self._connection = api.connection
+        self._selection = selection
+        self._follow = follow
+        self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
+        self._patience = float("inf") if follow else max(15.0, 3 * self._connection.timeout)
+        self._created: str | None = None
+        self._last = max(selection.start - 1, 0)
+        self._target = 0
+        self._bounded = False
+        """Whether the target is that of the subjects that are read."""
+        self._highest = 0
+        """The last sequence known of the stream, on whatever subject."""
+        self._current = selection.deliver == "new"
+        # A key overwritten under a list moves behind the end it had. None is missing where the server found nothing
+        # more to send, of which it tells a pull that does not wait; its count of what is pending drifts.
+        self._strict = selection.deliver == "last_per_subject" and not follow
+        self._resumed = False
+        self._overflowed = False
+        """Whether a list of last entries came to the end of a pull's bytes."""
+        self._trouble: float | None = None
+        """Since when nothing works."""
+        self._begin()
+
+    @property
+    def _listed(self) -> bool:
+        """Whether the server goes by a list of last messages; without history every message is a last one."""
+        without = self.info is not None and self.info["config"].get("max_msgs_per_subject") == 1
+        return self._selection.deliver == "last_per_subject" and not self._current and not without
+
+    def _ask(self, batch: int, max_bytes: int) -> None:
+        """How much to pull at once."""
+        self._batch = batch
+        self._max_bytes = max_bytes
+
+    def _ask_carefully(self) -> None:
+        """Pull lists of last entries by number rather than size.
+
+        Where a pull's `max_bytes` end before the list of a stream with history, the server drops the message that did
+        not fit (2.15; it puts the message back for consumers that go by sequence). So the size is but a net, and when
+        it holds, the list is read again in pulls that cannot reach it.
+        """
+        if not self._listed:
+            return
+        state = self.info["state"] if self.info else {"bytes": 0, "messages": 0}
+        size = state["bytes"] // max(state["messages"], 1) if not self._selection.headers_only else 0
+        largest = self._connection.max_payload + MAX_CONTROL_LINE
+        net = max(NET_BYTES, largest)
+        if self._overflowed or not self.info:
+            self._ask(net // largest, net)
+        else:
+            self._ask(min(max(MAX_BYTES // max(size, 1), 1), BATCH), net)
+
+    def _begin(self) -> None:
+        self._name = f"kvctl-{os.urandom(6).hex()}"
+        self._puller = Puller(self._connection, f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self._name}")
+        self._next = 1
+        self._end: int | None = None
+        """The sequence after which the server had nothing more to send, when it says so."""
+        self._lost = False
+        self._epoch = self._connection.epoch
+
+    async def __aenter__(self) -> OrderedConsumer:
+        """Make the consumer. Raises StreamNotFound, PermissionDenied, and what a request raises."""
+        self._stack = AsyncExitStack()
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with suppress(KvctlError):
+            if self._connection.online:
+                await self._api.call(f"CONSUMER.DELETE.{self.stream}.{self._name}", timeout=1)
+        await self._stack.aclose()
+
+    async def batches(self) -> AsyncIterator[list[RawFrame]]:
+        """Messages in order, as many as have come; an empty list, once, where everything there was has been delivered.
+
+        Ends there unless it follows. Raises StreamReplaced when the stream is deleted, recreated or emptied.
+        """
+        if self._current:
+            yield []
+        idle = False
+        while self._follow or not self._current:
+            if not self._current and await self._caught_up(idle):
+                self._current = True
+                self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
+                yield []
+                continue
+            messages = self._accept(await self._receive())
+            idle = not messages
+            if messages:
+                sequence, number, _, pending = delivery(messages[-1][1])
+                if number != self._next + len(messages) - 1:
+                    self._lost = True  # something was lost on the way: read it again
+                else:
+                    self._next, self._trouble = number + 1, None
+                    self._last = max(self._last, sequence)
+                    self._highest = max(self._highest, sequence)
+                    if self._follow and not pending:
+                        self._end = sequence
+                    yield messages
+            if self._lost or self._epoch != self._connection.epoch:
+                await self._resume()
+                idle = False
+
+    async def _receive(self) -> list[RawFrame]:
+        """Keep two batches asked for, and take what has come."""
+        with suppress(NoServer):
+            while self._puller.messages <= self._batch:
+                self._puller.ask(
+                    Pull(
+                        batch=self._batch,
+                        max_bytes=self._max_bytes,
+                        expires=EXPIRES,
+                        heartbeat=HEARTBEAT,
+                        no_wait=not self._follow,
+                    )
+                )
+        frames = await self._puller.receive(HEARTBEAT if self._current else IDLE)
+        if not frames and time.monotonic() - self._puller.heard > 2 * HEARTBEAT + 1:
+            self._lost = True  # the consumer's server is gone
+        return frames
+
+    def _accept(self, frames: list[RawFrame]) -> list[RawFrame]:
+        messages = [frame for frame in frames if frame[1]]
+        self._puller.count_off(len(messages))
+        if len(messages) != len(frames):
+            sequence = self._last
+            for frame in frames:
+                if frame[1]:
+                    sequence = delivery(frame[1])[0]
+                else:
+                    self._status(frame[2], sequence)
+        return messages
+
+    def _status(self, header: bytes, sequence: int) -> None:
+        """A pull's end or a sign of life, after the message of this sequence."""
+        found = self._puller.settle(header)
+        if found.meaning in (Meaning.BAD, Meaning.REFUSED):
+            raise ServerError(f"The server refused a pull: {found}", code=found.code)
+        if found.meaning in (Meaning.GONE, Meaning.LOST):
+            self._lost = True
+        elif found.meaning is Meaning.ENDED:
+            self._ended(found, sequence)
+
+    def _ended(self, found: Status, sequence: int) -> None:
+        if not self._follow and (found.code == 404 or (found.code == 408 and found.text != "Requests Pending")):
+            self._end = sequence
+            self._puller.forget()
+        elif found.code == 404:
+            self._lost = True
+        elif found.text.startswith("Message Size Exceeds"):
+            if self._listed:
+                self._lost = self._overflowed = True
+            elif found.messages == self._batch:
+                self._max_bytes *= 4  # one message is larger than a whole pull
+
+    async def _open(self) -> None:
+        """Create the consumer, then learn how far the stream reaches: in this order, so that nothing falls between."""
+        await self._stack.enter_async_context(self._puller)
+        made = await self._create_consumer()
+        if self._current:
+            self._last = int(made["delivered"]["stream_seq"])
+        try:
+            self.info = await streams.info(self._api, self.stream)
+        except (PermissionDenied, JetStreamDisabled):
+            self._target = await self._last_matching()
+        else:
+            self._created = self.info["created"]
+            self._target = self._highest = self.info["state"]["last_seq"]
+        self._ask_carefully()
+
+    async def _create_consumer(self) -> dict[str, Any]:
+        chosen = self._selection
+        again = self._resumed and (self._current or chosen.deliver != "last_per_subject")
+        policy = "by_start_sequence" if again else chosen.deliver
+        config: dict[str, Any] = {
+            "name": self._name,
+            "deliver_policy": policy,
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": int(INACTIVE * 1e9),
+            "headers_only": chosen.headers_only,
+        }
+        if policy == "by_start_sequence":
+            config["opt_start_seq"] = self._last + 1
+        endpoint = f"CONSUMER.CREATE.{self.stream}.{self._name}"
+        if len(chosen.subjects) == 1:
+            config["filter_subject"] = chosen.subjects[0]
+            endpoint += f".{chosen.subjects[0]}"
+        else:
+            config["filter_subjects"] = list(chosen.subjects)
+        made = await self._api.call(endpoint, {"stream_name": self.stream, "config": config}, retry=True)
+        if made.get("num_pending") == 0:
+            self._end = self._last
+        return made
+
+    async def _resume(self) -> None:
+        """Make the consumer anew, from the last message heard, once the server is back."""
+        await self._stack.aclose()
+        self._resumed = True
+        if self._selection.deliver == "last_per_subject" and not self._current:
+            self._last = 0  # a list begins anew
+        self._trouble = self._trouble or time.monotonic()
+        pause = 0.05
+        while True:
+            try:
+                await self._connection.wait_online(3600 if self._follow else self._patience)
+                await self._same_stream()
+                self._begin()
+                self._stack = AsyncExitStack()
+                await self._stack.enter_async_context(self._puller)
+                await self._create_consumer()
+                self._ask_carefully()
+                return
+            except StreamNotFound:
+                raise self._deleted() from None
+            except _GONE:
+                await self._stack.aclose()
+                if self._connection.closed or self._out_of_patience():
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 1.0)
+
+    def _out_of_patience(self) -> bool:
+        return self._trouble is not None and time.monotonic() - self._trouble > self._patience
+
+    def _deleted(self) -> StreamReplaced:
+        return StreamReplaced(f"The stream `{self.stream}` was deleted while it was being read")
+
+    async def _same_stream(self) -> None:
+        """Raises StreamReplaced when the stream under this name is no longer the one that was being read."""
+        if self._created is None:
+            return
+        info = await streams.info(self._api, self.stream, timeout=1)
+        if info["created"] != self._created:
+            raise StreamReplaced(f"The stream `{self.stream}` was deleted and created anew while it was being read")
+        if info["state"]["last_seq"] < self._highest:
+            raise StreamReplaced(
+                f"The stream `{self.stream}` lost its messages while it was being read (memory storage?)"
+            )
+
+    async def _caught_up(self, idle: bool) -> bool:
+        """Whether all that was there at the start has been delivered; `idle` when nothing more seems to come."""
+        end, self._end = self._end, None
+        reached = end if self._strict else self._last
+        if reached is not None and reached >= self._target:
+            return True
+        if not idle and (end is None or self._bounded):
+            return False
+        try:
+            # The stream may go on with other subjects, or end with messages that are gone.
+            last = await self._last_matching()
+            if (self._last if end is None else end) >= last:
+                return True
+            self._target, self._bounded = min(self._target, last), last < SOMEWHERE
+        except StreamNotFound:
+            raise self._deleted() from None
+        except _GONE:
+            if self._connection.closed or self._out_of_patience():
+                raise
+        self._trouble = self._trouble or time.monotonic()
+        if self._out_of_patience():
+            raise ServerError(f"The server holds messages of `{self.stream}` that it does not deliver")
+        return False
+
+    async def _last_matching(self) -> int:
+        """The last sequence on the subjects that are read, 0 for none."""
+        last = 0
+        for subject in self._selection.subjects:
+            request = {"last_by_subj": subject}
+            try:
+                found = await self._api.call(f"STREAM.MSG.GET.{self.stream}", request, retry=True)
+                last = max(last, int(found["message"]["seq"]))
+            except NotFoundError as error:
+                if type(error) is not NotFoundError:
+                    raise
+            except PermissionDenied:
+                return await self._last_by_consumer()
+        return last
+
+    async def _last_by_consumer(self) -> int:
+        """Without the permission to read messages: this consumer's count decides; it cannot say how far it goes."""
+        info = await self._api.call(f"CONSUMER.INFO.{self.stream}.{self._name}", retry=True)
+        on_its_way = info["delivered"]["consumer_seq"] >= self._next
+        return SOMEWHERE if info["num_pending"] or on_its_way else self._last
+
+
+async def read(api: Api, stream: str, selection: Selection) -> AsyncIterator[list[RawFrame]]:
+    """All batches of a finite reading, without the end marker."""
+    async with OrderedConsumer(api, stream, selection) as consumer:
+        async for batch in consumer.batches():
+            if batch:
+                yield batch

@@ -1,0 +1,128 @@
+"""Pulls of one consumer over one subscription, with what was asked for and is still to come (ADR-37).
+
+Fetch, consume and the ordered consumer stand on this: each decides when to ask, and what a status means for it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kvctl.connection import Connection, Subscription
+from kvctl.jetstream.delivery import RawFrame
+from kvctl.jetstream.statuses import Meaning, Status, read_status
+
+PLENTY = 1_000_000
+"""Messages that a pull by size asks for: without a number it would get one (ADR-37)."""
+_REMEMBERED = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull:
+    """One request to CONSUMER.MSG.NEXT; seconds, 0 for none."""
+
+    batch: int
+    max_bytes: int = 0
+    expires: float = 0
+    heartbeat: float = 0
+    no_wait: bool = False
+    group: str = ""
+    pin: str = ""
+    """Who we are to a consumer that is pinned to one of its clients."""
+
+    def body(self) -> bytes:
+        """The request's JSON."""
+        request: dict[str, Any] = {
+            "batch": self.batch,
+            "max_bytes": self.max_bytes,
+            "expires": int(self.expires * 1e9),
+            "idle_heartbeat": int(self.heartbeat * 1e9),
+            "no_wait": self.no_wait,
+            "group": self.group,
+            "id": self.pin,
+        }
+        return json.dumps({name: value for name, value in request.items() if value}).encode()
+
+
+class Puller:
+    """Asks one consumer for messages and receives them; an async context manager."""
+
+    def __init__(self, connection: Connection, subject: str) -> None:
+        self.subject = subject
+        self.messages = 0
+        """Asked for, and neither counted off nor given back by the server."""
+        self.bytes = 0
+        self.heard = time.monotonic()
+        """When the last frame came, or the first pull went out."""
+        self._connection = connection
+        self._sent: list[Pull] = []
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Subscribe. Raises NoServer."""
+        self._subscription: Subscription = await self._stack.enter_async_context(self._connection.subscribe())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def ask(self, pull: Pull) -> None:
+        """Send a pull and count it. Raises NoServer."""
+        self._connection.publish(self.subject, pull.body(), reply=self._subscription.subject)
+        if not self.messages:
+            self.heard = time.monotonic()
+        self.messages += pull.batch
+        self.bytes += pull.max_bytes
+        self._sent.append(pull)
+        del self._sent[:-_REMEMBERED]
+
+    async def receive(self, timeout: float) -> list[RawFrame]:
+        """Messages and statuses, all that have come; none when the time is up or the connection changes.
+
+        Raises PermissionDenied.
+        """
+        frames = await self._subscription.inbox.take(timeout)
+        if denied := self._subscription.denied(self.subject):
+            raise denied
+        if frames:
+            self.heard = time.monotonic()
+        return frames
+
+    def count_off(self, messages: int, size: int = 0) -> None:
+        """Messages have come, or have been dealt with: whichever the caller counts."""
+        self.messages = max(self.messages - messages, 0)
+        self.bytes = max(self.bytes - size, 0)
+
+    def settle(self, header: bytes) -> Status:
+        """Read a status and take what it ends off the count."""
+        found = read_status(header)
+        if found.messages is not None:
+            self.count_off(found.messages, found.bytes)
+        elif found.meaning in (Meaning.REFUSED, Meaning.BAD) or found.code in (404, 503):
+            # It does not say which pull it was: what is refused is refused at once, so the newest.
+            if self._sent:
+                newest = self._sent.pop()
+                self.count_off(newest.batch, newest.max_bytes)
+        elif found.meaning is not Meaning.ALIVE:
+            self.forget()
+        return found
+
+    def forget(self) -> None:
+        """None of the pulls is kept by anybody any more."""
+        self.messages = self.bytes = 0
+        self._sent.clear()
+
+    async def stop(self) -> None:
+        """Want nothing more; what the server had sent is received before `receive` comes back empty.
+
+        Raises RequestTimeout, ConnectionLost, NoServer.
+        """
+        await self._connection.unsubscribe(self._subscription)
+
+
+def size_of(frame: RawFrame) -> int:
+    """The bytes of a message as servers count them: subject, reply, header and payload."""
+    return len(frame[0]) + len(frame[1]) + len(frame[2]) + len(frame[3])
