@@ -224,13 +224,10 @@ async def show(session: Session, name: Name) -> None:
     What is wrong with its configuration is said in warnings.
     """
     from kvctl.cli.bucket import show as show_bucket
-    from kvctl.topology import builders, inspection
+    from kvctl.topology import builders
 
-    api = (await session.client()).api
-    info = await builders.find_aggregate(api, name)
+    await builders.find_aggregate((await session.client()).api, name)
     await show_bucket(session, name)
-    for hazard in await inspection.hazards(api, info):
-        session.warn(hazard.evidence)
 
 
 @command(app, "delete", examples=["kvctl aggregate delete EDGE --yes"], see=["bucket delete"])

@@ -146,18 +146,26 @@ async def ls(session: Session) -> None:
 async def show(session: Session, bucket: BucketName) -> None:
     """Show a bucket's state, settings, servers and replicas.
 
-    VALUES counts what is stored, history and deletions included. ALTERNATES are the streams that answer reads of this
-    bucket, nearest first, where the server reports them. REPLICATED BY lists the mirrors and aggregates that read from
-    it, as far as they are in this account and domain: others cannot be seen from here.
-    """
-    from kvctl.cli.bucket_views import bucket_view
-    from kvctl.topology import buckets
+    VALUES counts what is stored, history and deletions included. ALTERNATES are the streams that can answer reads of
+    this bucket, nearest first, where servers report them: in clusters. ANSWERS HERE are those that did answer a few
+    reads. REPLICATED BY lists the mirrors and aggregates that read from it, as far as they are in this account and
+    domain: others cannot be seen from here. STATE says whether a replica is connected with its origin, and ORIGIN
+    whether a mirror was made from the one that is there now.
 
-    described = await buckets.describe((await session.client()).api, bucket)
-    session.show(bucket_view(described))
-    if described.dependents is None:
-        session.warn("The streams of this account cannot be listed: what replicates the bucket is not known")
-    _remark(session, described)
+    What is wrong with the configuration of a mirror or an aggregate is said in warnings. Where the servers that hold
+    the bucket do not answer, what others know of it is shown; the rest is null.
+    """
+    from kvctl.cli.bucket_details import bucket_view, remarks
+    from kvctl.topology import sight
+
+    found = await sight.look((await session.client()).api, bucket)
+    session.show(bucket_view(found))
+    if found.description is not None:
+        _remark(session, found.description)
+    for text in remarks(found):
+        session.warn(text)
+    if found.alternates is None and found.lineages:
+        session.note("Alternates are not reported here: outside of clusters any mirror in reach may answer reads")
 
 
 @command(
@@ -232,7 +240,7 @@ async def delete(
     What replicates it is listed first: mirrors and aggregates keep what they hold and get nothing new, and a bucket
     made anew under the name does not feed mirrors rightly. Then its name has to be typed, or given with --confirm.
     """
-    from kvctl.cli.bucket_views import dependent_row
+    from kvctl.cli.bucket_details import dependent_row
     from kvctl.kv import catalog
     from kvctl.topology import buckets
 

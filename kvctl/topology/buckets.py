@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +30,8 @@ class Description:
     """What a mirror or an aggregate reads from."""
     dependents: list[Dependent] | None
     """Who reads from it, as far as this account and domain can be seen; None when the streams cannot be listed."""
+    known: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """The infos of all streams in view, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,9 @@ async def describe(api: Api, name: str) -> Description:
     with suppress(KvctlError):
         infos, _ = await streams.listing(api)
         dependents = observe.dependents_among(infos, stream)
-        known = {other["config"]["name"]: other["config"] for other in infos}
-    return Description(BucketStatus.from_info(info, known), observe.upstreams(info), dependents)
+        known = {other["config"]["name"]: other for other in infos}
+    others = {name: other["config"] for name, other in known.items()}
+    return Description(BucketStatus.from_info(info, others), observe.upstreams(info), dependents, known)
 
 
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:

@@ -76,6 +76,7 @@ async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] 
     info = await catalog.existing(api, wanted)
     goals = await waiting.goals([(number, wanted["sources"][number], item) for number, item in enumerate(seen)])
     colliding, remarks = await collisions.stored(api, wanted)
+    remarks += replica_hazards.outliving(wanted, [item.config for item in seen])
     found = [hazard for item in seen for hazard in item.hazards()]
     found += replica_hazards.of_aggregate(wanted, [item.config for item in seen]) + colliding
     found += replica_hazards.full(wanted, sum(item.held for item in seen))
@@ -166,9 +167,10 @@ async def find_aggregate(api: Api, name: str) -> StreamInfo:
 
 async def find_mirror(api: Api, name: str) -> StreamInfo:
     """The info of a mirror; a bucket of its name hides it. Raises BucketNotFound, RefusedError for what is none."""
-    info = await streams.find(api, STREAM_PREFIX + check_bucket(name)) or await streams.find(api, name)
-    if info is None:
-        raise BucketNotFound(f"Mirror `{name}` does not exist", hint="`kvctl mirror ls` lists those that do")
+    try:
+        info = await catalog.find(api, name)
+    except BucketNotFound:
+        raise BucketNotFound(f"Mirror `{name}` does not exist", hint="`kvctl mirror ls` lists those that do") from None
     if info["config"].get("mirror"):
         return info
     raise RefusedError(f"`{name}` is {_article(info['config'])}, no mirror", hint=f"`kvctl bucket show {name}`")

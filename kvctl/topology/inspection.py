@@ -3,31 +3,75 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.quantities import parse_time
 from kvctl.topology import replica_hazards
 from kvctl.topology.hazards import Hazard
+from kvctl.topology.incarnations import lineage
+from kvctl.topology.observe import upstreams
 from kvctl.topology.origins import PATIENCE
+from kvctl.topology.replica_hazards import MISSING_ORIGIN, UNCONNECTED, name_of
+from kvctl.topology.world import reads
+
+GRACE = timedelta(seconds=10)
+"""How long a new replica may take to be connected."""
+
+StreamInfo = dict[str, Any]
+_NOT_FOUND = "(10059)"
 
 
-async def hazards(api: Api, info: dict[str, Any]) -> list[Hazard]:
-    """The hazards in the configuration of a mirror or an aggregate, as far as its origins can be seen."""
+async def hazards(api: Api, info: StreamInfo) -> list[Hazard]:
+    """What is wrong with a mirror or an aggregate, as far as its origins can be seen."""
+    return of_replica(info, await origins_of(api, info))
+
+
+async def origins_of(api: Api, info: StreamInfo) -> list[StreamInfo | None]:
+    """The infos of what a stream reads from, in the order of its sources; None where they cannot be seen."""
+    return list(await asyncio.gather(*(_origin(api, source) for source in reads(info))))
+
+
+def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[Hazard]:
+    """What is wrong with a replica that exists; the infos of its origins stand in the order of its sources."""
     config = info["config"]
+    configs = [origin["config"] if origin else None for origin in origins]
     if config.get("mirror"):
-        return replica_hazards.of_mirror(config, await _config_of(api, config["mirror"]))
-    sources = config.get("sources") or []
-    return replica_hazards.of_aggregate(config, await asyncio.gather(*(_config_of(api, item) for item in sources)))
+        found = replica_hazards.of_mirror(config, configs[0])
+        if origins[0] is not None:
+            found += lineage(info, origins[0]).hazards()
+    else:
+        found = replica_hazards.of_aggregate(config, configs)
+    return [*found, *_unconnected(info, origins)]
 
 
-async def _config_of(api: Api, source: dict[str, Any]) -> StreamConfig | None:
-    prefix = (source.get("external") or {}).get("api")
+async def seen(api: Api, stream: str) -> StreamInfo | None:
+    """The info of a stream, asked with little patience; None where it cannot be seen."""
     with suppress(KvctlError):
-        found = await streams.info(api.at(prefix) if prefix else api, source["name"], timeout=PATIENCE)
-        config: StreamConfig = found["config"]
-        return config
+        return await streams.info(api, stream, timeout=PATIENCE)
     return None
+
+
+def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iterable[Hazard]:
+    """Sources of which nothing was ever heard, or that are not there."""
+    name = name_of(info["config"])
+    age = parse_time(info["ts"]) - parse_time(info["created"]) if info.get("ts") else 0
+    for upstream, origin in zip(upstreams(info), origins, strict=True):
+        of = upstream.stream.removeprefix(STREAM_PREFIX)
+        if upstream.error and upstream.error.endswith(_NOT_FOUND) and origin is None:
+            yield Hazard(MISSING_ORIGIN, f"`{of}`, which feeds `{name}`, does not exist: nothing arrives until it does")
+        elif upstream.active is None and not upstream.error and age > GRACE.total_seconds() * 1e9:
+            where = f" in domain `{upstream.domain}`" if upstream.domain else f" under `{upstream.api}`"
+            text = f"`{name}` was never connected to `{of}`{where if upstream.api else ''}"
+            yield Hazard(UNCONNECTED, f"{text}: nothing ever arrives, and its lag says 0")
+
+
+async def _origin(api: Api, source: Mapping[str, Any]) -> StreamInfo | None:
+    prefix = (source.get("external") or {}).get("api")
+    return await seen(api.at(prefix) if prefix else api, source["name"])

@@ -10,13 +10,15 @@ from typing import Any
 
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumers import Selection, read
+from kvctl.jetstream.ordered import Selection, read
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
 from kvctl.kv.names import matches
 from kvctl.quantities import format_time
 from kvctl.topology.hazards import AGE, HISTORY, SIZE, SUBJECTS, Cost, looks_at
 from kvctl.wire import header_value
 
+SILENCE = 10.0
+"""Seconds without a word of an origin, which sends a heartbeat every second, after which it is silent."""
 _NEVER = -1
 _FOREIGN_DOMAIN = "$JS."
 
@@ -35,6 +37,15 @@ class Upstream:
     domain: str | None
     api: str | None
     """API prefix of its account or domain; None: this one's."""
+
+    @property
+    def state(self) -> str:
+        """`connected`, `never connected`, `silent` or `failing`."""
+        if self.error:
+            return "failing"
+        if self.active is None:
+            return "never connected"
+        return "silent" if self.active > SILENCE else "connected"
 
     @property
     def behind(self) -> bool:

@@ -227,8 +227,9 @@ def test_show_has_the_contract_s_fields(bucket: Bucket, orders: str, snapshot: S
 
 def test_show_on_a_terminal(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
     assorted(seeds)
+    shared = {r"Answers here   (copy, KV_orders|copy|KV_orders)\n": "Answers here   WHO\n"}  # whichever did
     for name in ("orders", "copy", "all", "half", "logs"):
-        assert bucket("show", name, tty=True) == snapshot
+        assert bucket("show", name, tty=True).masked(shared) == snapshot
 
 
 def test_show_names_every_setting(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
