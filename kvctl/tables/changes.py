@@ -1,0 +1,126 @@
+"""What may be done to the entries of a table, and the versions that conditions are made of. [pure]"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvctl.errors import UsageError
+from kvctl.tables.keys import check_key, partition_of
+
+MAX_BATCH = 1000
+"""Changes in one batch (Pravega: 256)."""
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_TEXT = re.compile(r"([1-9a-z][0-9a-z]{0,11})\.(0|[1-9]\d{0,4})\.(0|[1-9]\d{0,18})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A state of one entry, opaque: it changes with every write and holds for as long as nobody writes the entry.
+
+    Bound to one life of the table and to the entry's partition: made anew or restored, a table knows none of the
+    versions that it gave out before. `str` and `parse` are its text form.
+    """
+
+    life: int
+    partition: int
+    number: int
+
+    def __str__(self) -> str:
+        return _SPECIAL_TEXTS.get(self) or f"{_base36(self.life)}.{self.partition}.{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """The version of a text form. Raises UsageError."""
+        if text in _SPECIAL:
+            return _SPECIAL[text]
+        if not (found := _TEXT.match(text)):
+            raise UsageError(f"`{text}` is no version", hint="As `kvctl table get -o json` and every write show them")
+        return cls(int(found[1], 36), int(found[2]), int(found[3]))
+
+
+NO_VERSION = Version(0, 0, -1)
+"""No condition."""
+NOT_EXISTS = Version(0, 0, -2)
+"""The condition that there is no such entry."""
+
+_SPECIAL = {"no-version": NO_VERSION, "not-exists": NOT_EXISTS}
+_SPECIAL_TEXTS = {version: text for text, version in _SPECIAL.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write an entry: whatever is there, or only while it has this version."""
+
+    key: bytes
+    value: bytes
+    version: Version = NO_VERSION
+    family: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Write an entry that does not exist."""
+
+    key: bytes
+    value: bytes
+    family: str | None = None
+
+    @property
+    def version(self) -> Version:
+        """The condition: there is no such entry."""
+        return NOT_EXISTS
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove an entry: whatever is there, only while it has this version, or (NOT_EXISTS) only if there is none."""
+
+    key: bytes
+    version: Version = NO_VERSION
+    family: str | None = None
+
+
+Change = Put | Insert | Remove
+
+
+def check_batch(changes: Sequence[Change], partitions: int, *, apart: bool) -> None:
+    """Raises UsageError for what no server shall see: keys that no table takes, one twice, too many changes.
+
+    `apart`: every partition is a stream of its own, and a batch stays within one.
+    """
+    if len(changes) > MAX_BATCH:
+        raise UsageError(
+            f"The batch has {len(changes):,} changes, {MAX_BATCH:,} are the most",
+            hint="Several batches, one after the other",
+        )
+    seen: set[tuple[str | None, bytes]] = set()
+    for change in changes:
+        check_key(change.family, change.key)
+        if (change.family, change.key) in seen:
+            raise UsageError(f"{named(change.family, change.key)} is twice in the batch")
+        seen.add((change.family, change.key))
+    if apart and len({partition_of(*key, partitions) for key in seen}) > 1:
+        raise UsageError(
+            "The batch has keys of several partitions, each of which is a stream of its own here",
+            hint="Keys of one family are in one partition; tables without `--partition-streams` take any keys together",
+        )
+
+
+def named(family: str | None, key: bytes) -> str:
+    """A key in messages."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = f"hex:{key.hex()}"
+    return f"`{text}`" if family is None else f"`{text}` of family `{family}`"
+
+
+def _base36(number: int) -> str:
+    text = ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = _DIGITS[digit] + text
+    return text

@@ -1,0 +1,99 @@
+"""Keys of a table as subjects, and the partition that a key is in. [pure]
+
+An entry's subject is the table's prefix, then partition, family and key, a token each. Family and key are written in
+base32hex, whose texts sort as the bytes do, and are told apart by their tokens: no two concatenations collide.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b32hexdecode, b32hexencode, b64decode
+from contextlib import suppress
+from hashlib import blake2b
+
+from kvctl.errors import UsageError
+
+MAX_KEY = 2048
+"""Bytes of family and key together: 1.6 characters a byte have to fit into the protocol's line of 4,096.
+
+Pravega's limit is 8,190.
+"""
+MAX_TABLE = 128
+"""Characters of a table's name, which stands twice in that line."""
+MAX_PARTITIONS = 4096
+
+_NO_FAMILY, _FAMILY = "0", "1"
+_SEED = b"kvctl.tables"
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})*\Z")
+
+
+def check_key(family: str | None, key: bytes) -> None:
+    """Raises UsageError for an empty key, a family that is no text, and what is too long together."""
+    if not key:
+        raise UsageError("The key is empty", hint="A key has one byte at least; an empty family or value is allowed")
+    try:
+        size = len(key) + len((family or "").encode())
+    except UnicodeEncodeError:
+        raise UsageError("A key family is text, this one is no UTF-8") from None
+    if size > MAX_KEY:
+        what = "Family and key are" if family else "The key is"
+        raise UsageError(f"{what} {size:,} bytes, {MAX_KEY:,} are the most")
+
+
+def tail(partition: int, family: str | None, key: bytes) -> str:
+    """The last three tokens of an entry's subject."""
+    return f"{within(partition, family)}.{_text(key)}"
+
+
+def within(partition: int, family: str | None) -> str:
+    """The tokens that all entries of a family share; None: those without a family."""
+    return f"{partition:04x}.{_NO_FAMILY if family is None else _FAMILY + _text(family.encode())}"
+
+
+def read_tail(text: str) -> tuple[int, str | None, bytes]:
+    """Partition, family and key of a subject's last three tokens. Raises ValueError for what `tail` never makes."""
+    with suppress(ValueError):
+        first, second, third = text.split(".")
+        family = None if second == _NO_FAMILY else _bytes(second.removeprefix(_FAMILY)).decode()
+        partition, key = int(first, 16), _bytes(third)
+        if key and tail(partition, family, key) == text:
+            return partition, family, key
+    raise ValueError(f"`{text}` is no key of a table")
+
+
+def partition_of(family: str | None, key: bytes, count: int) -> int:
+    """The partition of a key among `count`: that of its family, or its own where it has none.
+
+    A uniform hash (BLAKE2b of 64 bits, with a seed that never changes) over contiguous ranges of equal size.
+    """
+    hashed = b"\0" + key if family is None else b"\1" + family.encode()
+    return int.from_bytes(blake2b(hashed, digest_size=8, person=_SEED).digest()) * count >> 64
+
+
+def hash_range(partition: int, count: int) -> tuple[int, int]:
+    """The first and the last hash of a partition, 64 bits each."""
+    return -(-(partition << 64) // count), -(-(partition + 1 << 64) // count) - 1
+
+
+def parse_key(text: str) -> bytes:
+    """A key as people write it: text, `hex:...` or `base64:...`. Raises UsageError."""
+    kind, colon, rest = text.partition(":")
+    if colon and kind == "hex":
+        if not _HEX.match(rest):
+            raise UsageError(f"`{text}` is no hexadecimal key", hint="As in `hex:00ff`, two digits a byte")
+        return bytes.fromhex(rest)
+    if colon and kind == "base64":
+        try:
+            return b64decode(rest, validate=True)
+        except (binascii.Error, ValueError):
+            raise UsageError(f"`{text}` is no base64 key", hint="As in `base64:AP8=`") from None
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text(data: bytes) -> str:
+    return b32hexencode(data).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    return b32hexdecode(text + "=" * (-len(text) % 8))

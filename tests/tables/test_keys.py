@@ -1,0 +1,115 @@
+"""Keys as subjects: injective, in the order of their bytes, and evenly over the partitions."""
+
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvctl.errors import UsageError
+from kvctl.tables import keys
+
+KEYS = st.binary(min_size=1, max_size=40)
+FAMILIES = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+PARTITIONS = st.integers(0, keys.MAX_PARTITIONS - 1)
+
+
+@given(PARTITIONS, FAMILIES, KEYS)
+def test_a_subject_says_whose_it_is(partition: int, family: str | None, key: bytes) -> None:
+    assert keys.read_tail(keys.tail(partition, family, key)) == (partition, family, key)
+
+
+@given(FAMILIES, KEYS, FAMILIES, KEYS)
+def test_no_family_and_key_collide_with_others(
+    family: str | None, key: bytes, other_family: str | None, other_key: bytes
+) -> None:
+    same = (family, key) == (other_family, other_key)
+    assert (keys.tail(0, family, key) == keys.tail(0, other_family, other_key)) == same
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((None, b"ab"), ("", b"ab")),
+        (("a", b"bc"), ("ab", b"c")),
+        ((None, b"a"), ("a", b"\0")),
+        (("", b"a"), ("a", b"a")),
+    ],
+)
+def test_concatenations_differ(one: tuple[str | None, bytes], other: tuple[str | None, bytes]) -> None:
+    assert keys.tail(0, *one) != keys.tail(0, *other)
+
+
+@given(st.lists(KEYS, min_size=2))
+def test_subjects_sort_as_the_bytes_do(found: list[bytes]) -> None:
+    assert sorted(found, key=lambda key: keys.tail(0, None, key)) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0000.0.", "0000.0.ab", "0000.2.00", "00.0.00", "0000.0.0", "0000.0.VV", "zzzz.0.00", "0000.00", "0000.1VV.00"],
+)
+def test_what_no_table_writes_is_not_read(text: str) -> None:
+    with pytest.raises(ValueError, match="is no key of a table"):
+        keys.read_tail(text)
+
+
+@pytest.mark.parametrize("count", [1, 3, 16, 1000])
+def test_partitions_are_contiguous_ranges_of_all_hashes(count: int) -> None:
+    ranges = [keys.hash_range(partition, count) for partition in range(count)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == 2**64 - 1
+    assert all(before[1] + 1 == after[0] for before, after in pairwise(ranges))
+    assert all(start * count >> 64 == end * count >> 64 == number for number, (start, end) in enumerate(ranges))
+
+
+def test_keys_spread_evenly() -> None:
+    dice = random.Random(39)
+    counts = Counter(keys.partition_of(None, dice.randbytes(dice.randint(1, 128)), 16) for _ in range(32_000))
+    assert len(counts) == 16
+    assert all(abs(count / 32_000 - 1 / 16) < 0.01 for count in counts.values())
+
+
+@given(FAMILIES.filter(lambda family: family is not None), KEYS, KEYS)
+def test_a_family_lives_in_one_partition(family: str | None, key: bytes, other: bytes) -> None:
+    assert keys.partition_of(family, key, 64) == keys.partition_of(family, other, 64)
+
+
+def test_the_hash_never_changes() -> None:
+    found = [keys.partition_of(*key, 4096) for key in [(None, b"a"), ("a", b"a"), ("", b"a"), (None, b"\xff\0")]]
+    assert found == [3311, 1050, 1581, 2244]
+
+
+def test_sizes_are_checked_before_anything_is_sent() -> None:
+    keys.check_key("é" * 512, b"k" * 1024)
+    with pytest.raises(UsageError, match="Family and key are 2,049 bytes"):
+        keys.check_key("é" * 512, b"k" * 1025)
+    with pytest.raises(UsageError, match="The key is 2,049 bytes"):
+        keys.check_key(None, b"k" * 2049)
+    with pytest.raises(UsageError, match="empty"):
+        keys.check_key("family", b"")
+    with pytest.raises(UsageError, match="UTF-8"):
+        keys.check_key("\udcff", b"k")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("a", b"a"),
+        ("é", "é".encode()),
+        ("hex:00fF", b"\0\xff"),
+        ("base64:AP8=", b"\0\xff"),
+        ("hexa:1", b"hexa:1"),
+        ("\udcff", b"\xff"),
+    ],
+)
+def test_keys_are_text_or_bytes(text: str, key: bytes) -> None:
+    assert keys.parse_key(text) == key
+
+
+@pytest.mark.parametrize("text", ["hex:0", "hex:0g", "hex: 00", "base64:AP8", "base64:A P8="])
+def test_a_wrong_spelling_is_named(text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        keys.parse_key(text)
