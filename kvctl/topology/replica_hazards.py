@@ -56,14 +56,36 @@ def of_mirror(config: StreamConfig, origin: StreamConfig | None) -> list[Hazard]
 
 
 def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
-    """What is wrong with an aggregate; `origins` stand in the order of its sources."""
+    """What is wrong with an aggregate; `origins` stand in the order of its sources.
+
+    A ttl that is longer than an origin's is none of it where another origin needs it (`outliving`).
+    """
     seen = [origin for origin in origins if origin is not None]
     return [
         *_outside(config),
         *_collisions(config),
         *_window(config),
-        *(hazard for origin in seen for hazard in _ages(config, origin)),
+        *(hazard for origin in seen for hazard in _ages(config, origin, justified=_justified(config, origin, origins))),
         *_limits(config, seen),
+    ]
+
+
+def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[str]:
+    """Whose keys an aggregate keeps after they have expired, because other origins' keys live longer.
+
+    No ttl suits all of them then: a shorter one would lose keys that live. Origins that leave markers of what expires
+    are none of these: the markers arrive and delete.
+    """
+    name, age = name_of(config), config.get("max_age", 0)
+    return [
+        f"Keys of `{name_of(origin)}` that expire there ({_age(theirs)}) stay in `{name}` (ttl {_age(age)}), as other "
+        f"origins' keys live longer; with a `marker_ttl` on `{name_of(origin)}` they go"
+        for origin in origins
+        if origin is not None
+        and (theirs := origin.get("max_age", 0))
+        and (not age or age > theirs)
+        and not origin.get("subject_delete_marker_ttl")
+        and _justified(config, origin, origins)
     ]
 
 
@@ -135,7 +157,14 @@ def _answers(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
         )
 
 
-def _ages(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
+def _justified(config: StreamConfig, origin: StreamConfig, origins: Iterable[StreamConfig | None]) -> bool:
+    """Whether another origin's keys live as long as the aggregate's, or for all that is known may do so."""
+    age = config.get("max_age", 0)
+    ages = [other.get("max_age", 0) if other is not None else 0 for other in origins if other is not origin]
+    return any(not other or (age and other >= age) for other in ages)
+
+
+def _ages(config: StreamConfig, origin: StreamConfig, *, justified: bool = False) -> Iterator[Hazard]:
     age, theirs = config.get("max_age", 0), origin.get("max_age", 0)
     name, of = name_of(config), name_of(origin)
     if age and (not theirs or age < theirs):
@@ -143,7 +172,7 @@ def _ages(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
             SHORTER_TTL,
             f"ttl {_age(age)} is shorter than `{of}` has ({_age(theirs)}): keys that live there would be gone here",
         )
-    if theirs and (not age or age > theirs):
+    if theirs and (not age or age > theirs) and not justified:
         yield Hazard(
             TTL_NOT_INHERITED,
             f"ttl {_age(age)} is longer than `{of}` has ({_age(theirs)}): `{name}` would serve keys that have expired "

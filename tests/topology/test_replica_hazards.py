@@ -1,8 +1,10 @@
 """Each hazard: first the damage, done on a real server with raw stream JSON; then what kvctl says to it."""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -115,6 +117,38 @@ async def test_ttl_not_inherited(client: kvctl.Client, raw: RawClient, replicas:
     assert "ttl-not-inherited" in await refused(create_mirror(client, Mirror(unique("M"), Origin(bucket), ttl=longer)))
     wanted = Aggregate(unique("A"), (Origin(bucket),), ttl=longer)
     assert "ttl-not-inherited" in await refused(create_aggregate(client, wanted))
+
+
+async def test_an_aggregate_of_several_ttls_has_the_longest_and_says_what_stays(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    second = 1_000_000_000
+    marking, expiring, lasting, aggregate = unique(), unique(), unique(), unique("A")
+    ages = {"max_age": second, "duplicate_window": second}
+    raw.create_bucket(marking, **ages, allow_msg_ttl=True, subject_delete_marker_ttl=60 * second)
+    raw.create_bucket(expiring, **ages)
+    raw.create_bucket(lasting)
+    wanted = Aggregate(aggregate, tuple(Origin(name, prefix=name) for name in (marking, expiring, lasting)))
+    plan = await builders.plan_aggregate(client.api, wanted)
+    assert (plan.config["max_age"], plan.hazards) == (0, [])
+    assert [warning.split("`")[1] for warning in plan.warnings] == [expiring]
+    assert f"`marker_ttl` on `{expiring}`" in plan.warnings[0]
+    for name in (marking, expiring, lasting):
+        raw.put(name, "k", b"v")
+    await builders.carry_out(client.api, plan)
+    await builders.wait(client.api, plan)
+    until(lambda: not raw.request(f"$JS.API.DIRECT.GET.KV_{expiring}.$KV.{expiring}.k").data)
+    bucket = client.bucket(aggregate)
+    keys = {f"{expiring}.k", f"{lasting}.k"}
+    for _ in range(100):
+        if (found := {key async for key in bucket.keys()}) == keys:
+            break
+        await asyncio.sleep(0.05)
+    assert found == keys  # what left a marker has gone, what left none stays
+    longest = replace(wanted, name=unique("A"), origins=wanted.origins[:2], ttl=timedelta(hours=1))
+    assert {hazard.name for hazard in (await builders.plan_aggregate(client.api, longest)).hazards} == {
+        "ttl-not-inherited"
+    }
 
 
 async def test_ttl_of_keys_not_inherited(
