@@ -1,6 +1,7 @@
 """Files to plain data: what is read, and what is refused with its line and column."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from kvctl import documents
 from kvctl.documents import MAX_BYTES, MAX_VALUES, Document, parse, read
 from kvctl.errors import UsageError
-from kvctl.render.yaml_text import dump
+from kvctl.render.yaml_text import dump, dump_short
 
 PLAIN = st.recursive(
     st.none()
@@ -85,10 +86,12 @@ class TestYaml:
     def test_numbers_too_long_for_python_stay_text(self) -> None:
         assert data(f"k: {'9' * 5000}") == {"k": "9" * 5000}
 
-    @given(PLAIN)
-    def test_what_kvctl_writes_comes_back_here_and_in_other_readers(self, value: Any) -> None:
-        assert data(dump(value)) == value
-        assert yaml.safe_load(dump(value)) == value
+    @given(PLAIN, st.sampled_from([dump, dump_short]))
+    def test_what_kvctl_writes_comes_back_here_and_in_other_readers(
+        self, value: Any, write: Callable[[Any], str]
+    ) -> None:
+        assert data(write(value)) == value
+        assert yaml.safe_load(write(value)) == value
 
     @pytest.mark.parametrize(
         ("text", "message"),

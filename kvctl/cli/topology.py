@@ -1,5 +1,6 @@
 """Topology files: render."""
 
+from kvctl.cli import topology_export
 from kvctl.cli.command import command, group
 from kvctl.cli.session import Session
 from kvctl.cli.topology_file import File, read_file
@@ -25,3 +26,6 @@ def render(session: Session, file: File) -> None:
         session.output = "json"
     session.show(View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")],
                       rows=topology.streams()))  # fmt: skip
+
+
+app.entries.update(topology_export.app.entries)

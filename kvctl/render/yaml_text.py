@@ -23,6 +23,14 @@ def dump(value: Any) -> str:
     return text
 
 
+def dump_short(value: Any) -> str:
+    """The same with what holds plain values only on one line, as far as that goes: `a: {b: 1, c: [x, y]}`."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+    )
+    return text
+
+
 def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = None
     if DANGEROUS.search(text.replace("\n", "")):
