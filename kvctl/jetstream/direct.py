@@ -1,4 +1,4 @@
-"""Direct get (ADR-31), answered by the nearest replica, and the leader's STREAM.MSG.GET beside it."""
+"""Direct get (ADR-31), answered by the nearest replica, and the leader's STREAM.MSG.GET beside it: one message."""
 
 from __future__ import annotations
 
@@ -6,28 +6,21 @@ import base64
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import ConnectionLost, KvctlError, NotFoundError, ServerError
-from kvctl.jetstream.api import Api, parse_reply
-from kvctl.jetstream.window import RequestWindow
-from kvctl.quantities import parse_utc
-from kvctl.wire import header_value, status
+from kvctl.errors import ConnectionLost, NotFoundError, ServerError, UsageError
+from kvctl.jetstream.api import Api
+from kvctl.quantities import format_time, parse_utc
+from kvctl.wire import status
 
 MANY_LIMIT = 1024
 """Subjects that one `multi_last` may match."""
-REQUEST_BYTES = 512 << 10
-ANSWER_BYTES = 8 << 20
-"""What is asked for at once: servers cut a connection that takes 64 MiB too slowly."""
-
 
 # What the server adds stands last: a republished message that was stored again carries older ones.
 _TOLD = re.compile(
     rb"\r\nNats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
-    rb"(?:Nats-Num-Pending: (\d+)\r\n)?"
+    rb"(?:Nats-Num-Pending: (\d+)\r\nNats-Last-Sequence: (\d+)\r\n)?"
 )
 
 
@@ -36,7 +29,65 @@ class TooManySubjects(ServerError):
 
 
 class NotUnderstood(ServerError):
-    """The server does not know this form of request (status 408; many subjects need 2.11)."""
+    """The server does not know this form of request (status 408; batches and many subjects need 2.11)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectRequest:
+    """What to read, in the forms of ADR-31; `check` says which fields go together.
+
+    `sequence`, `last_for`, `next_for` (with `sequence`: from there on) and `start_time_ns` name one message; `batch`
+    makes them, but for `last_for`, the first of so many. `last_of` are subjects, wildcards allowed, of which the last
+    messages are asked, as of `up_to_sequence` or `up_to_time_ns` where these are given.
+    """
+
+    sequence: int | None = None
+    last_for: str | None = None
+    next_for: str | None = None
+    start_time_ns: int | None = None
+    batch: int | None = None
+    max_bytes: int | None = None
+    last_of: tuple[str, ...] = ()
+    up_to_sequence: int | None = None
+    up_to_time_ns: int | None = None
+    """Inclusive: a message of this very time counts (the server's `up_to_time` excludes it)."""
+
+    @property
+    def many(self) -> bool:
+        """Whether more than one message is asked for."""
+        return self.batch is not None or bool(self.last_of)
+
+    def check(self) -> None:
+        """Raises UsageError for what servers refuse (408), or would take for something else."""
+        numbers = (self.sequence, self.batch, self.max_bytes, self.up_to_sequence)
+        if any(number is not None and number < 1 for number in numbers):
+            raise UsageError("Sequences, batches and sizes count from 1")
+        if self.last_for is not None and (self.next_for is not None or self.sequence or self.many):
+            raise UsageError("The last message of a subject is one message: no sequence, no batch")
+        if self.start_time_ns is not None and (self.sequence or self.last_for is not None or self.last_of):
+            raise UsageError("A start time excludes a sequence and last messages")
+        if self.last_of and self.next_for is not None:
+            raise UsageError("The last messages of subjects exclude the next of one")
+        if (self.up_to_sequence or self.up_to_time_ns is not None) and not self.last_of:
+            raise UsageError("Only the last messages of subjects can be asked as of a sequence or time")
+        if self.up_to_sequence and self.up_to_time_ns is not None:
+            raise UsageError("A sequence and a time exclude each other")
+        if self.max_bytes and not self.many:
+            raise UsageError("A size limits a batch")
+        if not self.many and (self.sequence, self.last_for, self.next_for, self.start_time_ns) == (None,) * 4:
+            raise UsageError("Neither sequence, subject nor time is given")
+
+    def body(self) -> dict[str, Any]:
+        """The request's JSON."""
+        fields = {
+            "seq": self.sequence, "last_by_subj": self.last_for, "next_by_subj": self.next_for,
+            "start_time": _time(self.start_time_ns), "batch": self.batch, "max_bytes": self.max_bytes,
+            "multi_last": list(self.last_of) or None, "up_to_seq": self.up_to_sequence,
+            "up_to_time": _time(None if self.up_to_time_ns is None else self.up_to_time_ns + 1),
+        }  # fmt: skip
+        if self.batch and not self.last_of and (self.sequence, self.next_for, self.start_time_ns) == (None,) * 3:
+            fields["seq"] = 1  # a batch alone is an empty request to servers
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(slots=True)
@@ -50,6 +101,27 @@ class StoredMessage:
     header: bytes
     payload: bytes
     pending: int | None = None
+    """In a batch: how many messages that match are left after this one."""
+    last_sequence: int | None = None
+    """In a batch: the sequence of the message before this one, 0 for none."""
+
+
+async def get(
+    api: Api, stream: str, request: DirectRequest, *, leader: bool = False, timeout: float | None = None
+) -> StoredMessage | None:
+    """One message, by any of ADR-31's forms; with `leader` from the stream's leader, never stale. None for none.
+
+    Raises UsageError, NoResponders where the stream has no direct get (or is gone), NotUnderstood (servers before 2.11
+    know no start time), with `leader` StreamNotFound; PermissionDenied.
+    """
+    request.check()
+    if leader:
+        found = await from_leader(api, stream, **request.body())
+    else:
+        found = await _get(api, stream, json.dumps(request.body()).encode(), timeout)
+    if found is not None and request.start_time_ns is not None and found.time_ns < request.start_time_ns:
+        raise NotUnderstood("The server does not know requests by time")  # it went by the subject alone
+    return found
 
 
 async def last(api: Api, stream: str, subject: str, *, timeout: float | None = None) -> StoredMessage | None:
@@ -60,9 +132,48 @@ async def last(api: Api, stream: str, subject: str, *, timeout: float | None = N
     return await _get(api, f"{stream}.{subject}", b"", timeout)
 
 
-async def at(api: Api, stream: str, **request: Any) -> StoredMessage | None:
-    """One message by `seq`, `last_by_subj`, `next_by_subj` or `start_time`. Raises as `last`."""
-    return await _get(api, stream, json.dumps(request).encode())
+async def from_leader(api: Api, stream: str, **request: Any) -> StoredMessage | None:
+    """One message by `seq`, `last_by_subj`, `next_by_subj` or `start_time` from the stream's leader: never stale.
+
+    None when there is none. Raises StreamNotFound, PermissionDenied.
+    """
+    try:
+        return told_by_leader(stream, await api.call(f"STREAM.MSG.GET.{stream}", request, retry=True))
+    except NotFoundError as error:
+        if type(error) is NotFoundError:
+            return None
+        raise
+
+
+def told_by_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
+    """The message in the reply to a STREAM.MSG.GET."""
+    message = reply["message"]
+    return StoredMessage(
+        stream, message["subject"], int(message["seq"]), parse_utc(message["time"]),
+        base64.b64decode(message.get("hdrs") or ""), base64.b64decode(message.get("data") or ""),
+    )  # fmt: skip
+
+
+def told(header: bytes, payload: bytes) -> StoredMessage | None:
+    """The message in an answer to a direct get; None where there is none (404).
+
+    Raises TooManySubjects (413), NotUnderstood (408), ServerError.
+    """
+    code, text = status(header)
+    if code == 404:
+        return None
+    if code == 413:
+        raise TooManySubjects(f"More than {MANY_LIMIT} subjects match: {text}", code=code)
+    if code == 408:
+        raise NotUnderstood(f"The server does not understand the request: {text}", code=code)
+    found = _TOLD.match(header, header.rfind(b"\r\nNats-Stream: ")) if not code else None
+    if found is None:
+        raise ServerError(f"The server refused a direct get: {code} {text}".rstrip(), code=code)
+    stream, subject, sequence, stamp, pending, last_sequence = found.groups()
+    return StoredMessage(
+        stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(stamp.decode()),
+        header, payload, None if pending is None else int(pending), None if pending is None else int(last_sequence),
+    )  # fmt: skip
 
 
 async def _get(api: Api, endpoint: str, request: bytes, timeout: float | None = None) -> StoredMessage | None:
@@ -72,121 +183,11 @@ async def _get(api: Api, endpoint: str, request: bytes, timeout: float | None = 
         left = max(deadline - time.monotonic(), 0.05)
         try:
             frame = await connection.request(f"{api.prefix}.DIRECT.GET.{endpoint}", request, timeout=left)
-            return _decode(frame.header, frame.payload)
+            return told(frame.header, frame.payload)
         except ConnectionLost:  # reading may be repeated
             if time.monotonic() > deadline:
                 raise
 
 
-async def last_of_many(api: Api, stream: str, subjects: Sequence[str]) -> AsyncGenerator[list[StoredMessage], None]:
-    """The last message of each of the subjects, wildcards allowed, in stream order, all of one moment, as they come.
-
-    Raises TooManySubjects (what matches does not go into one answer, found out at its end), NotUnderstood (servers
-    before 2.11), NoResponders, PermissionDenied, RequestTimeout, ConnectionLost.
-    """
-    request = json.dumps({"multi_last": list(subjects), "max_bytes": ANSWER_BYTES}).encode()
-    asked = f"{api.prefix}.DIRECT.GET.{stream}"
-    async with aclosing(api.connection.stream_replies(asked, request)) as batches:
-        async for frames in batches:
-            end = _end_of_answer(frames[-1][2])
-            messages = [_decode(header, payload) for _, _, header, payload in (frames[:-1] if end else frames)]
-            found = [message for message in messages if message is not None]
-            if any(message.pending is None for message in found):
-                raise NotUnderstood("The server does not know requests for many subjects")
-            if found:
-                yield found
-            if end:
-                return
-
-
-def _end_of_answer(header: bytes) -> bool:
-    """Whether this is the last of an answer's messages. Raises TooManySubjects where it is cut short."""
-    code, text = status(header)
-    if code == 204 and int(header_value(header, b"Nats-Num-Pending") or 0):
-        raise TooManySubjects("One answer does not hold all that matches", code=code)
-    if code == 404 and text != "No Results":
-        raise TooManySubjects("What matches changed under the answer", code=code)  # servers before 2.12
-    return code in (204, 404)
-
-
-async def last_of_each(
-    api: Api, stream: str, subjects: Sequence[str], *, leader: bool = False
-) -> dict[str, StoredMessage | None]:
-    """The last message on each subject, one request a subject, thousands in flight; None where there is none.
-
-    With `leader` from the stream's leader, else from the nearest replicas. A subject that nobody answered for is not in
-    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError there is.
-    """
-    found: dict[str, StoredMessage | None] = {}
-    errors: list[KvctlError] = []
-
-    def answered(subject: str, header: bytes, payload: bytes) -> None:
-        try:
-            if status(header)[0] != 503:
-                found[subject] = _stored(stream, payload) if leader else _decode(header, payload)
-        except KvctlError as error:
-            errors.append(error)
-
-    def failed(_: str, error: KvctlError) -> None:
-        errors.append(error)
-
-    asked = f"{api.prefix}.STREAM.MSG.GET.{stream}" if leader else f"{api.prefix}.DIRECT.GET.{stream}."
-    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
-        for subject in subjects:
-            if leader:
-                await window.send(subject, asked.encode(), json.dumps({"last_by_subj": subject}).encode())
-            else:
-                await window.send(subject, (asked + subject).encode(errors="surrogateescape"))
-            if errors:
-                break
-    if errors:
-        raise errors[0]
-    return found
-
-
-async def from_leader(api: Api, stream: str, **request: Any) -> StoredMessage | None:
-    """One message by `seq`, `last_by_subj` or `next_by_subj` from the stream's leader: never stale.
-
-    None when there is none. Raises StreamNotFound, PermissionDenied.
-    """
-    try:
-        return _message(stream, await api.call(f"STREAM.MSG.GET.{stream}", request, retry=True))
-    except NotFoundError as error:
-        if type(error) is NotFoundError:
-            return None
-        raise
-
-
-def _stored(stream: str, payload: bytes) -> StoredMessage | None:
-    try:
-        return _message(stream, parse_reply(payload))
-    except NotFoundError as error:
-        if type(error) is NotFoundError:
-            return None
-        raise
-
-
-def _message(stream: str, reply: dict[str, Any]) -> StoredMessage:
-    message = reply["message"]
-    return StoredMessage(
-        stream, message["subject"], int(message["seq"]), parse_utc(message["time"]),
-        base64.b64decode(message.get("hdrs") or ""), base64.b64decode(message.get("data") or ""),
-    )  # fmt: skip
-
-
-def _decode(header: bytes, payload: bytes) -> StoredMessage | None:
-    code, text = status(header)
-    if code == 404:
-        return None
-    if code == 413:
-        raise TooManySubjects(f"More than {MANY_LIMIT} subjects match: {text}", code=code)
-    if code == 408:
-        raise NotUnderstood(f"The server does not understand the request: {text}", code=code)
-    told = _TOLD.match(header, header.rfind(b"\r\nNats-Stream: ")) if not code else None
-    if told is None:
-        raise ServerError(f"The server refused a direct get: {code} {text}".rstrip(), code=code)
-    stream, subject, sequence, stamp, pending = told.groups()
-    return StoredMessage(
-        stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(stamp.decode()),
-        header, payload, None if pending is None else int(pending),
-    )  # fmt: skip
+def _time(nanoseconds: int | None) -> str | None:
+    return None if nanoseconds is None else format_time(nanoseconds)

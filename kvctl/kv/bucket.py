@@ -22,6 +22,7 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream import direct, streams
+from kvctl.jetstream.direct import DirectRequest
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
 from kvctl.kv.names import check_key, check_literal
@@ -277,7 +278,8 @@ class Bucket(Handle):
         entry = None
         if not leader and self.binding.direct:
             try:
-                entry = self.entry(key, await direct.at(self.binding.api, self.binding.stream, seq=revision))
+                request = DirectRequest(sequence=revision)
+                entry = self.entry(key, await direct.get(self.binding.api, self.binding.stream, request))
             except (NoResponders, PermissionDenied):
                 leader = True
         if entry is None:

@@ -27,6 +27,8 @@ from kvctl.kv.names import check_bucket, check_key
 from kvctl.kv.own_writes import OwnWrites
 
 RETRY_PAUSE = 0.1
+ATTEMPTS = 2
+"""Gets from the nearest replicas, of which one may lag behind this session's writes, before the leader is asked."""
 RESOLVE_TIMEOUT = 1.0
 
 
@@ -75,7 +77,9 @@ class Handle:
 
     async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
         """The key's last entry, deletions included; None for a key never written. Raises as `get`."""
-        if not leader and self.binding.direct:
+        for _ in range(ATTEMPTS):
+            if leader or not self.binding.direct:
+                break
             message = await self._direct(key)
             if message is None and not self._located and await self.moved():
                 return await self.last_entry(key)

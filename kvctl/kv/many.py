@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
-from kvctl.jetstream import direct
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
+from kvctl.jetstream.direct_batch import REQUEST_BYTES, MomentLost, last_of_each, pages
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.window import WINDOW
 from kvctl.kv.binding import Binding
@@ -58,9 +58,9 @@ async def get_many(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> dict
     near, source = bucket.binding, bucket.binding.source
     if not leader and near.direct:
         rest = take(near, await _in_few_requests(near, rest), True)
-        rest = take(near, await direct.last_of_each(near.api, near.stream, [near.subject(key) for key in rest]), True)
+        rest = take(near, await last_of_each(near.api, near.stream, [near.subject(key) for key in rest]), True)
     subjects = [source.subject(key) for key in rest]
-    rest = take(source, await direct.last_of_each(source.api, source.stream, subjects, leader=True), False)
+    rest = take(source, await last_of_each(source.api, source.stream, subjects, leader=True), False)
     for key in rest:  # nobody answered: the long way, that waits
         found[key] = await bucket.last_entry(key, leader=leader)
     return found
@@ -74,16 +74,17 @@ async def _in_few_requests(binding: Binding, keys: Sequence[str]) -> dict[str, S
     async def work() -> None:
         for subjects in chunks:
             answer: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
-            async with aclosing(direct.last_of_many(binding.api, binding.stream, subjects)) as batches:
-                async for messages in batches:
-                    answer.update((message.subject, message) for message in messages)
+            request = DirectRequest(last_of=tuple(subjects))
+            async with aclosing(pages(binding.api, binding.stream, request)) as answers:
+                async for page in answers:
+                    answer.update((message.subject, message) for message in page.messages)
             found.update(answer)
 
     tasks = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
     try:
         await asyncio.gather(*tasks)
-    except (direct.NotUnderstood, direct.TooManySubjects, NoResponders, PermissionDenied, ConnectionLost):
-        pass  # an older server, large values, no direct get, permissions key by key, or to be asked again
+    except (NotUnderstood, TooManySubjects, MomentLost, NoResponders, PermissionDenied, ConnectionLost):
+        pass  # an older server, writers, no direct get, permissions key by key, or to be asked again
     finally:
         for task in tasks:
             task.cancel()
@@ -95,7 +96,7 @@ def _chunks(subjects: Iterable[str]) -> Iterator[list[str]]:
     chunk: list[str] = []
     size = 0
     for subject in subjects:
-        if chunk and (len(chunk) == MANY_KEYS or size + len(subject) + 4 > direct.REQUEST_BYTES):
+        if chunk and (len(chunk) == MANY_KEYS or size + len(subject) + 4 > REQUEST_BYTES):
             yield chunk
             chunk, size = [], 0
         chunk.append(subject)

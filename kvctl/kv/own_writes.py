@@ -13,10 +13,13 @@ class OwnWrites:
     def __init__(self) -> None:
         self._last: OrderedDict[str, int] = OrderedDict()
         self._forgotten = 0
+        self.highest = 0
+        """The highest revision of all."""
 
     def note(self, key: str, revision: int) -> None:
         """Remember an acknowledged write."""
         self._last[key] = max(revision, self._last.pop(key, 0))
+        self.highest = max(self.highest, revision)
         if len(self._last) > self.LIMIT:
             _, oldest = self._last.popitem(last=False)
             self._forgotten = max(self._forgotten, oldest)

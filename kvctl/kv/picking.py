@@ -7,13 +7,20 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from kvctl.errors import NoResponders, PermissionDenied
-from kvctl.jetstream import direct
+from kvctl.jetstream import direct_batch
+from kvctl.jetstream.direct import DirectRequest, NotUnderstood, TooManySubjects
+from kvctl.jetstream.direct_batch import MomentLost
 from kvctl.kv import listing
 from kvctl.kv.entry import Entry, Operation, from_message
+from kvctl.kv.handle import ATTEMPTS
 from kvctl.kv.names import check_filter, check_literal, is_plain
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
+
+
+class _Behind(Exception):
+    """The replica that answered may lag behind what this session has written."""
 
 
 async def matching_batches(
@@ -28,19 +35,25 @@ async def matching_batches(
     denied: PermissionDenied | None = None
     for text in filters:
         check_filter(text)
-    if not leader and bucket.binding.direct and not bucket.own.any():
+    for _ in range(ATTEMPTS):
+        if leader or not bucket.binding.direct:
+            break
         try:
-            async for batch in _at_once(bucket, filters):
-                seen.update(entry.key for entry in batch)
-                yield batch
+            async with aclosing(_at_once(bucket, filters)) as pages:
+                async for batch in pages:
+                    seen.update(entry.key for entry in batch)
+                    yield batch
             if seen or not await bucket.moved():
                 return
+        except _Behind:
+            continue
         except PermissionDenied as error:
             denied = error
-        except (direct.TooManySubjects, direct.NotUnderstood, NoResponders):
-            pass
+            break
+        except (TooManySubjects, NotUnderstood, MomentLost, NoResponders):
+            break
     try:
-        async with aclosing(bucket.entry_batches(*filters)) as batches:
+        async with aclosing(_listed(bucket, filters, fresh=leader or bucket.own.any())) as batches:
             async for batch in batches:
                 yield [entry for entry in batch if entry.key not in seen]
     except PermissionDenied as error:
@@ -60,11 +73,24 @@ async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> En
 
 
 async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[list[Entry], None]:
-    """The answers to one request. Raises TooManySubjects where one is not enough, after some of them."""
+    """The answers of the nearest replica, of one moment.
+
+    Raises _Behind, TooManySubjects, NotUnderstood, NoResponders; MomentLost after some of them.
+    """
     binding = bucket.binding
-    subjects = [binding.subject(text) for text in filters]
-    async with aclosing(direct.last_of_many(binding.api, binding.stream, subjects)) as batches:
-        async for messages in batches:
-            entries = (from_message(bucket.name, len(binding.prefix), message) for message in messages)
+    request = DirectRequest(last_of=tuple(binding.subject(text) for text in filters))
+    async with aclosing(direct_batch.pages(binding.api, binding.stream, request)) as pages:
+        async for page in pages:
+            if (page.up_to_sequence or 0) < bucket.own.highest:
+                raise _Behind
+            entries = (from_message(bucket.name, len(binding.prefix), message) for message in page.messages)
             if living := [entry for entry in entries if entry.operation is Operation.PUT]:
                 yield living
+
+
+async def _listed(bucket: Bucket, filters: Sequence[str], *, fresh: bool) -> AsyncGenerator[list[Entry], None]:
+    """The same by a consumer; `fresh` of the stream that takes the writes, up to its leader's last message."""
+    binding = await bucket.readable()
+    async with aclosing(listing.entry_batches(binding.source if fresh else binding, filters)) as batches:
+        async for batch in batches:
+            yield [entry._replace(bucket=bucket.name) for entry in batch] if fresh else batch

@@ -1,12 +1,14 @@
-"""Direct gets: one subject, many at once, from replicas and from the leader."""
+"""Direct gets of one message: every form, from replicas and from the leader."""
 
 import pytest
 
 from kvctl import Client
-from kvctl.errors import ConnectionLost, NoResponders, ServerError, StreamNotFound
+from kvctl.errors import ConnectionLost, NoResponders, ServerError, StreamNotFound, UsageError
 from kvctl.jetstream import direct
-from kvctl.jetstream.direct import NotUnderstood, StoredMessage, TooManySubjects
+from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from tests.raw import RawClient
+
+MISSING = 99
 
 
 @pytest.fixture
@@ -22,56 +24,56 @@ def subject(stream: str, key: str) -> str:
     return f"$KV.{stream.removeprefix('KV_')}.{key}"
 
 
-async def all_of(client: Client, stream: str, *keys: str) -> list[StoredMessage]:
-    subjects = [subject(stream, key) for key in keys]
-    return [message async for batch in direct.last_of_many(client.api, stream, subjects) for message in batch]
-
-
 async def test_one_message_is_told_whole(client: Client, stream: str) -> None:
     message = await direct.last(client.api, stream, subject(stream, "k.3"))
     assert message is not None
     assert (message.stream, message.subject, message.sequence) == (stream, subject(stream, "k.3"), 14)
-    assert (message.payload, message.pending) == (b"13", None)
+    assert (message.payload, message.pending, message.last_sequence) == (b"13", None, None)
     assert await direct.from_leader(client.api, stream, seq=14) == StoredMessage(
         stream, message.subject, 14, message.time_ns, b"", b"13"
     )
     assert await direct.last(client.api, stream, subject(stream, "none")) is None
-    assert await direct.from_leader(client.api, stream, seq=99) is None
 
 
-async def test_messages_are_found_by_sequence_and_subject(client: Client, stream: str) -> None:
+@pytest.mark.parametrize("leader", [False, True])
+async def test_every_form_finds_its_message(client: Client, stream: str, leader: bool) -> None:
+    fifth = await direct.get(client.api, stream, DirectRequest(sequence=5))
+    assert fifth is not None
+    time, k0, k4 = fifth.time_ns, subject(stream, "k.0"), subject(stream, "k.4")
     for request, sequence in (
-        ({"seq": 4}, 4),
-        ({"last_by_subj": subject(stream, "k.0")}, 11),
-        ({"next_by_subj": subject(stream, "k.0"), "seq": 2}, 11),
-        ({"seq": 99}, None),
+        (DirectRequest(sequence=4), 4),
+        (DirectRequest(sequence=MISSING), None),
+        (DirectRequest(last_for=k0), 11),
+        (DirectRequest(last_for=subject(stream, "none")), None),
+        (DirectRequest(next_for=k0), 1),
+        (DirectRequest(next_for=k0, sequence=2), 11),
+        (DirectRequest(next_for=subject(stream, "*.0"), sequence=2), 11),
+        (DirectRequest(next_for=k0, sequence=12), None),
+        (DirectRequest(start_time_ns=time), 5),
+        (DirectRequest(start_time_ns=time + 1), 6),
+        (DirectRequest(start_time_ns=0), 1),
+        (DirectRequest(start_time_ns=4 * 10**18), None),
+        (DirectRequest(start_time_ns=time, next_for=k4), 5),
+        (DirectRequest(start_time_ns=time + 1, next_for=k4), 15),
     ):
-        found = await direct.at(client.api, stream, **request)
-        assert (found and found.sequence) == sequence
+        found = await direct.get(client.api, stream, request, leader=leader)
+        assert (found and found.sequence) == sequence, request
 
 
-async def test_many_come_in_order_each_subject_once(client: Client, stream: str) -> None:
-    assert [message.payload for message in await all_of(client, stream, "k.*")] == [b"%d" % n for n in range(10, 20)]
-    found = await all_of(client, stream, "k.7", "k.*", "none", "k.2")
-    assert [message.sequence for message in found] == list(range(11, 21))
-    assert await all_of(client, stream, "none", "neither.*") == []
-
-
-async def test_more_than_a_thousand_are_too_many(client: Client, bucket_name: str) -> None:
-    bucket = await client.create_bucket(bucket_name)
-    await bucket.put_many((str(number), b"") for number in range(1025))
-    with pytest.raises(TooManySubjects):
-        await all_of(client, f"KV_{bucket_name}", "*")
-    named = await all_of(client, f"KV_{bucket_name}", *(str(number) for number in range(1024)))
-    assert len(named) == 1024
-
-
-async def test_more_than_fits_into_an_answer_is_too_many(client: Client, raw: RawClient, stream: str) -> None:
-    for number in range(10):
-        raw.put(stream.removeprefix("KV_"), f"large.{number}", b"x" * 1_000_000)
-    with pytest.raises(TooManySubjects):
-        await all_of(client, stream, "large.*")
-    assert len(await all_of(client, stream, *(f"large.{number}" for number in range(7)))) == 7
+@pytest.mark.parametrize(
+    "request_",
+    [
+        DirectRequest(), DirectRequest(sequence=0), DirectRequest(sequence=1, batch=0),
+        DirectRequest(sequence=1, last_for="a"), DirectRequest(last_for="a", batch=2),
+        DirectRequest(last_for="a", next_for="b"), DirectRequest(sequence=1, start_time_ns=1),
+        DirectRequest(last_of=("a",), next_for="b"), DirectRequest(last_of=("a",), start_time_ns=1),
+        DirectRequest(sequence=1, up_to_sequence=2), DirectRequest(sequence=1, up_to_time_ns=2),
+        DirectRequest(last_of=("a",), up_to_sequence=1, up_to_time_ns=2), DirectRequest(sequence=1, max_bytes=5),
+    ],
+)  # fmt: skip
+async def test_forms_that_servers_refuse_or_misread_are_not_sent(client: Client, request_: DirectRequest) -> None:
+    with pytest.raises(UsageError):
+        await direct.get(client.api, "KV_NONE", request_)
 
 
 async def test_without_a_stream_or_direct_get_nobody_answers(raw: RawClient, client: Client, bucket_name: str) -> None:
@@ -80,20 +82,9 @@ async def test_without_a_stream_or_direct_get_nobody_answers(raw: RawClient, cli
         with pytest.raises(NoResponders):
             await direct.last(client.api, stream, "a")
         with pytest.raises(NoResponders):
-            await all_of(client, stream, "a")
-        assert await direct.last_of_each(client.api, stream, ["a", "b"]) == {}
+            await direct.get(client.api, stream, DirectRequest(sequence=1))
     with pytest.raises(StreamNotFound):
-        await direct.from_leader(client.api, "KV_NONE", seq=1)
-    with pytest.raises(StreamNotFound):
-        await direct.last_of_each(client.api, "KV_NONE", ["a"], leader=True)
-
-
-@pytest.mark.parametrize("leader", [False, True])
-async def test_each_of_thousands_has_its_answer(client: Client, stream: str, leader: bool) -> None:
-    subjects = [subject(stream, f"k.{number}") for number in range(3000)]
-    found = await direct.last_of_each(client.api, stream, subjects, leader=leader)
-    answers = [found[subject] for subject in subjects]
-    assert [message and message.sequence for message in answers] == [*range(11, 21), *[None] * 2990]
+        await direct.get(client.api, "KV_NONE", DirectRequest(sequence=1), leader=True)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +99,15 @@ async def test_each_of_thousands_has_its_answer(client: Client, stream: str, lea
 )
 def test_other_answers_are_errors(header: bytes, error: type[ServerError]) -> None:
     with pytest.raises(error):
-        direct._decode(header, b"")
+        direct.told(header, b"")
 
 
-async def test_a_request_that_is_no_request_is_not_understood(client: Client, stream: str) -> None:
+async def test_an_answer_from_before_the_time_asked_for_was_by_an_older_server(
+    client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DirectRequest, "body", lambda request: {"next_by_subj": request.next_for})
     with pytest.raises(NotUnderstood):
-        await direct.at(client.api, stream)
+        await direct.get(client.api, stream, DirectRequest(start_time_ns=4 * 10**18, next_for=subject(stream, "k.0")))
 
 
 async def test_a_get_is_asked_again_when_the_connection_breaks(client: Client, stream: str) -> None:

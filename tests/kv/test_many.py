@@ -19,7 +19,8 @@ from kvctl.errors import (
     ServerError,
     UsageError,
 )
-from kvctl.jetstream import direct, window
+from kvctl.jetstream import window
+from kvctl.jetstream.direct import NotUnderstood
 from kvctl.kv import many
 from kvctl.server import Server
 from tests.raw import RawClient
@@ -211,10 +212,10 @@ class TestGetMany:
         await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(300))
 
         async def unknown(*_: Any) -> AsyncIterator[Any]:
-            raise direct.NotUnderstood("as 2.10 answers")
+            raise NotUnderstood("as 2.10 answers")
             yield
 
-        monkeypatch.setattr(direct, "last_of_many", unknown)
+        monkeypatch.setattr(many, "pages", unknown)
         found = await bucket.get_many([f"k.{number}" for number in range(301)])
         assert [entry and entry.value for entry in found] == [*(b"%d" % number for number in range(300)), None]
 

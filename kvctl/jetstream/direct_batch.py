@@ -1,0 +1,186 @@
+"""Many messages by direct get (ADR-31, servers from 2.11 on): page after page, or a request a subject."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from kvctl.errors import KvctlError, NotFoundError, ServerError
+from kvctl.jetstream.api import Api, parse_reply
+from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects, told, told_by_leader
+from kvctl.jetstream.window import RequestWindow
+from kvctl.wire import header_value, status
+
+REQUEST_BYTES = 512 << 10
+"""What the subjects of one request may come to."""
+ANSWER_BYTES = 8 << 20
+"""What is asked for at once: servers cut a connection that takes 64 MiB too slowly."""
+
+
+class MomentLost(ServerError):
+    """Messages of the moment that was asked for were overwritten before they were read."""
+
+
+class NotReached(NotFoundError):
+    """The replica that answered, or the stream, has not come to the sequence that was asked for."""
+
+
+@dataclass(slots=True)
+class Page:
+    """The answer to one request for many messages: what came, and what is left."""
+
+    messages: list[StoredMessage]
+    pending: int | None
+    """Messages that match and are left, 0 at the end; None where it is not known."""
+    last_sequence: int
+    """The last message's sequence: the next page begins after it."""
+    up_to_sequence: int | None = None
+    """For the last messages of subjects: the sequence that they are the last of."""
+
+
+async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = False) -> AsyncGenerator[Page, None]:
+    """Pages of what is asked for, in stream order, until nothing is left; a `max_bytes` of the request ends the first.
+
+    All last messages of subjects are of one moment. What servers before 2.11, the 1,024 subjects of one answer, or
+    `leader` do not allow in this form is gathered from the leader in other ways. A replica with memory storage that
+    lags behind `up_to_sequence` answers as of what it has; one with file storage is passed by. Raises UsageError, NotReached (the
+    stream has not come to `up_to_sequence`), NoResponders where the stream has no direct get (or is gone), with
+    `leader` StreamNotFound; PermissionDenied, RequestTimeout, ConnectionLost.
+    """
+    from kvctl.jetstream import gathered
+
+    request.check()
+    begun = False
+    if not leader:
+        try:
+            async with aclosing(pages(api, stream, request)) as answers:
+                async for page in answers:
+                    begun = True
+                    yield page
+            return
+        except (NotUnderstood, TooManySubjects, NotReached):
+            if begun:
+                raise
+    async with aclosing(gathered.pages(api, stream, request)) as answers:
+        async for page in answers:
+            yield page
+
+
+async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page, None]:
+    """`read` by direct gets alone.
+
+    Raises TooManySubjects (what matches is more than 1,024), NotUnderstood (servers before 2.11), NotReached (the
+    replica lags behind `up_to_sequence`), MomentLost (what was to come was overwritten meanwhile).
+    """
+    left, due = request.batch, 0
+    while True:
+        page = await _page(api, stream, request, due)
+        yield page
+        left = None if left is None else left - len(page.messages)
+        if not page.pending or not page.messages or left == 0 or request.max_bytes:
+            return
+        due = page.pending
+        request = replace(
+            request, sequence=page.last_sequence + 1, start_time_ns=None, batch=left,
+            up_to_sequence=page.up_to_sequence, up_to_time_ns=None,
+        )  # fmt: skip
+
+
+async def _page(api: Api, stream: str, request: DirectRequest, due: int) -> Page:
+    """One request's answer, which for last messages holds what is `due` or leaves it to the next."""
+    body = {"max_bytes": ANSWER_BYTES} | request.body()
+    messages: list[StoredMessage] = []
+    asked = f"{api.prefix}.DIRECT.GET.{stream}"
+    async with aclosing(api.connection.stream_replies(asked, json.dumps(body).encode())) as batches:
+        async for frames in batches:
+            end = frames[-1][2] if status(frames[-1][2])[0] else None
+            _take(messages, frames if end is None else frames[:-1])
+            if end is not None:
+                break
+    page = _closed(messages, end or b"", request)
+    if request.last_of and len(page.messages) + (page.pending or 0) < due:
+        raise MomentLost("Messages were overwritten before they were read")
+    return page
+
+
+def _take(messages: list[StoredMessage], frames: Sequence[tuple[bytes, bytes, bytes, bytes]]) -> None:
+    for _, _, header, payload in frames:
+        message = told(header, payload)
+        if message is None or message.pending is None:
+            raise NotUnderstood("The server does not know requests for many messages")
+        messages.append(message)
+
+
+def _closed(messages: list[StoredMessage], end: bytes, request: DirectRequest) -> Page:
+    """The page that ends with this status."""
+    code, text = status(end)
+    if code == 404:
+        if messages or (request.last_of and text != "No Results"):
+            raise MomentLost("Messages were overwritten before they were read", code=code)  # servers before 2.12
+        if request.up_to_sequence:
+            raise NotReached(f"Nothing up to sequence {request.up_to_sequence}, or the replica lags behind it")
+        return Page(messages, 0, 0)
+    if code != 204:
+        told(end, b"")
+    pending = int(header_value(end, b"Nats-Num-Pending") or 0)
+    if messages:
+        pending = _settle(messages, pending, bool(request.last_of))
+    up_to = header_value(end, b"Nats-UpTo-Sequence")
+    return Page(messages, pending, messages[-1].sequence if messages else 0, int(up_to) if up_to else None)
+
+
+def _settle(messages: list[StoredMessage], pending: int, last_of: bool) -> int:
+    """What is left. Servers 2.11 count one short at the end of last messages, and in batches each message itself."""
+    counted = messages[-1].pending or 0
+    if last_of:
+        return counted
+    if counted == pending + 1:
+        for message in messages:
+            message.pending = (message.pending or 1) - 1
+    return pending
+
+
+async def last_of_each(
+    api: Api, stream: str, subjects: Sequence[str], *, leader: bool = False
+) -> dict[str, StoredMessage | None]:
+    """The last message on each subject, one request a subject, thousands in flight; None where there is none.
+
+    With `leader` from the stream's leader, else from the nearest replicas. A subject that nobody answered for is not in
+    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError there is.
+    """
+    found: dict[str, StoredMessage | None] = {}
+    errors: list[KvctlError] = []
+
+    def answered(subject: str, header: bytes, payload: bytes) -> None:
+        try:
+            if status(header)[0] != 503:
+                found[subject] = _from_leader(stream, payload) if leader else told(header, payload)
+        except KvctlError as error:
+            errors.append(error)
+
+    def failed(_: str, error: KvctlError) -> None:
+        errors.append(error)
+
+    asked = f"{api.prefix}.STREAM.MSG.GET.{stream}" if leader else f"{api.prefix}.DIRECT.GET.{stream}."
+    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
+        for subject in subjects:
+            if leader:
+                await window.send(subject, asked.encode(), json.dumps({"last_by_subj": subject}).encode())
+            else:
+                await window.send(subject, (asked + subject).encode(errors="surrogateescape"))
+            if errors:
+                break
+    if errors:
+        raise errors[0]
+    return found
+
+
+def _from_leader(stream: str, payload: bytes) -> StoredMessage | None:
+    try:
+        return told_by_leader(stream, parse_reply(payload))
+    except NotFoundError as error:
+        if type(error) is NotFoundError:
+            return None
+        raise
