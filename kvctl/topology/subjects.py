@@ -38,7 +38,7 @@ class Transform:
             return subject
         landed = []
         for token in self.dest.split("."):
-            number = _place(token)
+            number = wildcard_number(token)
             if number is not None:
                 landed.append(wild[number - 1])
             elif token == ">":
@@ -53,7 +53,7 @@ class Transform:
         count = self.src.split(".").count("*")
         if not self.dest:
             return ()
-        used = {number for token in self.dest.split(".") if (number := _place(token)) is not None}
+        used = {number for token in self.dest.split(".") if (number := wildcard_number(token)) is not None}
         lost = tuple(number for number in range(1, count + 1) if number not in used)
         return (*lost, count + 1) if self.src.endswith(">") and not self.dest.endswith(">") else lost
 
@@ -139,7 +139,7 @@ def land(transforms: Sequence[Transform], subject: str) -> str | None:
 
 def pattern_of(dest: str) -> str:
     """A destination as a filter: every place a `*`. Raises UnknownTransform."""
-    return ".".join("*" if _place(token) is not None else token for token in dest.split("."))
+    return ".".join("*" if wildcard_number(token) is not None else token for token in dest.split("."))
 
 
 def meet(first: str, second: str) -> bool:
@@ -171,8 +171,19 @@ def default_dest(text: str) -> str:
 def places(dest: str) -> str:
     """A destination with `$1` as servers have it: `{{wildcard(1)}}`."""
     return ".".join(
-        f"{{{{wildcard({number})}}}}" if (number := _place(token)) is not None else token for token in dest.split(".")
+        token if (number := wildcard_number(token)) is None else f"{{{{wildcard({number})}}}}"
+        for token in dest.split(".")
     )
+
+
+def wildcard_number(token: str) -> int | None:
+    """Which wildcard the token of a destination stands for; None for literal text. Raises UnknownTransform."""
+    found = _PLACE.match(token)
+    if found:
+        return int(found[1] or found[2])
+    if "{{" in token or (token.startswith("$") and token[1:].isdigit()):
+        raise UnknownTransform(f"`{token}` is a transform function that kvctl does not know")
+    return None
 
 
 def _checked_map(src: str, dest: str) -> tuple[str, str]:
@@ -180,7 +191,7 @@ def _checked_map(src: str, dest: str) -> tuple[str, str]:
     count = src.split(".").count("*")
     tokens = dest.split(".")
     for at, token in enumerate(tokens):
-        number = _place(token) if token.startswith(("$", "{")) else None
+        number = wildcard_number(token) if token.startswith(("$", "{")) else None
         if number is not None and not 1 <= number <= count:
             raise UsageError(
                 f"`{dest}` names wildcard {number}, `{src}` has {count}", hint="Wildcards count from 1: `$1`"
@@ -192,12 +203,3 @@ def _checked_map(src: str, dest: str) -> tuple[str, str]:
                 hint="It has literal parts, `$1`, `$2` ... for the wildcards, and `>` at the end if the source has it",
             )
     return src, dest
-
-
-def _place(token: str) -> int | None:
-    found = _PLACE.match(token)
-    if found:
-        return int(found[1] or found[2])
-    if "{{" in token or (token.startswith("$") and token[1:].isdigit()):
-        raise UnknownTransform(f"`{token}` is a transform function that kvctl does not know")
-    return None

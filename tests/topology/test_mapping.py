@@ -1,0 +1,67 @@
+"""Where subjects land and where they came from, as whole subjects off the wire."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvctl.topology.mapping import Mapping
+from kvctl.topology.subjects import Transform, UnknownTransform
+
+TOKENS = st.lists(st.sampled_from(["a", "b", "c", "NEW", "é"]), min_size=1, max_size=4)
+
+
+def source(*rules: tuple[str, str]) -> dict[str, Any]:
+    """A source of bucket O for bucket A."""
+    return {
+        "name": "KV_O",
+        "subject_transforms": [{"src": f"$KV.O.{src}", "dest": f"$KV.A.{dest}" if dest else ""} for src, dest in rules],
+    }
+
+
+CASES = [
+    ((">", ">"),),
+    (("NEW.>", "p.>"),),
+    (("*.*", "stock.{{wildcard(2)}}.{{wildcard(1)}}"),),
+    (("a", "b"), ("NEW.*", "x.{{wildcard(1)}}")),
+    ((">", ""),),
+    (("*.>", "{{wildcard(1)}}.deep.>"),),
+]
+
+
+@pytest.mark.parametrize("rules", CASES)
+@given(tokens=TOKENS)
+def test_what_lands_is_what_the_rules_say_and_is_found_again(rules: Any, tokens: list[str]) -> None:
+    mapping = Mapping.of(source(*rules))
+    subject = ".".join(["$KV", "O", *tokens])
+    expected = next((found for rule in mapping.rules if (found := rule.apply(subject)) is not None), None)
+    landed = mapping.land(subject.encode())
+    assert landed == (None if expected is None else expected.encode())
+    assert mapping.origin(expected) == subject if expected else True
+    assert not mapping.lossy
+
+
+def test_without_rules_everything_stays() -> None:
+    mapping = Mapping.of({"name": "KV_O"})
+    assert mapping.land(b"$KV.O.a\xff") == b"$KV.O.a\xff"
+    assert mapping.origin("$KV.O.a") == "$KV.O.a"
+    assert Mapping.of({"name": "KV_O", "filter_subject": "$KV.O.a.>"}).land(b"$KV.O.b") is None
+
+
+def test_what_drops_a_part_cannot_be_told_back() -> None:
+    mapping = Mapping.of(source(("*.*", "{{wildcard(2)}}")))
+    assert mapping.lossy
+    assert mapping.land(b"$KV.O.a.b") == b"$KV.A.b"
+    assert mapping.origin("$KV.A.b") is None
+
+
+def test_what_lands_elsewhere_came_from_nowhere() -> None:
+    mapping = Mapping.of(source(("NEW.>", "p.>")))
+    assert mapping.origin("$KV.A.q.1") is None
+    assert mapping.origin("$KV.B.p.1") is None
+
+
+def test_functions_that_cannot_be_predicted_are_refused() -> None:
+    with pytest.raises(UnknownTransform):
+        Mapping([Transform("$KV.O.*", "$KV.A.{{partition(4,1)}}")])
