@@ -21,7 +21,8 @@ _UNITS_NS = {
 }  # fmt: skip
 _NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
 _DURATION_PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS_NS)})", re.ASCII)
-_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+\Z", re.ASCII)
+DURATION_PATTERN = rf"(?:{_DURATION_PART.pattern})+"
+_DURATION = re.compile(rf"{DURATION_PATTERN}\Z", re.ASCII)
 _ZERO = re.compile(r"[0.a-zµμ]+\Z")
 _SIZES = {
     "": 1, "b": 1,
@@ -30,7 +31,8 @@ _SIZES = {
     "g": 1024**3, "gib": 1024**3, "gb": 1000**3,
     "t": 1024**4, "tib": 1024**4, "tb": 1000**4,
 }  # fmt: skip
-_SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,18})?) ?([a-zA-Z]*)\Z", re.ASCII)
+SIZE_PATTERN = r"(\d{1,19}(?:\.\d{1,18})?) ?([a-zA-Z]*)"
+_SIZE = re.compile(rf"{SIZE_PATTERN}\Z", re.ASCII)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
 
 

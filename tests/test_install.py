@@ -106,6 +106,7 @@ def test_the_wheel_ships_manual_pages_and_completion_scripts(wheel: ZipFile) -> 
         "bash-completion/completions/kvctl",
         "zsh/site-functions/_kvctl",
         "fish/vendor_completions.d/kvctl.fish",
+        "kvctl/schemas/topology.json",
     }
     assert not pages - shared
 

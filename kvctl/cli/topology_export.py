@@ -62,6 +62,26 @@ async def export(session: Session, names: Names = None) -> None:
         session.warn(warning)
 
 
+@command(
+    app,
+    "schema",
+    examples=["kvctl topology schema > topology.schema.json"],
+    see=["help topologies", "topology render"],
+)
+def schema(session: Session) -> None:
+    """Print the JSON Schema of topology files.
+
+    An editor completes and checks by it a file whose first line is
+
+        # yaml-language-server: $schema=topology.schema.json
+    """
+    from kvctl.topology.schema import json_schema
+
+    if session.options.output is None:
+        session.output = "json"
+    session.show(document(json_schema()))
+
+
 def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
     """The file, with a comment at what could not be said."""
     from kvctl.render.escapes import escape_unicode, utf8
