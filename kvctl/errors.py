@@ -8,11 +8,16 @@
     │   ├── ConsumerNotFound
     │   ├── KeyNotFound
     │   ├── RevisionNotFound
-    │   └── ContextNotFound
+    │   ├── ContextNotFound
+    │   └── TableNotFound
     ├── ConflictError           4
     │   ├── BucketExists           with another configuration
     │   ├── KeyExists
-    │   └── WrongRevision
+    │   ├── WrongRevision
+    │   ├── TableExists            with another configuration
+    │   └── ConditionalUpdateError names every key of a table whose condition failed
+    │       ├── BadKeyVersion          one exists, at another version or at all
+    │       └── NoSuchKey              one is absent, and all others that fail too
     ├── UnreachableError        5
     │   ├── NoServer
     │   ├── ConnectionLost         while a request was under way
@@ -27,7 +32,8 @@
     ├── RefusedError            1  by the person at the prompt, by a read-only handle, by a hazard
     │   ├── Cancelled
     │   ├── ReadOnly
-    │   └── HazardRefused
+    │   ├── HazardRefused
+    │   └── TableSealed
     ├── StreamReplaced          1  deleted, recreated or emptied under a reading
     └── ServerError             1  any other answer of the server, with its code
 
@@ -82,6 +88,10 @@ class ContextNotFound(NotFoundError):
     """No context file has this name."""
 
 
+class TableNotFound(NotFoundError):
+    """No table has this name."""
+
+
 class ConflictError(KvctlError):
     """Somebody else's state stands in the way."""
 
@@ -106,6 +116,31 @@ class WrongRevision(ConflictError):
     def __init__(self, message: str, *, found: int | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.found = found
+
+
+class TableExists(ConflictError):
+    """The table exists with another configuration."""
+
+
+class ConditionalUpdateError(ConflictError):
+    """Conditions of a table's update failed, and nothing was written (PDP-39); `failed` says which.
+
+    As (family, key, what was found): the text of a version, or None for no entry.
+    """
+
+    def __init__(
+        self, message: str, *, failed: tuple[tuple[str | None, bytes, str | None], ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.failed = failed
+
+
+class BadKeyVersion(ConditionalUpdateError):
+    """An entry exists at another version than expected, or although none was to exist."""
+
+
+class NoSuchKey(ConditionalUpdateError):
+    """A version was given of an entry that does not exist."""
 
 
 class UnreachableError(KvctlError):
@@ -182,6 +217,10 @@ class HazardRefused(RefusedError):
     def __init__(self, name: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint or f"`--force {name}` does it all the same")
         self.name = name
+
+
+class TableSealed(RefusedError):
+    """A write on a table that was sealed: it is read-only for ever."""
 
 
 class StreamReplaced(KvctlError):
