@@ -37,6 +37,18 @@ def parse_origin(spec: str) -> Origin:
     )
 
 
+def origin_spec(origin: Origin) -> str:
+    """The SPEC that describes an origin, shortest form; the reverse of `parse_origin`."""
+    external = origin.external
+    found = [("bucket", origin.bucket), ("stream", origin.stream), *(("keys", text) for text in origin.keys)]
+    found += [("prefix", origin.prefix), *(("map", f"{src}:{dest}") for src, dest in origin.maps)]
+    if external is not None:
+        domain = external.domain if not external.deliver else None
+        found += [("domain", domain)] if domain else [("api", external.api), ("deliver", external.deliver)]
+    given = [(name, text) for name, text in found if text]
+    return given[0][1] if [name for name, _ in given] == ["bucket"] else ",".join(map("=".join, given))
+
+
 def parse_maps(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """SRC:DEST texts as pairs. Raises UsageError."""
     pairs = []

@@ -1,0 +1,80 @@
+"""`kvctl topology plan`: what would change, and what speaks against it."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.options import Force
+from kvctl.cli.plan_view import show_plan
+from kvctl.cli.session import Session
+from kvctl.cli.topology_file import File, open_places, read_document
+
+if TYPE_CHECKING:
+    from kvctl.topology.plan import Plan
+
+app = group()
+
+CHANGES_PENDING = 8
+
+Prune = Annotated[
+    bool, typer.Option("--prune", help="Delete what the topology made and the file does not hold any more")
+]
+
+
+@command(
+    app,
+    "plan",
+    examples=[
+        "kvctl topology plan -f topology.yaml",
+        "kvctl topology plan -f topology.yaml --out topology.plan",
+        "kvctl topology plan -f topology.yaml --exit-code",
+    ],
+    see=["topology apply", "help topologies", "help hazards"],
+)
+async def plan(
+    session: Session,
+    file: File,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="Save the plan, for `topology apply PLAN`")
+    ] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 when anything is to be done")] = False,
+    prune: Prune = False,
+    force: Force = None,
+) -> int | None:
+    """Show what would change so that all is as the file says.
+
+    Changes nothing. `+` is made, `~` changed, `-` deleted, and `-/+` made anew, because no server can change it in
+    place. The file owns the fields that it names: what it does not say is no difference.
+
+    All that would lose, hide or mix up data is said; unless each is overridden with --force NAME, the exit code is 1,
+    and no plan is saved.
+    """
+    from kvctl.cli.inputs import check_forced
+    from kvctl.topology import hazards, plan_file, plan_hazards, planning
+    from kvctl.topology.document import read_topology
+
+    check_forced(force, *plan_hazards.OF_PLANS)
+    document = read_document(session, file)
+    topology = read_topology(document)
+    found = await planning.plan(topology, await open_places(session, topology), prune=prune)
+    say(session, found, prune=prune)
+    show_plan(session, found, force or ())
+    hazards.refuse(found.hazards, force, "The plan would lose, hide or mix up data")
+    if out is not None:
+        plan_file.save(
+            out, plan_file.Saved(document.data, document.source, found, prune=prune, forced=tuple(force or ()))
+        )
+        session.note(f"`kvctl topology apply {out}` carries it out")
+    if not found.changes:
+        session.note("Nothing to change", always=True)
+    return CHANGES_PENDING if exit_code and found.changes else None
+
+
+def say(session: Session, found: "Plan", *, prune: bool) -> None:
+    """The warnings of a plan, and what it would delete if it were asked to."""
+    for warning in found.warnings:
+        session.warn(warning)
+    if found.unlisted and not prune:
+        names = ", ".join(f"`{change.name}`" for change in found.unlisted)
+        session.note(f"No longer in the file: {names}; `--prune` deletes them", always=True)

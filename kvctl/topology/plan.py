@@ -1,0 +1,278 @@
+"""What is wanted and what was found, to ordered changes. [pure]"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kvctl.errors import BucketExists, UnreachableError
+from kvctl.kv.difference import Difference, differences
+from kvctl.kv.kinds import TOPOLOGY, Kind, StreamConfig, bucket_name, kind_of
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.topology.drafts import Draft, Drafts, Where, recreated
+from kvctl.topology.hazards import Hazard
+
+if TYPE_CHECKING:
+    from kvctl.topology.world import Link, StreamInfo, World
+
+
+class Action(StrEnum):
+    """What is done to one thing."""
+
+    CREATE = "create"
+    CHANGE = "change"
+    DELETE = "delete"
+    RECREATE = "recreate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that is made, changed, made anew or deleted."""
+
+    action: Action
+    kind: Kind
+    name: str
+    place: str
+    """Its context in the file; empty for the one in use."""
+    stream: str
+    live: StreamInfo | None = field(default=None, repr=False)
+    """As it was found."""
+    after: StreamConfig | None = field(default=None, repr=False)
+    """Its configuration when done; None: it is gone."""
+    differences: Sequence[Difference] = ()
+    origins: Sequence[Where] = ()
+    """What it reads, as far as that is in view."""
+    readers: Sequence[str] = ()
+    """What reads from it, and goes on doing so while it is deleted: then its name is asked for."""
+    hazards: Sequence[Hazard] = ()
+    follows: bool = False
+    """It changes because its origin does, and before that one."""
+
+    @property
+    def where(self) -> Where:
+        """Its place and stream."""
+        return self.place, self.stream
+
+    @property
+    def drops(self) -> tuple[int, int] | None:
+        """Messages and bytes that are deleted with it; None where nothing is deleted."""
+        if self.live is None or self.action not in (Action.DELETE, Action.RECREATE):
+            return None
+        return self.live["state"]["messages"], self.live["state"]["bytes"]
+
+    @property
+    def refilled(self) -> bool:
+        """Whether its content comes again from its origins; what was written to it alone does not."""
+        config = self.after or {}
+        return bool(config.get("mirror") or (config.get("sources") and not config.get("subjects")))
+
+    @property
+    def asks_name(self) -> bool:
+        """Whether the person has to name it: its data goes, or others are left without it."""
+        return self.action is Action.RECREATE or (self.action is Action.DELETE and bool(self.readers))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The changes in the order in which they are shown; nothing is changed yet."""
+
+    changes: list[Change]
+    warnings: list[str] = field(default_factory=list)
+    unlisted: list[Change] = field(default_factory=list)
+    """What the topology made and its file holds no more: deleted only on request."""
+    seen: Mapping[Where, str] = field(default_factory=dict)
+    """The fingerprint of each stream that it was made from."""
+
+    @property
+    def hazards(self) -> list[Hazard]:
+        """All that speaks against it."""
+        return list(dict.fromkeys(hazard for change in self.changes for hazard in change.hazards))
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """How many changes there are of each kind."""
+        counts = Counter(change.action for change in self.changes)
+        return {str(action): counts[action] for action in Action}
+
+
+ABSENT = "absent"
+"""The fingerprint of what is not there."""
+
+
+def fingerprint(info: StreamInfo | None) -> str:
+    """What tells one state of a stream from another: its incarnation and its configuration, as text."""
+    if info is None:
+        return ABSENT
+    config = json.dumps(recreated(info["config"]), sort_keys=True).encode()
+    return f"{info['created']} sha256:{hashlib.sha256(config).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A file beside what is there."""
+
+    drafts: list[Draft]
+    changes: list[Change]
+    unlisted: list[Change]
+
+
+def compare(drafts: Drafts, world: World, *, prune: bool = False) -> Comparison:
+    """The changes that lead from the world to the file, in no order yet, and without hazards.
+
+    Raises BucketExists where a name means something else, UnreachableError where a stream cannot be seen.
+    """
+    made = drafts.all()
+    unlisted = _unlisted(drafts, world)
+    _refuse_conflicts(made, world, {change.where for change in unlisted} if prune else set())
+    renewed = _renewed(made)
+    changes = [change for draft in made if (change := _change(draft, anew=draft.name in renewed)) is not None]
+    deleted = [_with_readers(change, world, made, unlisted) for change in unlisted]
+    return Comparison(made, [*changes, *(deleted if prune else [])], deleted)
+
+
+def ordered(changes: Iterable[Change]) -> list[Change]:
+    """In the order of the file, origins first; what follows its origin before that, deletions last, readers first."""
+    changes = list(changes)
+    following = [change for change in changes if change.follows and change.action is Action.CHANGE]
+    deleted = [change for change in changes if change.action is Action.DELETE]
+    others = [change for change in changes if change not in following and change not in deleted]
+    freeing = [change for change in deleted if any(_same_name(change, other) for other in others)]
+    return [*freeing, *reversed(following), *others, *(change for change in reversed(deleted) if change not in freeing)]
+
+
+# -- changes -----------------------------------------------------------------------------------------------
+
+
+def _change(draft: Draft, *, anew: bool) -> Change | None:
+    if draft.live is None:
+        action = Action.CREATE
+    elif anew:
+        action = Action.RECREATE
+    elif draft.differences:
+        action = Action.CHANGE
+    else:
+        return None
+    after = recreated(draft.after) if action is Action.RECREATE else draft.after
+    return Change(
+        action=action,
+        kind=draft.kind,
+        name=draft.name,
+        place=draft.place,
+        stream=after["name"],
+        live=draft.live,
+        after=after,
+        differences=draft.differences if draft.live else differences({"name": after["name"]}, after),
+        origins=tuple(item.where for item in draft.origins if item.where is not None),
+        follows=draft.follows,
+    )
+
+
+def _renewed(drafts: Sequence[Draft]) -> set[str]:
+    """What has to be made anew: for what no server changes in place, and because its origin's content is another."""
+    found: set[str] = set()
+    content: set[Where] = set()
+    for draft in drafts:
+        cascades = any(item.where in content for item in draft.origins)
+        if draft.live and (cascades or not draft.in_place):
+            found.add(draft.name)
+            if cascades or draft.other_content:
+                content.add(draft.where)
+    return found
+
+
+def _unlisted(drafts: Drafts, world: World) -> list[Change]:
+    """What bears the topology's mark and stands in the file no more, origins first."""
+    wanted = {draft.where for draft in drafts.all()}
+    known = {(where[1], live["created"]) for where in wanted if (live := drafts.live(where)) is not None}
+    found: list[Change] = []
+    for place in world.places.values():
+        configs = {name: info["config"] for name, info in place.infos.items()}
+        for stream, info in place.infos.items():
+            ours = (info["config"].get("metadata") or {}).get(TOPOLOGY) == drafts.topology.name
+            if ours and (place.name, stream) not in wanted and (stream, info["created"]) not in known:
+                known.add((stream, info["created"]))  # two contexts may lead to one place
+                kind = kind_of(info["config"], configs) or Kind.STREAM
+                name = bucket_name(info["config"], kind)
+                found.append(
+                    Change(action=Action.DELETE, kind=kind, name=name, place=place.name, stream=stream, live=info)
+                )
+    origins = {(link.place.name, link.info["config"]["name"]) for link in world.links}
+    return sorted(found, key=lambda change: change.where in origins)
+
+
+def _with_readers(change: Change, world: World, drafts: Sequence[Draft], deleted: Sequence[Change]) -> Change:
+    """With those that go on reading from it."""
+    gone = {other.where for other in deleted}
+    later = {draft.where: {item.where for item in draft.origins} for draft in drafts}
+    names = [
+        bucket_name(link.info["config"], kind_of(link.info["config"]))
+        for link in links_from(world, change.where)
+        if _reader(link) not in gone and change.where in later.get(_reader(link), {change.where})
+    ]
+    return replace(change, readers=tuple(dict.fromkeys(names)))
+
+
+def links_from(world: World, where: Where) -> list[Link]:
+    """The links of those that read from a stream."""
+    return [
+        link
+        for link in world.links
+        if link.origin_place and (link.origin_place.name, link.source["name"]) == where and _reader(link) != where
+    ]
+
+
+def _reader(link: Link) -> Where:
+    return link.place.name, link.info["config"]["name"]
+
+
+def _same_name(change: Change, other: Change) -> bool:
+    return (change.place, change.name) == (other.place, other.name)
+
+
+# -- what stands in the way --------------------------------------------------------------------------------
+
+
+def _refuse_conflicts(drafts: Sequence[Draft], world: World, gone: Collection[Where]) -> None:
+    found: list[str] = []
+    for draft in drafts:
+        place = world.places[draft.place]
+        if draft.where[1] in place.unreachable:
+            raise UnreachableError(
+                f"`{draft.name}` cannot be seen: the servers that hold it do not answer",
+                hint="`kvctl bucket ls` shows what is unreachable",
+            )
+        if draft.live is not None and (text := _other_kind(draft)):
+            found.append(text)
+        namesake = draft.name if draft.kind is not Kind.MIRROR else STREAM_PREFIX + draft.name
+        other = place.infos.get(namesake)
+        if other is not None and (draft.place, namesake) not in gone and _hides(draft, other["config"]):
+            found.append(
+                f"`{draft.name}` is {_article(kind_of(other['config']))} there, and {_article(draft.kind)} here"
+            )
+    if found:
+        raise BucketExists("\n  ".join(["A name means one thing:", *found]), hint="Choose another name in the file")
+
+
+def _hides(draft: Draft, other: StreamConfig) -> bool:
+    return draft.kind is Kind.MIRROR or bool(other.get("mirror"))
+
+
+def _other_kind(draft: Draft) -> str | None:
+    kind = kind_of(draft.live["config"]) if draft.live else None
+    if draft.kind is Kind.MIRROR and draft.live and draft.live["config"].get("mirror"):
+        return None  # of whatever: the file says of what
+    if kind is draft.kind:
+        return None
+    if kind is Kind.INCOMPLETE:
+        return f"`{draft.name}` is what an interrupted restore or copy left behind"
+    return f"`{draft.name}` is {_article(kind)} there, and {_article(draft.kind)} here"
+
+
+def _article(kind: Kind | None) -> str:
+    words = {Kind.AGGREGATE: "an aggregate", Kind.BUCKET: "a bucket", Kind.MIRROR: "a mirror"}
+    return words.get(kind, "a stream of another use") if kind else "a stream of another use"

@@ -1,0 +1,195 @@
+"""What speaks against planned changes, as far as configurations tell. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
+from kvctl.topology import replica_hazards
+from kvctl.topology.drafts import Draft, Drafts, Located, Where
+from kvctl.topology.hazards import FOREIGN_KIND, LOSSY_EDIT, Hazard, of_foreign
+from kvctl.topology.plan import Action, Change, links_from
+from kvctl.topology.replica_hazards import (
+    CYCLE,
+    MISSING_ORIGIN,
+    OF_AGGREGATES,
+    OF_MIRRORS,
+    RECREATED_ORIGIN,
+    name_of,
+)
+
+if TYPE_CHECKING:
+    from kvctl.topology.world import Link, StreamInfo, World
+
+OF_PLANS = tuple(dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, FOREIGN_KIND)))
+"""What can stand in the way of a plan, and be overridden."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Hazards by the name of what changes, and warnings."""
+
+    hazards: dict[str, list[Hazard]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, name: str, hazards: Iterable[Hazard]) -> None:
+        """More of them, each once."""
+        there = self.hazards.setdefault(name, [])
+        there += [hazard for hazard in hazards if hazard not in there]
+
+    def warn(self, texts: Iterable[str]) -> None:
+        """More warnings, each once."""
+        self.warnings += [text for text in texts if text not in self.warnings]
+
+
+def found(changes: Sequence[Change], drafts: Drafts, world: World) -> Found:
+    """The hazards that the changes bring, not those that were there before and that somebody accepted."""
+    result = Found()
+    by_name = {draft.name: draft for draft in drafts.all()}
+    for change in changes:
+        if change.live is not None:
+            result.add(change.name, of_foreign(change.live["config"]))
+        if change.action is not Action.DELETE and change.kind is not Kind.BUCKET:
+            _replica(change, by_name[change.name], world, result)
+    _readers(changes, drafts, world, result)
+    _cycles(changes, drafts, world, result)
+    return result
+
+
+# -- replicas that change ------------------------------------------------------------------------------------
+
+
+def _replica(change: Change, draft: Draft, world: World, result: Found) -> None:
+    accepted = _of(draft.before, _origins_now(change, world)) if draft.before else []
+    now = _of(draft.after, draft.origin_configs)
+    result.add(change.name, [hazard for hazard in now if hazard not in accepted])
+    for item in draft.origins:
+        result.add(change.name, _of_origin(item))
+        result.warn(item.seen.warnings() if item.seen else ())
+    result.add(change.name, replica_hazards.full(draft.after, sum(_held(item, world) for item in draft.origins)))
+    if draft.kind is Kind.AGGREGATE:
+        result.warn(replica_hazards.outliving(draft.after, draft.origin_configs))
+
+
+def _of(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
+    if config.get("mirror"):
+        return replica_hazards.of_mirror(config, origins[0] if origins else None)
+    return replica_hazards.of_aggregate(config, origins)
+
+
+def _of_origin(item: Located) -> list[Hazard]:
+    """Why nothing might ever arrive from it."""
+    if item.exists is False:
+        return [
+            Hazard(
+                MISSING_ORIGIN,
+                f"`{item.origin.name}` does not exist, and the file does not make it: nothing arrives until it does",
+            )
+        ]
+    if item.seen is not None and not item.seen.reachable:
+        return item.seen.hazards()
+    return []
+
+
+def _origins_now(change: Change, world: World) -> list[StreamConfig | None]:
+    """The configurations of what a live replica reads, in the order of its sources."""
+    return [
+        link.origin["config"] if link.origin else None
+        for link in world.links
+        if (link.place.name, link.info["config"]["name"]) == change.where
+    ]
+
+
+def _held(item: Located, world: World) -> int:
+    if item.where is not None:
+        info = world.places[item.where[0]].infos.get(item.where[1])
+        return int(info["state"]["bytes"]) if info else 0
+    return item.seen.held if item.seen else 0
+
+
+# -- replicas whose origin changes ---------------------------------------------------------------------------
+
+
+def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
+    """What changes and deletions do to replicas that stay as they are, in the file or not."""
+    touched = {change.where for change in changes}
+    for change in changes:
+        if change.action is Action.CREATE:
+            continue
+        for link in links_from(world, change.where):
+            reader = link.info["config"]
+            if (link.place.name, reader["name"]) in touched:
+                continue
+            if change.action is Action.CHANGE:
+                result.add(change.name, _brought(link, drafts, world))
+            elif reader.get("mirror"):
+                result.add(change.name, [_poisoned(change, link.info)])
+
+
+def _brought(link: Link, drafts: Drafts, world: World) -> list[Hazard]:
+    """The hazards of a replica that it has only after its origins have changed."""
+    reader = (link.place.name, link.info["config"]["name"])
+    links = [other for other in world.links if (other.place.name, other.info["config"]["name"]) == reader]
+    before = [other.origin["config"] if other.origin else None for other in links]
+    after = [drafts.after(_origin(other)) or config for other, config in zip(links, before, strict=True)]
+    accepted = _of(link.info["config"], before)
+    return [hazard for hazard in _of(link.info["config"], after) if hazard not in accepted]
+
+
+def _origin(link: Link) -> Where | None:
+    return (link.origin_place.name, link.source["name"]) if link.origin_place else None
+
+
+def _poisoned(change: Change, reader: StreamInfo) -> Hazard:
+    name = bucket_name(reader["config"], kind_of(reader["config"]))
+    return Hazard(
+        RECREATED_ORIGIN,
+        f"Mirror `{name}` reads from `{change.name}` and is not in the file: it would serve the old values for ever",
+        f"Put `{name}` into the file, or delete it first",
+    )
+
+
+# -- cycles --------------------------------------------------------------------------------------------------
+
+
+def _cycles(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
+    edges = _edges(drafts, world)
+    reported: set[frozenset[Where]] = set()
+    for change in changes:
+        if change.action is not Action.DELETE and (path := _path(edges, change.where)):
+            if frozenset(path) not in reported:
+                way = " <- ".join(_place(where) for where in [*path, path[0]])
+                result.add(change.name, [Hazard(CYCLE, f"{way}: every write would go round for ever")])
+            reported.add(frozenset(path))
+
+
+def _edges(drafts: Drafts, world: World) -> Mapping[Where, list[Where]]:
+    """Who reads from whom when all is done."""
+    planned = {draft.where: [item.where for item in draft.origins if item.where] for draft in drafts.all()}
+    edges: dict[Where, list[Where]] = {}
+    for link in world.links:
+        reader = (link.place.name, link.info["config"]["name"])
+        if reader not in planned and (origin := _origin(link)) is not None:
+            edges.setdefault(reader, []).append(origin)
+    return {**edges, **planned}
+
+
+def _path(edges: Mapping[Where, list[Where]], start: Where) -> list[Where]:
+    """A way from `start` back to it; empty when there is none."""
+    waiting, known = [[start]], {start}
+    while waiting:
+        path = waiting.pop(0)
+        for where in edges.get(path[-1], ()):
+            if where == start:
+                return path
+            if where not in known:
+                known.add(where)
+                waiting.append([*path, where])
+    return []
+
+
+def _place(where: Where) -> str:
+    name = name_of({"name": where[1]})
+    return f"`{name}` in `{where[0]}`" if where[0] else f"`{name}`"

@@ -1,0 +1,93 @@
+"""Planned changes in words. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kvctl.errors import UsageError
+from kvctl.kv.difference import UNSET, Difference, shown
+from kvctl.kv.kinds import Kind
+from kvctl.quantities import format_size
+from kvctl.topology.model import Origin
+from kvctl.topology.plan import Action, Change, Plan
+from kvctl.topology.spec import origin_spec
+from kvctl.topology.subjects import UnknownTransform
+
+SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}
+
+_PLUMBING = (
+    "subjects", "retention", "discard", "duplicate_window", "deny_delete", "allow_direct", "mirror_direct",
+    "allow_rollup_hdrs", "allow_msg_ttl",
+)  # fmt: skip
+"""What every bucket, mirror or aggregate is made with."""
+
+
+def title(change: Change) -> str:
+    """What it is: ``mirror `ORDERS_NYC` in `hub` ``."""
+    return f"{change.kind} `{change.name}`" + (f" in `{change.place}`" if change.place else "")
+
+
+def differences(change: Change) -> list[Difference]:
+    """What changes, in the words of a file: origins as SPECs; of something new, what distinguishes it."""
+    found = [_told(item, change) for item in change.differences]
+    new = change.live is None
+    return [item for item in found if not (new and item.field in _PLUMBING)]
+
+
+def remarks(change: Change) -> list[str]:
+    """What becomes of the data, and why, where the differences do not tell."""
+    found = []
+    if change.action is Action.RECREATE and not change.differences:
+        found.append("its origin is made anew, and it would go on serving the old one's entries")
+    if change.follows and change.action is Action.CHANGE:
+        found.append("as its origin changes, and before that")
+    if change.drops is not None:
+        messages, size = change.drops
+        held = f"{messages:,} {'entry' if messages == 1 else 'entries'} ({format_size(size)})"
+        again = "and fills again from its origins" if change.refilled else "for good"
+        found.append(f"drops {held} {again if messages or change.refilled else ''}".rstrip())
+    if change.readers:
+        names = ", ".join(f"`{name}`" for name in change.readers)
+        found.append(f"{names} {'reads' if len(change.readers) == 1 else 'read'} from it, and would get no more")
+    return found
+
+
+def difference_lines(item: Difference) -> list[str]:
+    """One difference on a line; of a list, each that comes or goes."""
+    if isinstance(item.before, list) and isinstance(item.after, list):
+        gone = [f"{item.field}: - {text}" for text in item.before if text not in item.after]
+        return [*gone, *(f"{item.field}: + {text}" for text in item.after if text not in item.before)]
+    before, after = shown(item.field, item.before), shown(item.field, item.after)
+    return [f"{item.field}: {after}" if before == UNSET else f"{item.field}: {before} -> {after}"]
+
+
+def summary(plan: Plan) -> str:
+    """How much there is to do: `2 to create, 1 to change, 0 to delete, 0 to recreate`."""
+    return ", ".join(f"{count} to {action}" for action, count in plan.summary.items())
+
+
+def _told(item: Difference, change: Change) -> Difference:
+    if item.field == "mirror":
+        return Difference("origin", _spec(item.before, ""), _spec(item.after, ""))
+    if item.field == "sources":
+        return Difference("origins", list(_specs(item.before, change.name)), list(_specs(item.after, change.name)))
+    if item.field == "subjects" and change.kind is Kind.AGGREGATE and change.live is not None:
+        return Difference("writable", bool(item.before), bool(item.after))
+    return item
+
+
+def _specs(sources: Iterable[dict[str, Any]] | None, target: str) -> Iterator[str]:
+    for source in sources or ():
+        if (text := _spec(source, target)) is not None:
+            yield text
+
+
+def _spec(source: dict[str, Any] | None, target: str) -> str | None:
+    """A source as people write it, or its bare stream where they cannot."""
+    if not source:
+        return None
+    try:
+        return origin_spec(Origin.from_source(source, target))
+    except (UsageError, UnknownTransform):
+        return f"stream={source['name']}"

@@ -1,0 +1,43 @@
+"""Sources and mirrors compared by what they take, however it is written. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Source = Mapping[str, Any]
+
+
+def meaning(source: Source) -> tuple[Any, ...]:
+    """What tells a source from another: where it reads, and each rule with its destination."""
+    external = source.get("external") or {}
+    rules = [(rule.get("src") or ">", rule.get("dest") or "") for rule in source.get("subject_transforms") or ()]
+    rules = rules or [(source.get("filter_subject") or ">", "")]
+    taken = frozenset((src, "" if dest == src else dest) for src, dest in rules)
+    return source["name"], external.get("api") or "", external.get("deliver") or "", taken
+
+
+def same_mirror(one: Source | None, other: Source | None) -> bool:
+    """Whether two mirrors, or none, read the same."""
+    if not one or not other:
+        return bool(one) == bool(other)
+    return _whole(meaning(one)) == _whole(meaning(other))
+
+
+def removed(before: Iterable[dict[str, Any]], after: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sources that are in the first and not in the second."""
+    kept = {meaning(source) for source in after}
+    return [source for source in before if meaning(source) not in kept]
+
+
+def added(before: Iterable[dict[str, Any]], after: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sources that are in the second and not in the first."""
+    return removed(after, before)
+
+
+def _whole(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All of a bucket's subjects are all that its stream has."""
+    name, api, deliver, taken = found
+    if taken == {(f"$KV.{name.removeprefix('KV_')}.>", "")}:
+        taken = frozenset({(">", "")})
+    return name, api, deliver, taken
