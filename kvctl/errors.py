@@ -8,12 +8,14 @@
     │   ├── ConsumerNotFound
     │   ├── KeyNotFound
     │   ├── RevisionNotFound
+    │   ├── HistoryLost            what keys were at a moment that the bucket no longer holds
     │   ├── ContextNotFound
     │   └── TableNotFound
     ├── ConflictError           4
     │   ├── BucketExists           with another configuration
     │   ├── KeyExists
     │   ├── WrongRevision
+    │   ├── ConditionsFailed       of a transaction, all that do not hold
     │   ├── TableExists            with another configuration
     │   └── ConditionalUpdateError names every key of a table whose condition failed
     │       ├── BadKeyVersion          one exists, at another version or at all
@@ -39,6 +41,8 @@
 
 Messages name things in backticks and end without a full stop; hints say what to type next.
 """
+
+from typing import Any
 
 
 class KvctlError(Exception):
@@ -82,6 +86,14 @@ class KeyNotFound(NotFoundError):
 
 class RevisionNotFound(NotFoundError):
     """The bucket does not hold this revision of the key."""
+
+
+class HistoryLost(NotFoundError):
+    """The bucket no longer holds what it was at the moment asked for; `keys` are those it is known of."""
+
+    def __init__(self, message: str, *, keys: list[str] | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.keys = keys or []
 
 
 class ContextNotFound(NotFoundError):
@@ -141,6 +153,14 @@ class BadKeyVersion(ConditionalUpdateError):
 
 class NoSuchKey(ConditionalUpdateError):
     """A version was given of an entry that does not exist."""
+
+
+class ConditionsFailed(ConflictError):
+    """Conditions of a transaction do not hold; `failures` are all of them, with what was found."""
+
+    def __init__(self, message: str, *, failures: tuple[Any, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.failures = failures
 
 
 class UnreachableError(KvctlError):

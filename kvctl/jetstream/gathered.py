@@ -50,7 +50,8 @@ async def first_since(api: Api, stream: str, time_ns: int) -> int:
             high = middle
         else:
             low = message.sequence + 1
-    return low
+    message = await from_leader(api, stream, seq=low, next_by_subj=">")
+    return message.sequence if message else low
 
 
 async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page, None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kvctl.errors import (
@@ -29,8 +29,10 @@ from kvctl.kv.names import check_key, check_literal
 from kvctl.quantities import format_time
 
 if TYPE_CHECKING:
+    from kvctl.kv.as_of import Past
     from kvctl.kv.config import BucketStatus
     from kvctl.kv.many import PutSummary
+    from kvctl.kv.moment import Moment
     from kvctl.kv.watch import Watcher
 
 
@@ -61,6 +63,16 @@ class Bucket(Handle):
             check_key(key)
         found = await many.get_many(self, list(dict.fromkeys(keys)), leader=leader)
         return [entry if (entry := found.get(key)) and entry.operation is Operation.PUT else None for key in keys]
+
+    async def as_of(self, moment: Moment | int | datetime | str) -> Past:
+        """The bucket as it was right after a revision, or at a time (with its zone, or text: RFC 3339, `-15m`).
+
+        Raises RevisionNotFound for a revision above the last; reading from it HistoryLost.
+        """
+        from kvctl.kv import as_of
+        from kvctl.kv.moment import as_moment
+
+        return await as_of.at(self, as_moment(moment))
 
     async def get_literal(self, key: str, *, revision: int | None = None) -> Entry:
         """The value of a foreign key: one that ADR-8 does not allow, taken as its literal subject, never as a wildcard.

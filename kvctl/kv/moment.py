@@ -1,0 +1,54 @@
+"""A moment of a bucket's past: after a revision, or at a time. [pure]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from kvctl.errors import UsageError
+from kvctl.quantities import format_time, parse_time
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Either right after a revision, or at a time (nanoseconds since the epoch), what was written then included."""
+
+    revision: int | None = None
+    time_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.revision is None) == (self.time_ns is None):
+            raise UsageError("A moment is a revision or a time")
+        if self.revision is not None and self.revision < 1:
+            raise UsageError("Revisions count from 1")
+
+    def __str__(self) -> str:
+        return f"revision {self.revision}" if self.time_ns is None else format_time(self.time_ns)
+
+
+def parse_moment(text: str, now_ns: int | None = None) -> Moment:
+    """A revision, an RFC 3339 time, or `-15m` (ago). Raises UsageError."""
+    if text.isdecimal() and len(text) < 20:
+        return Moment(revision=int(text))
+    try:
+        return Moment(time_ns=parse_time(text, now_ns))
+    except UsageError:
+        raise UsageError(
+            f"`{text}` is neither a revision nor a time",
+            hint="Write it like `1042`, `2026-01-31T12:00:00Z` or `-15m` (ago)",
+        ) from None
+
+
+def as_moment(value: Moment | int | datetime | str) -> Moment:
+    """What callers may write for a moment: a revision, a time with its zone, or text. Raises UsageError."""
+    if isinstance(value, Moment):
+        return value
+    if isinstance(value, str):
+        return parse_moment(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise UsageError("The time has no time zone")
+        return Moment(time_ns=(value - _EPOCH) // timedelta(microseconds=1) * 1000)
+    return Moment(revision=value)
