@@ -43,12 +43,17 @@ def check_key(family: str | None, key: bytes) -> None:
 
 def tail(partition: int, family: str | None, key: bytes) -> str:
     """The last three tokens of an entry's subject."""
-    return f"{within(partition, family)}.{_text(key)}"
+    return f"{partition:04x}.{within_family(family)}.{base32(key).decode()}"
 
 
-def within(partition: int, family: str | None) -> str:
-    """The tokens that all entries of a family share; None: those without a family."""
-    return f"{partition:04x}.{_NO_FAMILY if family is None else _FAMILY + _text(family.encode())}"
+def within_family(family: str | None) -> str:
+    """The token that stands for a family; None: for there being none."""
+    return _NO_FAMILY if family is None else _FAMILY + base32(family.encode()).decode()
+
+
+def base32(data: bytes) -> bytes:
+    """Bytes as a token."""
+    return b32hexencode(data).rstrip(b"=")
 
 
 def read_tail(text: str) -> tuple[int, str | None, bytes]:
@@ -89,10 +94,6 @@ def parse_key(text: str) -> bytes:
         except (binascii.Error, ValueError):
             raise UsageError(f"`{text}` is no base64 key", hint="As in `base64:AP8=`") from None
     return text.encode("utf-8", "surrogateescape")
-
-
-def _text(data: bytes) -> str:
-    return b32hexencode(data).rstrip(b"=").decode()
 
 
 def _bytes(text: str) -> bytes:

@@ -1,0 +1,236 @@
+"""Create, find, change, seal, list and delete tables (PDP-39's KeyValueTableManager).
+
+A table with a stream for each partition is seen when it is complete: its own stream is made first and bears a mark
+until all others are there, and again from the beginning of a deletion to its end. What a kill leaves is completed when
+the command runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import ConflictError, StreamNotFound, TableExists, TableNotFound
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv import catalog
+from kvctl.kv.catalog import Edit
+from kvctl.kv.difference import Difference, differences
+from kvctl.kv.fields import edited
+from kvctl.kv.kinds import StreamConfig
+from kvctl.tables.config import (
+    PARTITIONS,
+    STREAM_PREFIX,
+    TableConfig,
+    check_table,
+    is_table,
+    partition_stream,
+    stream_name,
+)
+
+StreamInfo = dict[str, Any]
+
+AT_ONCE = 16
+"""Streams of partitions that are made, changed or deleted at the same time."""
+
+_STATE = "kvctl.table.state"
+_CREATING, _DELETING = "creating", "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table that exists."""
+
+    config: TableConfig
+    info: StreamInfo
+    """Of the table's own stream."""
+
+    @property
+    def life(self) -> int:
+        """Which of the lives of this name: no two share a sequence."""
+        return int(self.info["config"]["first_seq"])
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it is read-only for ever."""
+        return bool(self.info["config"].get("sealed"))
+
+    @property
+    def streams(self) -> list[str]:
+        """All its streams, its own first."""
+        parts = range(self.config.partitions) if self.config.apart else ()
+        return [self.info["config"]["name"], *(partition_stream(self.config.name, number) for number in parts)]
+
+
+async def create(api: Api, config: TableConfig) -> tuple[Found, bool]:
+    """Create a table, and whether it was not there before; one with the same configuration is left as it is.
+
+    Raises TableExists, OutcomeUnknown, ServerError, and KvctlError when the server is too old.
+    """
+    info = await streams.find(api, stream_name(config.name))
+    if info is not None and _state(info) == _DELETING:
+        await _delete(api, _found(info))
+        info = None
+    fresh = info is None
+    if info is None:
+        # Microseconds since 1970: no table writes faster, so sequences of two lives never meet.
+        wanted = config.head(time.time_ns() // 1000)
+        info = await _create(api, _marked(wanted, _CREATING) if config.apart else wanted)
+    _require_same(info, config)
+    if _state(info) == _CREATING:
+        fresh = True
+        await _each(config.streams(info["config"]["first_seq"]), lambda part: _create(api, part))
+        info = await streams.update(api, _unmarked(info["config"]))
+    return _found(info), fresh
+
+
+async def find(api: Api, name: str) -> Found:
+    """The table of this name. Raises TableNotFound, UsageError."""
+    info = await streams.find(api, stream_name(check_table(name)))
+    if info is None or not is_table(info["config"]) or _state(info):
+        raise await _missing(api, name, info)
+    return _found(info)
+
+
+async def listing(api: Api) -> list[Found]:
+    """All tables, by name."""
+    infos, _ = await streams.listing(api)
+    tables = [_found(info) for info in infos if is_table(info["config"]) and not _state(info)]
+    return sorted(tables, key=lambda table: table.config.name)
+
+
+async def partitions(api: Api, table: Found) -> AsyncIterator[tuple[str, StreamInfo | None]]:
+    """The streams of a table that has one for each partition, in order; None for one that does not answer."""
+    async for item in streams.infos(api, table.streams[1:], AT_ONCE):
+        yield item
+
+
+async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> list[Edit]:
+    """The changes of a table's settings, stream by stream; nothing is changed yet. Raises TableNotFound, UsageError."""
+    table = await find(api, name)
+    infos = [table.info]
+    async for stream, info in partitions(api, table):
+        if info is None:
+            raise StreamNotFound(f"`{stream}`, a partition of table `{name}`, does not answer")
+        infos.append(info)
+    return [Edit(info, edited(info["config"], changes, clear)) for info in infos]
+
+
+async def apply_edit(api: Api, edits: Iterable[Edit]) -> None:
+    """Make the changes. Raises OutcomeUnknown, ServerError; running the edit again completes it."""
+    await _each([edit for edit in edits if edit.differences], lambda edit: catalog.apply_edit(api, edit))
+
+
+async def seal(api: Api, name: str) -> bool:
+    """Make a table read-only for ever; False when it was so already. Raises TableNotFound, OutcomeUnknown."""
+    table = await find(api, name)
+    if table.sealed:
+        return False
+    parts = [info["config"] async for _, info in partitions(api, table) if info is not None]
+    await _each([part for part in parts if not part.get("sealed")], lambda part: _seal(api, part))
+    await _seal(api, table.info["config"])  # the last one: until then the table is not sealed, and this goes on
+    return True
+
+
+async def delete(api: Api, name: str) -> None:
+    """Delete a table with all it holds. Raises TableNotFound, OutcomeUnknown; running it again completes it."""
+    info = await streams.find(api, stream_name(check_table(name)))
+    if info is None or not is_table(info["config"]):
+        raise await _missing(api, name, info)
+    await _delete(api, _found(info))
+
+
+async def _delete(api: Api, table: Found) -> None:
+    own, *parts = table.streams
+    if parts and _state(table.info) != _DELETING:
+        await streams.update(api, _marked(table.info["config"], _DELETING))
+    await _each(parts, lambda part: _gone(api, part))
+    await _gone(api, own)
+
+
+async def _gone(api: Api, stream: str) -> None:
+    with suppress(StreamNotFound):
+        await streams.delete(api, stream)
+
+
+async def _create(api: Api, wanted: StreamConfig) -> StreamInfo:
+    """The stream as wanted, or as somebody else has made it meanwhile."""
+    try:
+        return await catalog.create_stream(api, wanted)
+    except ConflictError:
+        return await streams.info(api, wanted["name"])
+
+
+async def _seal(api: Api, config: StreamConfig) -> None:
+    await streams.update(api, {**config, "sealed": True})
+
+
+async def _each(items: Iterable[Any], do: Callable[[Any], Awaitable[object]]) -> None:
+    """Do it for all, some at a time; the first error is raised when those under way have ended."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: Any) -> None:
+        async with slots:
+            await do(item)
+
+    done = await asyncio.gather(*(one(item) for item in items), return_exceptions=True)
+    for error in done:
+        if isinstance(error, BaseException):
+            raise error
+
+
+def _found(info: StreamInfo) -> Found:
+    return Found(TableConfig.from_stream(info["config"]), info)
+
+
+def _state(info: StreamInfo) -> str | None:
+    return (info["config"].get("metadata") or {}).get(_STATE)
+
+
+def _marked(config: StreamConfig, state: str) -> StreamConfig:
+    return {**config, "metadata": {**config["metadata"], _STATE: state}}
+
+
+def _unmarked(config: StreamConfig) -> StreamConfig:
+    return {**config, "metadata": {name: text for name, text in config["metadata"].items() if name != _STATE}}
+
+
+def _require_same(info: StreamInfo, config: TableConfig) -> None:
+    found = info["config"]
+    if not is_table(found):
+        raise TableExists(f"A stream `{found['name']}` exists that is no table", hint="Choose another name")
+    wanted = config.head(found["first_seq"])
+    if differing := [_named(item) for item in differences(_unmarked(found), wanted) if item.field != "sealed"]:
+        listed = "\n".join(f"  {item}" for item in differing)
+        raise TableExists(
+            f"Table `{config.name}` exists with another configuration (there -> asked for):\n{listed}",
+            hint=f"`kvctl table show {config.name}` shows it, `kvctl table edit` changes what can be changed",
+        )
+
+
+def _named(item: Difference) -> Difference:
+    name = item.field.removeprefix("metadata.")
+    return Difference("partitions" if name == PARTITIONS else name.rpartition(".")[2], item.before, item.after)
+
+
+async def _missing(api: Api, name: str, info: StreamInfo | None) -> TableNotFound:
+    from difflib import get_close_matches
+
+    state = _state(info) if info else None
+    if state:
+        again = "create" if state == _CREATING else "delete"
+        return TableNotFound(
+            f"Table `{name}` is not complete: it is being {'created' if state == _CREATING else 'deleted'}",
+            hint=f"If nobody is at it, `kvctl table {again} {name}` completes that",
+        )
+    names = {one.removeprefix(STREAM_PREFIX) for one in await streams.names(api) if one.startswith(STREAM_PREFIX)}
+    near = get_close_matches(name, names, n=1)
+    guess = f"Did you mean `{near[0]}`? " if near else ""
+    return TableNotFound(
+        f"Table `{name}` does not exist",
+        hint=f"{guess}`kvctl table ls` lists tables, `kvctl table create {name}` makes one",
+    )

@@ -1,0 +1,112 @@
+"""What a table is configured to be, and the streams that make it so. [pure]
+
+A table is the stream `KVT_<name>`, whose entries live below `$KVT.<name>.`, out of reach of what is written to
+buckets. With a stream for each partition it holds nothing but the configuration, and partition 3 is `KVTP_<name>_0003`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from kvctl.errors import UsageError
+from kvctl.kv.config import BucketConfig, StreamConfig
+from kvctl.kv.fields import FIELDS, edited
+from kvctl.kv.kinds import KIND
+from kvctl.kv.names import check_bucket
+from kvctl.tables.keys import MAX_PARTITIONS, MAX_TABLE
+
+TABLE = "table"
+"""The value of the metadata mark of a table's streams."""
+STREAM_PREFIX, PARTITION_PREFIX = "KVT_", "KVTP_"
+SUBJECT_PREFIX = "$KVT."
+PARTITIONS = "kvctl.table.partitions"
+APART = "kvctl.table.partition-streams"
+MAX_STREAMS = 256
+"""Partitions that may each be a stream."""
+SETTINGS = tuple(name for name in FIELDS if name not in ("history", "marker_ttl", "atomic"))
+"""Fields of a bucket that a table has too; history is one, batches and ttls of markers are always on."""
+
+_HEAD = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class TableConfig:
+    """A table, by its name, its partitions and the settings of its streams."""
+
+    name: str
+    _: KW_ONLY
+    partitions: int = 16
+    """Never changes."""
+    apart: bool = False
+    """Whether every partition is a stream of its own."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of BucketConfig (SETTINGS)."""
+
+    def __post_init__(self) -> None:
+        check_table(self.name)
+        most = MAX_STREAMS if self.apart else MAX_PARTITIONS
+        if not 1 <= self.partitions <= most:
+            raise UsageError(f"A table has 1 to {most:,} partitions, not {self.partitions:,}")
+        if unknown := [name for name in self.settings if name not in SETTINGS]:
+            raise UsageError(f"`{unknown[0]}` is not a setting of a table")
+
+    def head(self, life: int) -> StreamConfig:
+        """The stream that is the table; `life` is its first sequence."""
+        subject = f"{SUBJECT_PREFIX}{self.name}.{_HEAD if self.apart else '>'}"
+        return self._stream(stream_name(self.name), subject, life)
+
+    def streams(self, life: int) -> list[StreamConfig]:
+        """The streams of the partitions; none when they share the table's own."""
+        return [
+            self._stream(partition_stream(self.name, number), f"{SUBJECT_PREFIX}{self.name}.{number:04x}.>", life)
+            for number in (range(self.partitions) if self.apart else ())
+        ]
+
+    @classmethod
+    def from_stream(cls, stream: StreamConfig) -> TableConfig:
+        """The table that a stream is, which must be one."""
+        metadata = stream["metadata"]
+        bucket = BucketConfig.from_stream(stream)
+        return cls(
+            stream["name"].removeprefix(STREAM_PREFIX),
+            partitions=int(metadata[PARTITIONS]),
+            apart=APART in metadata,
+            settings={name: value for name in SETTINGS if (value := getattr(bucket, name)) != FIELDS[name]},
+        )
+
+    def _stream(self, name: str, subject: str, life: int) -> StreamConfig:
+        marks = {KIND: TABLE, PARTITIONS: str(self.partitions), **({APART: "yes"} if self.apart else {})}
+        stream = BucketConfig(self.name, atomic=True).to_stream()
+        stream |= {"name": name, "subjects": [subject], "first_seq": life, "allow_msg_ttl": True, "metadata": marks}
+        return edited(stream, self.settings)
+
+
+def check_table(name: str) -> str:
+    """The name itself. Raises UsageError."""
+    check_bucket(name)
+    if len(name) > MAX_TABLE:
+        raise UsageError(f"The table's name has {len(name)} characters, {MAX_TABLE} are the most")
+    return name
+
+
+def is_table(stream: StreamConfig) -> bool:
+    """Whether the stream is a table, not one of its partitions."""
+    metadata = stream.get("metadata") or {}
+    return stream["name"].startswith(STREAM_PREFIX) and metadata.get(KIND) == TABLE and PARTITIONS in metadata
+
+
+def stream_name(table: str) -> str:
+    """The stream that is the table."""
+    return STREAM_PREFIX + table
+
+
+def partition_stream(table: str, partition: int) -> str:
+    """The stream of a partition that has its own."""
+    return f"{PARTITION_PREFIX}{table}_{partition:04x}"
+
+
+def subject_prefix(table: str) -> str:
+    """What the subjects of all entries begin with."""
+    return f"{SUBJECT_PREFIX}{table}."

@@ -1,0 +1,92 @@
+"""Parts of a table to go through, and tokens that resume a scan where its last page ended. [pure]"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from typing import Any
+
+from kvctl.errors import UsageError
+from kvctl.tables.keys import base32, within_family
+
+
+class Families(Enum):
+    """Instead of one family."""
+
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Entries of one family (None: those without one) or of all, whose keys begin with a prefix or lie between bounds.
+
+    Bounds are inclusive and compared as unsigned bytes. All families come one after the other: entries without one
+    first, then family by family in the order of its bytes.
+    """
+
+    family: str | Families | None = Families.ALL
+    _: KW_ONLY
+    prefix: bytes = b""
+    start: bytes | None = None
+    end: bytes | None = None
+
+    @property
+    def tokens(self) -> str:
+        """Family and key in the subjects that hold it, with wildcards."""
+        return "*.*" if isinstance(self.family, Families) else f"{within_family(self.family)}.*"
+
+    def takes(self, key: bytes) -> bool:
+        """Whether a key token is in it: the tokens sort as the keys do."""
+        low, high, top = self._bounds()
+        return low <= key and (high is None or key <= high) and (top is None or key < top)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every key of its families is in it."""
+        return not self.prefix and self.start is None and self.end is None
+
+    def _bounds(self) -> tuple[bytes, bytes | None, bytes | None]:
+        """The lowest token, the highest, and one that is out of reach."""
+        low = max(base32(self.prefix), base32(self.start or b""))
+        following = _following(self.prefix)
+        return low, None if self.end is None else base32(self.end), None if following is None else base32(following)
+
+
+def token(table: str, life: int, of: Range, last: bytes) -> str:
+    """What resumes a scan after the entry whose family and key tokens are `last`."""
+    content = json.dumps([1, table, life, _described(of), last.decode()], separators=(",", ":"))
+    return urlsafe_b64encode(content.encode()).rstrip(b"=").decode()
+
+
+def resume(text: str, table: str, life: int, of: Range) -> bytes:
+    """The tokens of the last entry that was seen. Raises UsageError for a token of something else, or of no scan."""
+    try:
+        version, *about, last = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except ValueError:
+        version, about, last = 0, [], ""
+    if version != 1 or not isinstance(last, str):
+        raise UsageError(f"`{text}` is no continuation token", hint="A listing that was cut prints one")
+    for found, wanted, what in zip(about, (table, life, _described(of)), _ABOUT, strict=True):
+        if found != wanted:
+            raise UsageError(f"The continuation token is of another {what}", hint="Begin anew, without a token")
+    return last.encode()
+
+
+_ABOUT = (
+    "table",
+    "life of the table: it was deleted and made anew",
+    "range: family, prefix and bounds must be the same",
+)
+
+
+def _described(of: Range) -> list[Any]:
+    family = of.family.value if isinstance(of.family, Families) else [of.family]
+    return [family, *(None if bound is None else bound.hex() for bound in (of.prefix, of.start, of.end))]
+
+
+def _following(prefix: bytes) -> bytes | None:
+    """The first key above all those that begin with the prefix; None when there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

@@ -1,0 +1,161 @@
+"""Go through a table in the order of its keys, page by page (PDP-39's key and entry iterators).
+
+No server sorts: the keys of the range are listed, sorted here, and their entries are fetched page by page. A key that
+lives through the scan appears once; others may or may not, and values may be newer than the listing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from kvctl.jetstream.delivery import delivery
+from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.entry import is_tombstone
+from kvctl.tables.changes import Version
+from kvctl.tables.keys import partition_of, read_tail
+from kvctl.tables.ranges import Range, resume, token
+
+if TYPE_CHECKING:
+    from kvctl.tables.table import Entry, Table
+
+PAGE = 1000
+"""Entries a page, unless said otherwise."""
+
+_SEQUENCE = 8
+_GONE, _LIVE = b"\0", b"\1"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key and its version, without the value."""
+
+    key: bytes
+    version: Version
+    family: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some entries, or keys, in order."""
+
+    entries: Sequence[Entry | Key]
+    next: str | None
+    """A token that resumes after them; None for the last page."""
+
+
+async def pages(
+    table: Table,
+    of: Range,
+    *,
+    values: bool = True,
+    size: int = PAGE,
+    after: str | None = None,
+    limit: int | None = None,
+) -> AsyncGenerator[Page, None]:
+    """The entries of a range (without `values` their keys), `size` a page, each full except the last.
+
+    `after` is the token of a page of any scan of the same range; `limit` ends it after so many entries. Holds some
+    100 bytes a key of the range, or of `limit` where that is given. Raises UsageError for a foreign token.
+    """
+    begin = resume(after, table.name, table.life, of) if after is not None else b""
+    records = await _listed(table, of, begin, None if limit is None else limit + 1)
+    cut = limit is not None and len(records) > limit
+    waiting = iter(records)
+    left = len(records) if limit is None else limit
+    found: list[tuple[bytes, Entry | Key]] = []
+    while True:
+        wanted = min(size, left) + 1  # one more than shown tells whether anything follows
+        while len(found) < wanted and (some := list(islice(waiting, wanted - len(found)))):
+            found += await _entries(table, some) if values else list(_keys(table, some))
+        shown, found = found[: wanted - 1], found[wanted - 1 :]
+        left -= len(shown)
+        last = shown[-1][0] if found else _tokens(records[-1]) if cut else None
+        next_token = None if last is None else token(table.name, table.life, of, last)
+        yield Page([entry for _, entry in shown], next_token)
+        if not found or not left:
+            return
+
+
+async def _listed(table: Table, of: Range, begin: bytes, most: int | None) -> list[bytes]:
+    """The records of a range after `begin`, sorted, the first `most` of them.
+
+    A record is the family and key tokens, a zero byte, the sequence, and whether the entry lives: it sorts as the key.
+    """
+    smallest = _Smallest(most) if most is not None else None
+    records: list[bytes] = []
+    take = smallest.add if smallest else records.extend
+
+    async def read(bucket: Bucket, subject: str) -> None:
+        cut = len(bucket.binding.prefix) + 5  # partition and dot
+        selection = Selection(subjects=(subject,), headers_only=True)
+        async with OrderedConsumer(bucket.binding.api, bucket.binding.stream, selection) as consumer:
+            async for batch in consumer.batches():
+                take(_records(batch, cut, of, begin))
+
+    await asyncio.gather(*(read(bucket, subject) for bucket, subject in table.readings(of)))
+    if smallest:
+        records = smallest.found
+    records.sort()
+    return [record for record in _newest(records) if record.endswith(_LIVE)]
+
+
+def _records(batch: Iterable[tuple[bytes, bytes, bytes, bytes]], cut: int, of: Range, begin: bytes) -> list[bytes]:
+    whole = of.whole
+    found = []
+    for subject, reply, header, _ in batch:
+        tokens = subject[cut:]
+        if tokens > begin and (whole or of.takes(tokens.partition(b".")[2])):
+            mark = _GONE if is_tombstone(header) else _LIVE
+            found.append(b"%b\0%b%b" % (tokens, delivery(reply)[0].to_bytes(_SEQUENCE), mark))
+    return found
+
+
+def _newest(records: Iterable[bytes]) -> Iterator[bytes]:
+    """Of each key's records, which stand together, the last: one written under the listing may come twice."""
+    before = b""
+    for record in records:
+        if before and _tokens(record) != _tokens(before):
+            yield before
+        before = record
+    if before:
+        yield before
+
+
+class _Smallest:
+    """The smallest records, as many as are wanted, of any number that come.
+
+    Removed entries are left out at once: none is listed again as living with an older sequence.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.found: list[bytes] = []
+
+    def add(self, records: Iterable[bytes]) -> None:
+        living = (record for record in records if record.endswith(_LIVE))
+        self.found = heapq.nsmallest(self._most, _newest(sorted([*self.found, *living])))
+
+
+def _tokens(record: bytes) -> bytes:
+    return record[: -_SEQUENCE - 2]
+
+
+def _keys(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, Key]]:
+    for record in records:
+        tokens, sequence = _tokens(record), int.from_bytes(record[-_SEQUENCE - 1 : -1])
+        _, family, key = read_tail(f"0000.{tokens.decode()}")
+        partition = partition_of(family, key, table.config.partitions)
+        yield tokens, Key(key, Version(table.life, partition, sequence - table.life), family)
+
+
+async def _entries(table: Table, records: Iterable[bytes]) -> list[tuple[bytes, Entry | Key]]:
+    """The entries of records that live still."""
+    keys = list(_keys(table, records))
+    entries = await table.get_entries([(key.family, key.key) for _, key in keys])
+    return [(tokens, entry) for (tokens, _), entry in zip(keys, entries, strict=True) if entry is not None]

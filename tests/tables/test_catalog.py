@@ -1,0 +1,138 @@
+"""Making, finding, changing and deleting tables, in both partition modes."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import TableExists, TableNotFound, UsageError
+from kvctl.tables import catalog
+from kvctl.tables.config import APART, PARTITIONS, TableConfig
+from kvctl.tables.table import Table
+from tests.raw import RawClient
+
+
+async def test_a_table_is_made_once(client: kvctl.Client, unique: Callable[..., str], apart: bool) -> None:
+    config = TableConfig(
+        unique("T"), partitions=3, apart=apart, settings={"description": "x", "ttl": timedelta(days=1)}
+    )
+    made, fresh = await catalog.create(client.api, config)
+    again, fresh_again = await catalog.create(client.api, config)
+    assert (fresh, fresh_again) == (True, False)
+    assert made.life == again.life
+    assert (await catalog.find(client.api, config.name)).config == config
+    with pytest.raises(TableExists, match="partitions: 3 -> 4"):
+        await catalog.create(client.api, TableConfig(config.name, partitions=4, apart=apart, settings=config.settings))
+    with pytest.raises(TableExists, match="partition-streams: "):
+        await catalog.create(
+            client.api, TableConfig(config.name, partitions=3, apart=not apart, settings=config.settings)
+        )
+
+
+async def test_what_came_of_it_stands_in_the_listing(client: kvctl.Client, table: Table, raw: RawClient) -> None:
+    tables = {found.config.name: found for found in await catalog.listing(client.api)}
+    assert tables[table.name].config == table.config
+    names = raw.api("STREAM.NAMES")["streams"]
+    assert {*tables[table.name].streams} <= {*names}
+    assert len(tables[table.name].streams) == (5 if table.config.apart else 1)
+
+
+async def test_two_that_create_at_once_make_one(client: kvctl.Client, unique: Callable[..., str], apart: bool) -> None:
+    config = TableConfig(unique("T"), partitions=4, apart=apart)
+    made = await asyncio.gather(*(catalog.create(client.api, config) for _ in range(4)))
+    assert len({found.life for found, _ in made}) == 1
+
+
+async def test_bad_configurations_are_refused_before_anything_is_sent() -> None:
+    for bad in (
+        {"partitions": 0},
+        {"partitions": 4097},
+        {"partitions": 257, "apart": True},
+        {"settings": {"history": 2}},
+    ):
+        with pytest.raises(UsageError):
+            TableConfig("T", **bad)
+    with pytest.raises(UsageError):
+        TableConfig("a.b")
+    with pytest.raises(UsageError, match="128"):
+        TableConfig("T" * 129)
+
+
+class Killed(Exception):
+    """Instead of a kill: whatever was asked after the n-th write is never asked."""
+
+
+def killed_after(client: kvctl.Client, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
+    """Let so many requests that change streams through."""
+    call, left = client.api.call, writes
+
+    async def counted(endpoint: str, *args: Any, **settings: Any) -> Any:
+        nonlocal left
+        if endpoint.startswith(("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE")):
+            if not left:
+                raise Killed
+            left -= 1
+        return await call(endpoint, *args, **settings)
+
+    monkeypatch.setattr(client.api, "call", counted)
+
+
+@pytest.mark.parametrize("writes", range(1, 5))
+async def test_a_creation_that_was_killed_is_not_seen_and_completes(
+    client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    config = TableConfig(unique("T"), partitions=3, apart=True)
+    with monkeypatch.context() as patch:
+        killed_after(client, patch, writes)
+        with pytest.raises(Killed):
+            await catalog.create(client.api, config)
+    with pytest.raises(TableNotFound, match="is being created") as caught:
+        await catalog.find(client.api, config.name)
+    assert "kvctl table create" in str(caught.value.hint)
+    assert config.name not in {found.config.name for found in await catalog.listing(client.api)}
+    made, fresh = await catalog.create(client.api, config)
+    assert fresh
+    table = Table(client.api, made)
+    assert len({(await table.put(b"%d" % number, b"v")).partition for number in range(20)}) == 3
+
+
+@pytest.mark.parametrize("writes", range(1, 5))
+async def test_a_deletion_that_was_killed_is_not_seen_and_completes(
+    client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch, raw: RawClient, writes: int
+) -> None:
+    config = TableConfig(unique("T"), partitions=3, apart=True)
+    made, _ = await catalog.create(client.api, config)
+    await Table(client.api, made).put(b"k", b"old")
+    with monkeypatch.context() as patch:
+        killed_after(client, patch, writes)
+        with pytest.raises(Killed):
+            await catalog.delete(client.api, config.name)
+    with pytest.raises(TableNotFound, match="is being deleted"):
+        await catalog.find(client.api, config.name)
+    if writes % 2:
+        await catalog.delete(client.api, config.name)
+        assert not [name for name in raw.api("STREAM.NAMES")["streams"] or () if config.name in name]
+    again, fresh = await catalog.create(client.api, config)
+    assert fresh
+    assert again.life > made.life
+    assert await Table(client.api, again).get(b"k") is None
+
+
+async def test_settings_change_on_all_streams(client: kvctl.Client, table: Table) -> None:
+    edits = await catalog.plan_edit(client.api, table.name, {"description": "new"})
+    await catalog.apply_edit(client.api, edits)
+    found = await catalog.find(client.api, table.name)
+    assert found.config.settings == {"description": "new"}
+    parts = [info async for _, info in catalog.partitions(client.api, found)]
+    assert all(info and info["config"]["description"] == "new" for info in parts)
+    assert found.info["config"]["metadata"][PARTITIONS] == "4"
+    assert (APART in found.info["config"]["metadata"]) == table.config.apart
+
+
+async def test_the_nearest_name_is_offered(client: kvctl.Client, table: Table) -> None:
+    with pytest.raises(TableNotFound) as caught:
+        await catalog.find(client.api, f"{table.name}x")
+    assert f"Did you mean `{table.name}`?" in str(caught.value.hint)

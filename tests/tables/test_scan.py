@@ -1,0 +1,149 @@
+"""Going through a table: in order, page by page, and on in another session."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+import kvctl
+from kvctl.errors import UsageError
+from kvctl.tables import catalog
+from kvctl.tables.changes import Version
+from kvctl.tables.config import TableConfig
+from kvctl.tables.ranges import Families, Range
+from kvctl.tables.table import Table
+
+Names = list[tuple[str | None, bytes]]
+
+
+def in_order(names: Names) -> Names:
+    return sorted(names, key=lambda name: (name[0] is not None, (name[0] or "").encode(), name[1]))
+
+
+async def fill(table: Table, count: int = 120) -> dict[tuple[str | None, bytes], Version]:
+    dice = random.Random(count)
+    names = {(dice.choice([None, "", "a", "ab"]), dice.randbytes(dice.randint(1, 3))) for _ in range(count)}
+    return {name: await table.put(name[1], name[1] * 2, family=name[0]) for name in sorted(names, key=str)}
+
+
+async def read(table: Table, of: Range, **settings: int | bool) -> Names:
+    return [(e.family, e.key) async for page in table.pages(of, **settings) for e in page.entries]  # type: ignore[arg-type]
+
+
+async def test_the_whole_table_in_global_byte_order(table: Table) -> None:
+    versions = await fill(table)
+    pages = [page async for page in table.pages(size=37)]
+    entries = [entry for page in pages for entry in page.entries]
+    assert [(entry.family, entry.key) for entry in entries] == in_order(list(versions))
+    assert all(entry.version == versions[entry.family, entry.key] for entry in entries)
+    assert all(entry.value == entry.key * 2 for entry in entries)  # type: ignore[union-attr]
+    assert {len(page.entries) for page in pages[:-1]} == {37}
+    assert [page.next is None for page in pages] == [False] * (len(pages) - 1) + [True]
+
+
+async def test_keys_come_with_versions_and_without_values(table: Table) -> None:
+    versions = await fill(table)
+    keys = [key async for page in table.pages(values=False) for key in page.entries]
+    assert {(key.family, key.key): key.version for key in keys} == versions
+    assert not any(hasattr(key, "value") for key in keys)
+
+
+@pytest.mark.parametrize("family", [None, "", "a", "ab", "none such"])
+async def test_one_family(table: Table, family: str | None) -> None:
+    versions = await fill(table)
+    assert await read(table, Range(family)) == in_order([name for name in versions if name[0] == family])
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        Range(prefix=b"\x40"), Range("a", prefix=b"\xff"), Range("a", start=b"\x20", end=b"\x80\x01"),
+        Range(start=b"\x80"), Range(end=b"\x10"), Range(prefix=b"\x40", start=b"\x40\x80"), Range(start=b"b", end=b"a"),
+    ],
+)  # fmt: skip
+async def test_prefixes_and_inclusive_bounds(table: Table, of: Range) -> None:
+    versions = await fill(table, 400)
+    edge = of.start or of.end or of.prefix
+    versions["a", edge] = await table.put(edge, edge * 2, family="a")
+
+    def takes(name: tuple[str | None, bytes]) -> bool:
+        family, key = name
+        within = (of.start is None or of.start <= key) and (of.end is None or key <= of.end)
+        return within and key.startswith(of.prefix) and (of.family is Families.ALL or family == of.family)
+
+    assert await read(table, of) == in_order([name for name in versions if takes(name)])
+
+
+@pytest.mark.parametrize("values", [True, False])
+async def test_a_token_resumes_exactly_where_the_page_ended(table: Table, client: kvctl.Client, values: bool) -> None:
+    versions = await fill(table)
+    seen: Names = []
+    token: str | None = None
+    while True:
+        session = await Table.open(client.api, table.name)  # as another process would
+        pages = [page async for page in session.pages(values=values, size=7, limit=7, after=token)]
+        assert len(pages) == 1
+        seen += [(entry.family, entry.key) for entry in pages[0].entries]
+        token = pages[0].next
+        if token is None:
+            break
+        await session.remove(seen[-1][1], family=seen[-1][0])  # the last key may go meanwhile
+    assert seen == in_order(list(versions))
+
+
+async def test_what_is_removed_under_a_scan_shortens_no_page_but_the_last(table: Table) -> None:
+    versions = in_order(list(await fill(table)))
+    scan = table.pages(size=10)
+    first = await anext(scan)
+    for family, key in versions[10:25]:
+        await table.remove(key, family=family)
+    rest = [page async for page in scan]
+    assert [(e.family, e.key) for e in first.entries] == versions[:10]
+    # One entry may have been fetched ahead, to tell that there is more.
+    shown = [(e.family, e.key) for page in rest for e in page.entries]
+    assert [name for name in shown if name != versions[10]] == versions[25:]
+    assert all(len(page.entries) == 10 for page in rest[:-1])
+
+
+async def test_a_limit_that_ends_among_removed_entries_loses_nothing(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = in_order(list(await fill(table)))
+    gone = versions[3:11]
+    get_entries = table.get_entries
+
+    async def removed_first(keys: Names) -> object:
+        for family, key in gone:
+            await table.remove(key, family=family)
+        gone.clear()
+        return await get_entries(keys)
+
+    monkeypatch.setattr(table, "get_entries", removed_first)
+    page = [page async for page in table.pages(limit=10)][-1]
+    assert [(e.family, e.key) for e in page.entries] == versions[:3]
+    assert page.next is not None
+    rest = [(e.family, e.key) async for page in table.pages(after=page.next) for e in page.entries]
+    assert rest == versions[11:]
+
+
+async def test_tokens_of_something_else_are_refused(
+    table: Table, client: kvctl.Client, unique: Callable[..., str]
+) -> None:
+    await fill(table)
+    page = await anext(table.pages(Range("a"), size=1))
+    with pytest.raises(UsageError, match="another range"):
+        await anext(table.pages(Range("ab"), after=page.next))
+    with pytest.raises(UsageError, match="is no continuation token"):
+        await anext(table.pages(Range("a"), after="nonsense"))
+    other, _ = await catalog.create(client.api, TableConfig(unique("T")))
+    with pytest.raises(UsageError, match="another table"):
+        await anext(Table(client.api, other).pages(Range("a"), after=page.next))
+    await catalog.delete(client.api, table.name)
+    await catalog.create(client.api, table.config)
+    again = await Table.open(client.api, table.name)
+    with pytest.raises(UsageError, match="another life"):
+        await anext(again.pages(Range("a"), after=page.next))
+
+
+async def test_an_empty_table_has_one_empty_page(table: Table) -> None:
+    assert [(list(page.entries), page.next) async for page in table.pages()] == [([], None)]

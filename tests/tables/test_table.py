@@ -1,0 +1,204 @@
+"""Single entries of a table, in both partition modes: the requirements of PDP-39 and what Pravega's tests show."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import kvctl
+from kvctl.errors import (
+    BadKeyVersion,
+    ConditionalUpdateError,
+    NoSuchKey,
+    ReadOnly,
+    TableNotFound,
+    TableSealed,
+    UsageError,
+)
+from kvctl.tables import catalog
+from kvctl.tables.changes import NO_VERSION, NOT_EXISTS
+from kvctl.tables.keys import MAX_KEY
+from kvctl.tables.table import Table
+
+
+async def test_keys_and_values_are_any_bytes(table: Table) -> None:
+    every = bytes(range(256))
+    for key, value in [(every, b""), (b"\0", every), (b".", b"dot"), (b"*", b"star"), (b">", b"rest")]:
+        version = await table.put(key, value)
+        found = await table.get(key)
+        assert found is not None
+        assert (found.key, found.value, found.version, found.family) == (key, value, version, None)
+
+
+async def test_an_empty_family_is_not_no_family(table: Table) -> None:
+    await table.put(b"k", b"none")
+    await table.put(b"k", b"empty", family="")
+    await table.put(b"k", b"f", family="f")
+    found = [await table.get(b"k", family=family) for family in (None, "", "f", "g")]
+    assert [entry and entry.value for entry in found] == [b"none", b"empty", b"f", None]
+
+
+async def test_each_key_has_a_version_that_changes_every_time_it_is_written(table: Table) -> None:
+    first = await table.put(b"k", b"v")
+    second = await table.put(b"k", b"v")
+    assert first != second
+    assert await table.replace(b"k", b"v", second) not in (first, second)
+
+
+async def test_a_version_stays_valid_however_much_else_is_written(table: Table) -> None:
+    version = await table.put(b"k", b"v", family="f")
+    for number in range(300):
+        await table.put(b"%d" % number, b"other", family="f")
+    await table.replace(b"k", b"w", version, family="f")
+
+
+async def test_conditionally_insert_update_or_remove_one_entry_at_a_time(table: Table) -> None:
+    version = await table.put_if_absent(b"k", b"1")
+    with pytest.raises(BadKeyVersion, match=f"`k` exists, at version {version}"):
+        await table.put_if_absent(b"k", b"2")
+    newer = await table.replace(b"k", b"2", version)
+    with pytest.raises(BadKeyVersion, match=f"`k` is at version {newer}, not {version}") as caught:
+        await table.replace(b"k", b"3", version)
+    assert caught.value.failed == ((None, b"k", str(newer)),)
+    with pytest.raises(BadKeyVersion):
+        await table.remove(b"k", version)
+    await table.remove(b"k", newer)
+    assert not await table.exists(b"k")
+
+
+async def test_a_version_of_an_absent_key_is_no_such_key(table: Table) -> None:
+    version = await table.put(b"k", b"v")
+    await table.remove(b"k")
+    for attempt in (table.replace(b"k", b"w", version), table.remove(b"k", version)):
+        with pytest.raises(NoSuchKey, match="does not exist") as caught:
+            await attempt
+        assert caught.value.exit_code == 4
+        assert caught.value.failed == ((None, b"k", None),)
+
+
+async def test_the_special_versions(table: Table) -> None:
+    first = await table.replace(b"k", b"1", NOT_EXISTS)
+    with pytest.raises(BadKeyVersion):
+        await table.replace(b"k", b"2", NOT_EXISTS)
+    assert await table.replace(b"k", b"2", NO_VERSION) != first
+    with pytest.raises(BadKeyVersion):
+        await table.remove(b"k", NOT_EXISTS)
+    await table.remove(b"k", NO_VERSION)
+    await table.remove(b"k", NOT_EXISTS)
+
+
+async def test_versions_of_other_keys_partitions_and_tables_never_hold(table: Table) -> None:
+    version = await table.put(b"k", b"v")
+    others = [
+        await table.put(b"other", b"v"),
+        replace(version, partition=(version.partition + 1) % 4),
+        replace(version, life=version.life + 1, number=version.number - 1),
+    ]
+    for other in others:
+        with pytest.raises(BadKeyVersion, match="`k` is at version"):
+            await table.replace(b"k", b"w", other)
+
+
+async def test_removing_a_missing_entry_succeeds_and_writes_nothing(table: Table, client: kvctl.Client) -> None:
+    before = await client.api.call(f"STREAM.INFO.{table._bucket(0).binding.stream}")
+    await table.remove(b"never")
+    after = await client.api.call(f"STREAM.INFO.{table._bucket(0).binding.stream}")
+    assert before["state"]["last_seq"] == after["state"]["last_seq"]
+
+
+async def test_what_was_removed_can_be_inserted_again(table: Table) -> None:
+    for _ in range(3):
+        version = await table.put_if_absent(b"k", b"v")
+        await table.remove(b"k", version)
+    assert await table.get(b"k") is None
+
+
+async def test_get_all_answers_in_the_order_asked_with_holes(table: Table) -> None:
+    keys = [b"%d" % number for number in range(50)]
+    versions = {key: await table.put(key, key) for key in keys[::2]}
+    asked = [*reversed(keys), keys[0], b"never"]
+    found = await table.get_all(asked)
+    assert [entry and entry.value for entry in found] == [key if key in versions else None for key in asked]
+    assert all(entry.version == versions[entry.key] for entry in found if entry)
+
+
+async def test_writers_on_one_condition_lose_nothing(table: Table) -> None:
+    await table.put(b"n", b"0")
+
+    async def add() -> None:
+        for _ in range(10):
+            while True:
+                entry = await table.get(b"n")
+                assert entry is not None
+                try:
+                    await table.replace(b"n", b"%d" % (int(entry.value) + 1), entry.version)
+                    break
+                except ConditionalUpdateError:
+                    await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(add() for _ in range(8)))
+    entry = await table.get(b"n")
+    assert entry is not None
+    assert entry.value == b"80"
+
+
+async def test_a_session_of_an_earlier_life_can_do_no_harm(table: Table, client: kvctl.Client) -> None:
+    version = await table.put(b"k", b"old")
+    await catalog.delete(client.api, table.name)
+    await catalog.create(client.api, table.config)
+    again = await Table.open(client.api, table.name)
+    new = await again.put(b"k", b"new")
+    assert new.number == version.number
+    for handle in (table, again):
+        with pytest.raises(ConditionalUpdateError):
+            await handle.replace(b"k", b"lost", version)
+    entry = await again.get(b"k")
+    assert entry is not None
+    assert entry.value == b"new"
+
+
+async def test_a_sealed_table_is_read_only_for_ever(table: Table, client: kvctl.Client) -> None:
+    version = await table.put(b"k", b"v")
+    assert await catalog.seal(client.api, table.name)
+    assert not await catalog.seal(client.api, table.name)
+    for attempt in (
+        table.put(b"k", b"w"),
+        table.put_if_absent(b"j", b"w"),
+        table.replace(b"k", b"w", version),
+        table.remove(b"k"),
+    ):
+        with pytest.raises(TableSealed):
+            await attempt
+    entry = await table.get(b"k")
+    assert entry is not None
+    assert entry.value == b"v"
+
+
+async def test_sizes_are_refused_before_anything_is_sent(table: Table) -> None:
+    await table.put(b"k" * MAX_KEY, b"v")
+    assert await table.exists(b"k" * MAX_KEY)
+    with pytest.raises(UsageError, match="2,049 bytes"):
+        await table.put(b"k" * (MAX_KEY + 1), b"v")
+    with pytest.raises(UsageError, match="empty"):
+        await table.put(b"", b"v")
+
+
+async def test_use_after_close_fails_clearly(table: Table) -> None:
+    table.close()
+    with pytest.raises(UsageError, match="was closed"):
+        await table.get(b"k")
+    with pytest.raises(UsageError, match="was closed"):
+        await table.put(b"k", b"v")
+
+
+async def test_a_read_only_handle_writes_nothing(table: Table, client: kvctl.Client) -> None:
+    handle = await Table.open(client.api, table.name, read_only=True)
+    with pytest.raises(ReadOnly):
+        await handle.put(b"k", b"v")
+    assert await handle.get(b"k") is None
+
+
+async def test_a_table_that_is_gone_is_named(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    with pytest.raises(TableNotFound, match="does not exist"):
+        await Table.open(client.api, unique("NONE"))
