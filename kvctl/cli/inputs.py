@@ -9,6 +9,7 @@ import typer
 from kvctl.cli.entries import ENCODINGS
 from kvctl.cli.session import Session
 from kvctl.errors import ReadOnly, UsageError
+from kvctl.kv.moment import Moment, parse_moment
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 
 if TYPE_CHECKING:
@@ -18,12 +19,19 @@ if TYPE_CHECKING:
 async def open_bucket(session: Session, name: str, *, write: bool = False) -> "Bucket":
     """A handle on the bucket. Raises UsageError for its name, ReadOnly for a `write` where `--read-only` holds."""
     check_bucket(name)
-    if write and session.context.read_only:
+    if write:
+        check_writable(session, name)
+    bucket: Bucket = (await session.client()).bucket(name)
+    return bucket
+
+
+def check_writable(session: Session, name: str) -> None:
+    """Raises UsageError for what is no bucket's name, ReadOnly where `--read-only` holds; nothing is asked."""
+    check_bucket(name)
+    if session.context.read_only:
         raise ReadOnly(
             f"Bucket `{name}` is open for reading only", hint="`--read-only` or the context's `read_only` is set"
         )
-    bucket: Bucket = (await session.client()).bucket(name)
-    return bucket
 
 
 def check_keys(keys: Sequence[str], *, literal: bool = False) -> list[str]:
@@ -53,8 +61,12 @@ def check_forced(forced: Sequence[str] | None, *known: str) -> None:
     """Raises UsageError for a `--force` that names no safety check of the command: a slip is no consent."""
     for name in forced or ():
         if name not in known:
-            checks = ", ".join(f"`--force {check}`" for check in known)
-            raise UsageError(f"`--force {name}` names no safety check of this command", hint=f"It has {checks}")
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, n=1)
+            guess = f"Did you mean `{near[0]}`? " if near else ""
+            checks = ", ".join(f"`{check}`" for check in known)
+            raise UsageError(f"`--force {name}` names no safety check of this command", hint=f"{guess}It has {checks}")
 
 
 def require_value(value: str | None, file: str | None) -> None:
@@ -124,6 +136,15 @@ Encoding = Annotated[
         metavar="KIND",
         help="Show values as `utf-8` (an error for those that are not) or all as `base64`",
         autocompletion=lambda incomplete: [kind for kind in ENCODINGS if kind.startswith(incomplete)],
+    ),
+]
+AsOf = Annotated[
+    Moment | None,
+    typer.Option(
+        "--as-of",
+        parser=parse_moment,
+        metavar="REVISION|TIME",
+        help="As it was right after a revision, or at a time",
     ),
 ]
 Headers = Annotated[bool, typer.Option("--headers", help="With the messages' headers")]

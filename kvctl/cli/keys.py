@@ -10,12 +10,13 @@ import typer
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import Shape, encode, operation_style
 from kvctl.cli.entry_output import show_entries
+from kvctl.cli.getting import Now, Reader, Then, show_several
 from kvctl.cli.inputs import (
+    AsOf,
     Encoding,
     Headers,
     Literal,
     check_filters,
-    listed,
     number,
     open_bucket,
     revision,
@@ -23,12 +24,13 @@ from kvctl.cli.inputs import (
 )
 from kvctl.cli.options import BucketName, Filters, KeyNames
 from kvctl.cli.session import Session
-from kvctl.errors import KeyNotFound, UsageError
+from kvctl.errors import UsageError
 from kvctl.quantities import format_time
 from kvctl.render.escapes import escape
 from kvctl.render.view import Column, Row, View, age_text
 
 if TYPE_CHECKING:
+    from kvctl.kv.as_of import Past
     from kvctl.kv.bucket import Bucket
     from kvctl.kv.entry import Entry
 
@@ -48,14 +50,16 @@ T = TypeVar("T", bytes, Fact)
         "kvctl get orders NEW.7 NEW.8 -o json",
         "kvctl get orders 'NEW.*' -o ndjson | jq -r .value",
         "kvctl get orders NEW.7 --revision 12",
+        "kvctl get orders 'NEW.*' --as-of -15m",
     ],
-    see=["keys", "history", "watch"],
+    see=["keys", "history", "watch", "help guarantees"],
 )
 async def get(
     session: Session,
     bucket: BucketName,
     keys: KeyNames,
     revision: Annotated[int | None, revision("--revision", help="What this revision of the key holds")] = None,
+    as_of: AsOf = None,
     leader: Annotated[bool, typer.Option("--leader", help="Ask the stream's leader, which is never stale")] = False,
     headers: Headers = False,
     encoding: Encoding = None,
@@ -70,21 +74,27 @@ async def get(
     their order, then what the filters match. A named key that is missing, deleted or expired is reported after the
     others were printed, with exit code 3; a filter may match nothing.
 
-    The nearest replica answers, a mirror too, also while the bucket's own servers are down.
+    The nearest replica answers, a mirror too, also while the bucket's own servers are down. --leader asks the stream's
+    leader, which is never behind.
+
+    --as-of shows the keys as they were: right after a revision of the bucket, or at a time (RFC 3339, or `-15m` for a
+    quarter of an hour ago), what was written at that very time included. Where the bucket no longer holds what a key
+    was, since its history is too short or was purged, nothing is printed: the command names the keys and exits 3.
     """
     named, filters = split_keys(keys, literal=literal)
     if revision is not None and (filters or len(named) != 1):
         raise UsageError("`--revision` takes one key", hint="A revision belongs to one key: `kvctl history` shows it")
+    if revision is not None and as_of is not None:
+        raise UsageError("`--revision` and `--as-of` exclude each other")
     source = await open_bucket(session, bucket)
+    reader: Reader = Now(source, revision=revision, leader=leader, literal=literal)
+    if as_of is not None:
+        reader = Then(await source.as_of(as_of), literal=literal)
+    shape = Shape(encoding=encoding, headers=headers)
     if filters or len(named) != 1:
-        await _show_several(session, source, named, filters, Shape(encoding=encoding, headers=headers), leader, literal)
-        return
-    key = named[0]
-    if literal:
-        entry = await source.get_literal(key, revision=revision)
+        await show_several(session, reader, named, filters, shape)
     else:
-        entry = await source.get(key, revision=revision, leader=leader)
-    _show_one(session, entry, Shape(encoding=encoding, headers=headers))
+        _show_one(session, await reader.one(named[0]), shape)
 
 
 def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
@@ -96,40 +106,6 @@ def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
     else:
         encode(entry, shape.encoding)  # a value that is not UTF-8 is an error where that was asked for
         session.value(entry.value)
-
-
-async def _show_several(
-    session: Session, bucket: "Bucket", named: list[str], filters: list[str], shape: Shape, leader: bool, literal: bool
-) -> None:
-    missing: list[str] = []
-
-    async def batches() -> AsyncGenerator[list["Entry"], None]:
-        found = await _named(bucket, named, leader, literal)
-        missing.extend(key for key, entry in zip(named, found, strict=True) if entry is None)
-        yield [entry for entry in found if entry is not None]
-        if filters:
-            shown = set(named)
-            async with aclosing(bucket.get_matching(*filters, leader=leader)) as matching:
-                async for batch in matching:
-                    yield [entry for entry in batch if entry.key not in shown]
-
-    await show_entries(session, shape, batches(), empty="" if named else "No keys match")
-    if missing:
-        raise KeyNotFound(
-            f"{listed(missing)} not in bucket `{bucket.name}`", hint=f"`kvctl keys {bucket.name}` lists those that are"
-        )
-
-
-async def _named(bucket: "Bucket", keys: list[str], leader: bool, literal: bool) -> list["Entry | None"]:
-    if not literal:
-        return await bucket.get_many(keys, leader=leader) if keys else []
-    found: list[Entry | None] = []
-    for key in keys:
-        try:
-            found.append(await bucket.get_literal(key))
-        except KeyNotFound:
-            found.append(None)
-    return found
 
 
 @command(
@@ -145,6 +121,7 @@ async def keys(
     deleted: Annotated[bool, typer.Option("--deleted", help="Also keys whose last entry is a deletion")] = False,
     limit: Annotated[int | None, number("--limit", help="At most so many")] = None,
     sort: Annotated[bool, typer.Option("--sort", help="By name; else in the order of their last writes")] = False,
+    as_of: AsOf = None,
 ) -> None:
     """List keys.
 
@@ -152,10 +129,12 @@ async def keys(
     deleted meanwhile may be listed or not.
 
     In a pipe, names only, one a line; in JSON objects with key, revision and created, under --deleted operation too.
-    --sort holds all names before it prints the first.
+    --sort holds all names before it prints the first. --as-of lists what lived at a moment of the past, as in
+    `kvctl get --as-of`.
     """
     wanted = check_filters(filters)
-    source = await open_bucket(session, bucket)
+    now = await open_bucket(session, bucket)
+    source = now if as_of is None else await now.as_of(as_of)
     if session.output in ("tsv", "name"):
         await session.stream_bytes(_name_lines(session, source, wanted, deleted, limit, sort))
     else:
@@ -171,12 +150,12 @@ def _keys_view(deleted: bool) -> View:
 
 
 async def _name_lines(
-    session: Session, bucket: "Bucket", filters: list[str], deleted: bool, limit: int | None, sort: bool
+    session: Session, source: "Bucket | Past", filters: list[str], deleted: bool, limit: int | None, sort: bool
 ) -> AsyncIterator[bytes]:
     """The names as lines of the output, as many at a time as have come."""
     escaped = session.terminal.is_terminal
     backslashes = session.output == "tsv"
-    async with aclosing(_limited(bucket.key_batches(*filters, deleted=deleted), limit, sort)) as batches:
+    async with aclosing(_limited(source.key_batches(*filters, deleted=deleted), limit, sort)) as batches:
         async for names in batches:
             lines = b"\n".join(names) + b"\n"
             if backslashes and b"\\" in lines:
@@ -185,9 +164,9 @@ async def _name_lines(
 
 
 async def _name_rows(
-    bucket: "Bucket", filters: list[str], deleted: bool, limit: int | None, sort: bool
+    source: "Bucket | Past", filters: list[str], deleted: bool, limit: int | None, sort: bool
 ) -> AsyncIterator[Sequence[Row]]:
-    async with aclosing(_limited(_facts(bucket, filters, deleted), limit, sort)) as batches:
+    async with aclosing(_limited(_facts(source, filters, deleted), limit, sort)) as batches:
         async for facts in batches:
             rows: list[dict[str, Any]] = [
                 {"key": key, "revision": revision, "created": format_time(created)}
@@ -199,9 +178,9 @@ async def _name_rows(
             yield rows
 
 
-async def _facts(bucket: "Bucket", filters: list[str], deleted: bool) -> AsyncGenerator[list[Fact], None]:
+async def _facts(source: "Bucket | Past", filters: list[str], deleted: bool) -> AsyncGenerator[list[Fact], None]:
     """What a listing shows of its entries, without the rest of them."""
-    async with aclosing(bucket.entry_batches(*filters, deleted=deleted, values=False)) as batches:
+    async with aclosing(source.entry_batches(*filters, deleted=deleted, values=False)) as batches:
         async for batch in batches:
             yield [(entry.key, entry.revision, entry.created_ns, str(entry.operation)) for entry in batch]
 

@@ -49,17 +49,17 @@ class Past:
     """What keys were right after `revision`. Its methods raise HistoryLost before they give anything."""
 
     def __init__(self, bucket: str, binding: Binding, moment: Moment, revision: int, kept: Keeping) -> None:
+        self.bucket = bucket
+        self.moment = moment
         self.revision = revision
-        self._bucket = bucket
         self._binding = binding
-        self._moment = moment
         self._kept = kept
 
     async def get(self, key: str, *, literal: bool = False) -> Entry:
         """What the key was. Raises KeyNotFound, HistoryLost."""
         [entry] = await self.get_many([key], literal=literal)
         if entry is None:
-            raise KeyNotFound(f"Key `{key}` was not in bucket `{self._bucket}` as of {self._moment}")
+            raise KeyNotFound(f"Key `{key}` was not in bucket `{self.bucket}` as of {self.moment}")
         return entry
 
     async def get_many(self, keys: Sequence[str], *, literal: bool = False) -> list[Entry | None]:
@@ -73,29 +73,46 @@ class Past:
                     found.update((entry.key, entry) for entry in batch)
         return [found.get(key) for key in keys]
 
-    async def entries(self, *filters: str, values: bool = True) -> AsyncGenerator[list[Entry], None]:
-        """The keys that matched and lived, of the whole bucket without a filter, in the order of their revisions."""
+    async def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
+        """The keys that matched and lived, of the whole bucket without a filter, in the order of their revisions.
+
+        With `deleted` also the markers of those that did not live.
+        """
+        async with aclosing(self.entry_batches(*filters, deleted=deleted)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def entry_batches(
+        self, *filters: str, deleted: bool = False, values: bool = True
+    ) -> AsyncGenerator[list[Entry], None]:
+        """`entries`, as many at a time as have come; without `values` only what the headers say."""
         for text in filters:
             check_filter(text)
-        async with aclosing(self._entries(choose(self._binding, filters), None, values)) as batches:
+        async with aclosing(self._entries(choose(self._binding, filters), None, deleted, values)) as batches:
             async for batch in batches:
                 yield batch
 
+    async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
+        """The names of the same keys, as bytes."""
+        async with aclosing(self.entry_batches(*filters, deleted=deleted, values=False)) as batches:
+            async for batch in batches:
+                yield [entry.key.encode(errors="surrogateescape") for entry in batch]
+
     async def _entries(
-        self, choice: Choice, named: Sequence[str] | None, values: bool = True
+        self, choice: Choice, named: Sequence[str] | None, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
         if not self.revision:
             return  # before the first message of all
         survey = Survey(self._binding, self.revision, choice)
         await survey.run()
         self._check(survey, named)
-        wanted = {trace.found for trace in survey.traces.values() if trace.living}
+        wanted = {trace.found for trace in survey.traces.values() if trace.living or (deleted and trace.found)}
         async with aclosing(self._read(choice, wanted, values)) as batches:
             async for batch in batches:
                 yield batch
         if wanted:  # overwritten since the survey
-            gone = [subject for subject, trace in survey.traces.items() if trace.living and trace.found in wanted]
-            raise self._lost([survey.key(subject) for subject in gone])
+            raise self._lost([survey.key(subject) for subject, trace in survey.traces.items() if trace.found in wanted])
 
     def _check(self, survey: Survey, named: Sequence[str] | None) -> None:
         lost = [survey.key(subject) for subject, trace in survey.traces.items() if self._kept.lost(trace)]
@@ -118,15 +135,15 @@ class Past:
                 found = [frame for frame in batch if delivery(frame[1])[0] in wanted]
                 wanted.difference_update(delivery(frame[1])[0] for frame in found)
                 if found:
-                    yield [from_frame(self._bucket, cut, frame)._replace(delta=None) for frame in found]
+                    yield [from_frame(self.bucket, cut, frame)._replace(delta=None) for frame in found]
                 if not wanted or (batch and delivery(batch[-1][1])[0] >= last):
                     return
 
     def _lost(self, keys: list[str]) -> HistoryLost:
         what = f"what {_listed(keys)} at" if keys else "all that it held at"
         why = f": {self._kept.dropped}" if self._kept.dropped else ""
-        hint = f"`kvctl history {self._bucket}` shows what is left; a longer history keeps more of what will come"
-        return HistoryLost(f"Bucket `{self._bucket}` no longer holds {what} {self._moment}{why}", keys=keys, hint=hint)
+        hint = f"`kvctl history {self.bucket}` shows what is left; a longer history keeps more of what will come"
+        return HistoryLost(f"Bucket `{self.bucket}` no longer holds {what} {self.moment}{why}", keys=keys, hint=hint)
 
 
 async def _last_before(binding: Binding, moment: Moment) -> int:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
     from kvctl.kv.many import PutSummary
     from kvctl.kv.moment import Moment
+    from kvctl.kv.transaction import Transaction
     from kvctl.kv.watch import Watcher
 
 
@@ -74,7 +75,7 @@ class Bucket(Handle):
 
         return await as_of.at(self, as_moment(moment))
 
-    async def get_literal(self, key: str, *, revision: int | None = None) -> Entry:
+    async def get_literal(self, key: str, *, revision: int | None = None, leader: bool = False) -> Entry:
         """The value of a foreign key: one that ADR-8 does not allow, taken as its literal subject, never as a wildcard.
 
         Raises as `get`.
@@ -82,8 +83,8 @@ class Bucket(Handle):
         from kvctl.kv import picking
 
         if revision is not None:
-            return await self._at_revision(check_literal(key), revision, False)
-        return self._living(key, await picking.literal_entry(self, key))
+            return await self._at_revision(check_literal(key), revision, leader)
+        return self._living(key, await picking.literal_entry(self, key, leader=leader))
 
     async def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
         """The entries of the living keys that match, in batches; from the nearest replica if they are few."""
@@ -254,6 +255,22 @@ class Bucket(Handle):
 
         self._check_writable(None)
         return await many.put_many(self, items, window or many.WINDOW)
+
+    async def commit(self, transaction: Transaction) -> list[int]:
+        """Carry out the transaction, whole or not at all; returns the revision of each change, in their order.
+
+        A lost answer is settled by reading back. Raises ConditionsFailed, which names every condition that does not
+        hold, KvctlError for a bucket that takes no atomic batches, OutcomeUnknown, and as `put`.
+        """
+        from kvctl.kv import committing
+
+        return await committing.commit(self, transaction)
+
+    async def check(self, transaction: Transaction) -> None:
+        """Whether the transaction could be carried out now; writes nothing. Raises as `commit`."""
+        from kvctl.kv import committing
+
+        await committing.check(self, transaction)
 
     # -- the bucket itself -------------------------------------------------------------------------------
 

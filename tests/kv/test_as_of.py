@@ -15,7 +15,7 @@ State = dict[str, bytes]
 
 
 async def state(past: Past, *filters: str) -> State:
-    return {entry.key: entry.value async for batch in past.entries(*filters) for entry in batch}
+    return {entry.key: entry.value async for entry in past.entries(*filters)}
 
 
 class Oracle:
