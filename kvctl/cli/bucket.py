@@ -208,9 +208,10 @@ async def edit(
     A ttl under two minutes takes the duplicate window along, as ADR-8 ties them.
 
     A change that would lose data (fewer revisions, a shorter ttl, a limit below what is stored) is refused, with how
-    much would go, unless --force lossy-edit is given.
+    much would go, unless --force lossy-edit is given. So is one after which a mirror or an aggregate would hide or keep
+    what its origin does not (shorter-history, ttl-not-inherited ...): change both, the safe one first.
     """
-    from kvctl.topology import buckets, hazards
+    from kvctl.topology import buckets, hazards, replica_hazards
 
     changes = settings(
         description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
@@ -218,7 +219,7 @@ async def edit(
         metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
     )  # fmt: skip
     _check_changes(changes, clear)
-    check_forced(force, hazards.LOSSY_EDIT)
+    check_forced(force, hazards.LOSSY_EDIT, *replica_hazards.OF_EDITS, hazards.FOREIGN_KIND)
     plan = await buckets.plan_edit((await session.client()).api, bucket, changes, clear or ())
     if dry_run:
         _show_plan(session, plan)
@@ -241,7 +242,7 @@ async def delete(
     made anew under the name does not feed mirrors rightly. Then its name has to be typed, or given with --confirm.
     """
     from kvctl.cli.bucket_details import dependent_row
-    from kvctl.kv import catalog
+    from kvctl.kv import catalog, foreign
     from kvctl.topology import buckets
 
     api = (await session.client()).api
@@ -257,6 +258,7 @@ async def delete(
     if dry_run:
         session.show(document(result, name="bucket"))
         return
+    foreign.refuse(status.config, forcible=False)
     _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
     report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
@@ -282,7 +284,7 @@ async def _carry_out(session: Session, plan: "EditPlan", bucket: str, force: lis
     differences = plan.edit.differences
     for difference in differences:
         session.note(str(difference), always=True)
-    hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose data")
+    hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose or hide data")
     if differences:
         await catalog.apply_edit((await session.client()).api, plan.edit)
     result = {

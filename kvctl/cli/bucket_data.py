@@ -175,7 +175,7 @@ async def compact(
     """
     from kvctl.topology import buckets, hazards
 
-    check_forced(force, hazards.LAGGING_REPLICA)
+    check_forced(force, hazards.LAGGING_REPLICA, hazards.FOREIGN_KIND)
     client = await session.client()
     source = client.bucket(bucket)
     found, reasons = await buckets.plan_compaction(source, client.api, older_than or timedelta())
@@ -196,7 +196,7 @@ async def compact(
         for hazard in reasons:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
-    hazards.refuse(reasons, force, f"`{bucket}` has replicas that have not heard of all deletions")
+    hazards.refuse(reasons, force, f"`{bucket}` cannot be compacted without harm")
     with session.progress("Removing tombstones", len(found.entries)) as progress:
         messages = await buckets.compact(source, found, progress.advance)
     row = {"bucket": bucket, "tombstones": len(found.entries), "messages": messages, "kept": len(found.kept)}
@@ -251,7 +251,10 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
         done = await snapshot.restore(api, directory, replicas=replicas, advance=progress.advance)
     for item in await observe.dependents(api, expected.stream):
         if str(item.kind) == "mirror":
-            session.warn(f"Mirror `{item.name}` may hold what the bucket held before: make it anew")
+            session.warn(
+                f"Mirror `{item.name}` may hold what the bucket held before: "
+                f"`kvctl topology audit {item.name} --repair` makes it anew"
+            )
     row = {
         "bucket": expected.bucket,
         "stream": expected.stream,

@@ -25,14 +25,16 @@ DEFAULT_PREFIX = "$JS.API"
 
 STREAM_NAME_IN_USE = 10058
 STREAM_NOT_FOUND = 10059
+CONSUMER_NAME_IN_USE = (10013, 10105, 10148)
 WRONG_LAST_SEQUENCE = (10071, 10164)
 BUSY = 10164
 """Another write on the subject is in flight: nothing is wrong yet (its text is the same as 10071's)."""
 _UNAVAILABLE = {10008: "no leader", 10039: "not enabled for this account", 10076: "not enabled on this server"}
 _NOT_FOUND: dict[int, type[KvctlError]] = {
-    10014: ConsumerNotFound, 10037: NotFoundError, 10043: NotFoundError, 10059: StreamNotFound,
+    10014: ConsumerNotFound, 10149: ConsumerNotFound, 10037: NotFoundError, 10043: NotFoundError, 10059: StreamNotFound,
 }  # fmt: skip
 _TRANSIENT = (10008,)
+_HINTS = {"detected cycle": "A stream would read another one twice, or itself, through others"}
 
 
 class Api:
@@ -121,11 +123,10 @@ def server_error(error: dict[str, Any]) -> KvctlError:
         if err_code in _TRANSIENT:
             unavailable.__cause__ = ServerError(text, code=code, err_code=err_code)
         return unavailable
-    if err_code == STREAM_NAME_IN_USE:
+    if err_code in (STREAM_NAME_IN_USE, *CONSUMER_NAME_IN_USE):
         return ConflictError(f"{text[:1].upper()}{text[1:]} ({err_code})")
-    return ServerError(
-        f"The server refused: {text}{f' ({err_code})' if err_code else ''}", code=code, err_code=err_code
-    )
+    refused = f"The server refused: {text}{f' ({err_code})' if err_code else ''}"
+    return ServerError(refused, code=code, err_code=err_code, hint=_HINTS.get(text))
 
 
 def _disabled_hint(err_code: int) -> str:

@@ -21,6 +21,7 @@ from kvctl.jetstream import direct, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.kv import binding as bindings
+from kvctl.kv import foreign
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_message
 from kvctl.kv.names import check_bucket, check_key
@@ -201,6 +202,8 @@ class Handle:
                 f"Bucket `{self.name}` is open for reading only",
                 hint="`--read-only` or the context's `read_only` is set",
             )
+        if self.binding.info is not None and not self._fixed:  # known, so it costs nothing
+            foreign.refuse(self.binding.info["config"], forcible=False)
         if key is not None:
             check_key(key)
             self._check_length(key)

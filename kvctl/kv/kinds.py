@@ -35,6 +35,8 @@ class Kind(StrEnum):
     """Named like a bucket, but none."""
     INCOMPLETE = "incomplete"
     """What an interrupted restore or copy left behind."""
+    TABLE = "table"
+    REPOSITORY = "repository"
     UNREACHABLE = "unreachable"
     """The servers that hold it do not answer."""
 
@@ -46,11 +48,17 @@ def kind_of(stream: StreamConfig, others: Mapping[str, StreamConfig] | None = No
     """
     name: str = stream["name"]
     named = name.startswith(STREAM_PREFIX)
-    if UNFINISHED in (stream.get("metadata") or {}):
+    metadata = stream.get("metadata") or {}
+    if UNFINISHED in metadata:
         return Kind.INCOMPLETE
+    if metadata.get(KIND) in _FOREIGN:
+        return Kind(metadata[KIND])
     if stream.get("mirror"):
         return Kind.MIRROR if _leads_to_bucket(stream, others or {}) else (Kind.STREAM if named else None)
     return _kind_of_named(stream) if named else None
+
+
+_FOREIGN = (Kind.TABLE, Kind.REPOSITORY)
 
 
 def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:

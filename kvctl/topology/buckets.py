@@ -16,7 +16,7 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.catalog import Edit
 from kvctl.kv.compacting import Tombstones
 from kvctl.kv.config import BucketStatus
-from kvctl.topology import hazards, observe
+from kvctl.topology import hazards, inspection, observe
 from kvctl.topology.hazards import LAGGING_REPLICA, Hazard
 from kvctl.topology.observe import Dependent, Upstream
 
@@ -56,10 +56,13 @@ async def describe(api: Api, name: str) -> Description:
 
 
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:
-    """The change and the data it would lose. Raises BucketNotFound, UsageError, RefusedError."""
+    """The change, the data it would lose, what it does to replicas. Raises BucketNotFound, UsageError, RefusedError."""
     edit = await catalog.plan_edit(api, name, changes, clear)
+    if not edit.differences:
+        return EditPlan(edit, [])
     cost = await observe.cost(api, edit.before, edit.info, edit.after)
-    return EditPlan(edit, hazards.lossy(edit.before, edit.after, cost))
+    found = [*hazards.of_foreign(edit.before), *hazards.lossy(edit.before, edit.after, cost)]
+    return EditPlan(edit, [*found, *await inspection.of_edit(api, edit.before, edit.after)])
 
 
 async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tuple[Tombstones, list[Hazard]]:
@@ -68,11 +71,13 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
     Raises BucketNotFound, RefusedError for a mirror.
     """
     found = await compacting.find(bucket, older_than=older_than)
+    assert bucket.binding.info is not None
+    foreign = hazards.of_foreign(bucket.binding.info["config"])
     newest = max((entry.revision for entry in found.entries), default=0)
     if not newest:
-        return found, []
+        return found, foreign
     behind = [item for item in await observe.dependents(api, found.stream) if not item.has(newest)]
-    return found, [Hazard(LAGGING_REPLICA, _late(item)) for item in behind]
+    return found, [*foreign, *(Hazard(LAGGING_REPLICA, _late(item)) for item in behind)]
 
 
 async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:

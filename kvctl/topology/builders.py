@@ -63,7 +63,7 @@ async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> 
     info = await _existing_mirror(api, wanted)
     found = [*seen.hazards(), *replica_hazards.of_mirror(wanted, seen.config)]
     found += replica_hazards.full(wanted, seen.held)
-    found += await origins.cycles(api, wanted["name"], [seen])
+    found += await origins.cycles(api, wanted, [seen])
     return Plan(wanted, await waiting.goals([(0, wanted["mirror"], seen)]), found, seen.warnings(), info)
 
 
@@ -80,7 +80,7 @@ async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] 
     found = [hazard for item in seen for hazard in item.hazards()]
     found += replica_hazards.of_aggregate(wanted, [item.config for item in seen]) + colliding
     found += replica_hazards.full(wanted, sum(item.held for item in seen))
-    found += await origins.cycles(api, wanted["name"], seen)
+    found += await origins.cycles(api, wanted, seen)
     return Plan(wanted, goals, found, [*remarks, *(text for item in seen for text in item.warnings())], info)
 
 
@@ -102,7 +102,7 @@ async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str
     found = [item for item in replica_hazards.of_aggregate(after, [*others, seen.config]) if item not in accepted]
     colliding, remarks = await collisions.stored(api, after, since=len(there))
     found += [*colliding, *seen.hazards(), *replica_hazards.full(after, info["state"]["bytes"] + seen.held)]
-    found += await origins.cycles(api, after["name"], [seen])
+    found += await origins.cycles(api, after, [seen])
     goals = await waiting.goals([(len(there), added, seen)])
     return Plan(after, goals, found, [*remarks, *seen.warnings()], info)
 

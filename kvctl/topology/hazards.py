@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvctl.errors import HazardRefused
+from kvctl.kv import foreign
 from kvctl.kv.difference import shown
 from kvctl.kv.kinds import StreamConfig
 from kvctl.quantities import duration_from_ns, format_size
 
 LOSSY_EDIT = "lossy-edit"
 LAGGING_REPLICA = "lagging-replica"
+FOREIGN_KIND = foreign.FOREIGN_KIND
 
 HISTORY, AGE, SUBJECTS, BYTES, SIZE = "history", "age", "subjects", "bytes", "size"
 """In what a change of configuration can cost data."""
@@ -62,6 +64,12 @@ def lossy(before: StreamConfig, after: StreamConfig, cost: Cost) -> list[Hazard]
     aspects = looks_at(before, after)
     texts = [_EVIDENCE[aspect](before, after, cost) for aspect in _EVIDENCE if aspect in aspects]
     return [Hazard(LOSSY_EDIT, text) for text in texts if text]
+
+
+def of_foreign(stream: StreamConfig) -> list[Hazard]:
+    """The hazard of a bucket command on the stream of a table or a repository."""
+    text = foreign.evidence(stream)
+    return [Hazard(FOREIGN_KIND, text, foreign.remedy(stream))] if text else []
 
 
 def refuse(found: Iterable[Hazard], forced: Iterable[str] | None, what: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.quantities import parse_time
 from kvctl.topology import replica_hazards
@@ -26,6 +28,8 @@ GRACE = timedelta(seconds=10)
 
 StreamInfo = dict[str, Any]
 _NOT_FOUND = "(10059)"
+_MATTERS = ("max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl")
+"""Fields in which a replica and its origin have to suit each other."""
 
 
 async def hazards(api: Api, info: StreamInfo) -> list[Hazard]:
@@ -42,13 +46,34 @@ def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[H
     """What is wrong with a replica that exists; the infos of its origins stand in the order of its sources."""
     config = info["config"]
     configs = [origin["config"] if origin else None for origin in origins]
-    if config.get("mirror"):
-        found = replica_hazards.of_mirror(config, configs[0])
-        if origins[0] is not None:
-            found += lineage(info, origins[0]).hazards()
-    else:
-        found = replica_hazards.of_aggregate(config, configs)
+    found = replica_hazards.of_replica(config, configs)
+    if config.get("mirror") and origins[0] is not None:
+        found += lineage(info, origins[0]).hazards()
     return [*found, *_unconnected(info, origins)]
+
+
+async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[Hazard]:
+    """What a change would bring about that was not there before: in a replica itself, and in those who read from it.
+
+    The latter as far as this account and domain can be seen.
+    """
+    if not any(before.get(field) != after.get(field) for field in _MATTERS):
+        return []
+    origins = [origin["config"] if origin else None for origin in await origins_of(api, {"config": before})]
+    found = _brought(before, after, origins, origins) if origins else []
+    infos: list[StreamInfo] = []
+    with suppress(KvctlError):
+        infos, _ = await streams.listing(api)
+    known = {info["config"]["name"]: info["config"] for info in infos} | {before["name"]: before}
+    for reader in known.values():
+        sources = reads({"config": reader})
+        feeding = [known.get(source["name"]) if not source.get("external") else None for source in sources]
+        if before not in feeding:
+            continue
+        changed = [after if config == before else config for config in feeding]
+        for hazard in _brought(reader, reader, feeding, changed):
+            found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
+    return found
 
 
 async def seen(api: Api, stream: str) -> StreamInfo | None:
@@ -56,6 +81,17 @@ async def seen(api: Api, stream: str) -> StreamInfo | None:
     with suppress(KvctlError):
         return await streams.info(api, stream, timeout=PATIENCE)
     return None
+
+
+def _brought(
+    before: StreamConfig,
+    after: StreamConfig,
+    origins: Sequence[StreamConfig | None],
+    changed: Sequence[StreamConfig | None],
+) -> list[Hazard]:
+    """The hazards of a replica that it has only after it, or its origins, have changed."""
+    accepted = replica_hazards.of_replica(before, origins)
+    return [hazard for hazard in replica_hazards.of_replica(after, changed) if hazard not in accepted]
 
 
 def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iterable[Hazard]:

@@ -13,6 +13,7 @@ from kvctl.errors import (
     KvctlError,
     NoResponders,
     PermissionDenied,
+    RefusedError,
     RequestTimeout,
     StreamNotFound,
     UnreachableError,
@@ -23,6 +24,8 @@ from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.kv import binding
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.topology import circles
+from kvctl.topology.circles import Node, Reading
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.model import External, Origin
 from kvctl.topology.replica_hazards import CYCLE, MISSING_ORIGIN, UNCONNECTED
@@ -143,64 +146,80 @@ def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
     )
 
 
-async def cycles(api: Api, target: str, seen: Iterable[Seen]) -> list[Hazard]:
-    """Whether the stream `target` would, through other streams, read itself; domains are crossed, accounts are not."""
+async def cycles(api: Api, config: StreamConfig, seen: Iterable[Seen]) -> list[Hazard]:
+    """Whether the stream of this configuration would, through other streams, read itself; domains are crossed.
+
+    Other accounts are not: one that reads a stream of this name from elsewhere is suspected. Raises RefusedError for an
+    origin that is read twice, directly and through another: servers take that for a cycle (10052).
+    """
     domain = await own_domain(api)
-    start = (domain, target)
-    found: list[Hazard] = []
-    for item in seen:
-        at_domain = item.origin.external.domain if item.origin.external else domain
-        if item.origin.external and at_domain is None:
-            continue
-        path = await _path_to(api, start, (at_domain, item.origin.source_stream), item.info)
-        if path:
-            way = " <- ".join(_place(place) for place in [start, *path])
-            found.append(Hazard(CYCLE, f"{way}: every write would go round for ever"))
-    return found
-
-
-async def _path_to(
-    api: Api, goal: tuple[str | None, str], begin: tuple[str | None, str], info: dict[str, Any] | None
-) -> list[tuple[str | None, str]]:
-    """The streams from `begin` up to `goal`; empty when there is no such way."""
-    waiting: list[tuple[list[tuple[str | None, str]], dict[str, Any] | None]] = [([begin], info)]
-    known = {begin}
+    target: Node = (domain, config["name"])
+    seen = list(seen)
+    infos = {place: item.info for item in seen if (place := _place_of(item.origin, domain)) is not None}
+    readings = _readings(config, domain)
+    waiting = [reading.origin for reading in readings]
+    known = {target}
     while waiting and len(known) < MAX_CHAIN:
-        path, found = waiting.pop(0)
-        if path[-1] == goal:
-            return path
-        if found is None:
+        place = waiting.pop(0)
+        if place in known:
             continue
-        for place in _upwards(found["config"], path[-1][0]):
-            if place not in known:
-                known.add(place)
-                waiting.append(([*path, place], None if place == goal else await _info_at(api, place)))
-    return []
+        known.add(place)
+        info = infos[place] if place in infos else await _info_at(api, place)
+        more = _readings(info["config"], place[0]) if info else []
+        readings += more
+        waiting += [reading.origin for reading in more]
+    found = [circle for circle in circles.circles(readings) if target in circle]
+    if not found:
+        _refuse_doubled(config["name"], circles.doubled(readings, target))
+    certain = [circles.hazard(circles.beginning_with(circle, target), "domain ") for circle in found]
+    return [*certain, *(hazard for item in seen for hazard in _suspected(config["name"], item))]
 
 
-def _upwards(config: StreamConfig, domain: str | None) -> list[tuple[str | None, str]]:
-    """Domain and name of the streams that one reads; those of other accounts are not known by such."""
-    places: list[tuple[str | None, str]] = []
+def _refuse_doubled(stream: str, found: tuple[Node, Node] | None) -> None:
+    if found is None:
+        return
+    name, (twice, through) = stream.removeprefix(STREAM_PREFIX), (node[1].removeprefix(STREAM_PREFIX) for node in found)
+    raise RefusedError(
+        f"`{name}` would read `{twice}` twice, directly and through `{through}`: servers refuse that (10052)",
+        hint="Read one of the two",
+    )
+
+
+def _place_of(origin: Origin, domain: str | None) -> Node | None:
+    """Domain and stream of an origin; None in another account."""
+    if origin.external is None:
+        return domain, origin.source_stream
+    return (origin.external.domain, origin.source_stream) if origin.external.domain else None
+
+
+def _readings(config: StreamConfig, domain: str | None) -> list[Reading]:
+    """What a stream reads in this account."""
+    found = []
     for source in filter(None, [config.get("mirror"), *(config.get("sources") or ())]):
         prefix = (source.get("external") or {}).get("api")
         there = External(prefix).domain if prefix else domain
         if there is not None or not prefix:
-            places.append((there, source["name"]))
-    return places
+            found.append(Reading((domain, config["name"]), (there, source["name"]), source))
+    return found
 
 
-async def _info_at(api: Api, place: tuple[str | None, str]) -> dict[str, Any] | None:
+def _suspected(stream: str, item: Seen) -> Iterable[Hazard]:
+    """An origin in another account that itself reads a stream of our name from a further one."""
+    if item.origin.external is None or item.origin.external.domain or item.config is None:
+        return
+    for source in filter(None, [item.config.get("mirror"), *(item.config.get("sources") or ())]):
+        prefix = (source.get("external") or {}).get("api")
+        if source["name"] == stream and prefix and External(prefix).domain is None:
+            text = f"`{item.origin.name}` itself reads a `{stream.removeprefix(STREAM_PREFIX)}` under `{prefix}`"
+            yield Hazard(CYCLE, f"{text}: if that is this one, every write would go round for ever")
+
+
+async def _info_at(api: Api, place: Node) -> dict[str, Any] | None:
     domain, stream = place
     there = api if domain is None else api.at(External.of_domain(domain).api)
     with suppress(KvctlError):
         return await streams.info(there, stream, timeout=PATIENCE)
     return None
-
-
-def _place(place: tuple[str | None, str]) -> str:
-    domain, stream = place
-    name = stream.removeprefix(STREAM_PREFIX)
-    return f"`{name}` in domain `{domain}`" if domain else f"`{name}`"
 
 
 def _candidates(origin: Origin) -> list[str]:

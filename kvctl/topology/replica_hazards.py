@@ -13,7 +13,7 @@ from typing import Any
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.quantities import duration_from_ns, format_duration, format_size
-from kvctl.topology.hazards import Hazard
+from kvctl.topology.hazards import FOREIGN_KIND, Hazard, of_foreign
 from kvctl.topology.subjects import Transform, UnknownTransform, meet, parse
 
 FILTERED_MIRROR = "filtered-mirror"
@@ -34,12 +34,14 @@ RECREATED_ORIGIN = "recreated-origin"
 
 OF_MIRRORS = (
     FILTERED_MIRROR, ORIGIN_NOT_DIRECT, SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN,
-    UNCONNECTED, CYCLE,
+    UNCONNECTED, CYCLE, FOREIGN_KIND,
 )  # fmt: skip
 OF_AGGREGATES = (
-    KEY_COLLISION, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE,
+    KEY_COLLISION, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE, FOREIGN_KIND,
 )  # fmt: skip
 """What can stand in the way of building one, and be overridden."""
+OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS)
+"""What an edit of a replica, or of its origin, can bring about."""
 
 COLLISION = "the last one wins, and a deletion in one hides the other's"
 
@@ -52,6 +54,8 @@ def of_mirror(config: StreamConfig, origin: StreamConfig | None) -> list[Hazard]
         return []
     external = bool((config["mirror"].get("external") or {}).get("api"))
     found = [*_ages(config, origin), *_history(config, origin), *_limits(config, [origin])]
+    if config["mirror"].get("filter_subject") or config["mirror"].get("subject_transforms"):
+        found += of_foreign(origin)  # a whole mirror keeps every entry and revision: it harms no table
     return found if external else [*_answers(config, origin), *found]
 
 
@@ -67,7 +71,13 @@ def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -
         *_window(config),
         *(hazard for origin in seen for hazard in _ages(config, origin, justified=_justified(config, origin, origins))),
         *_limits(config, seen),
+        *(hazard for origin in seen for hazard in of_foreign(origin)),
     ]
+
+
+def of_replica(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
+    """What is wrong with either."""
+    return of_mirror(config, origins[0]) if config.get("mirror") else of_aggregate(config, origins)
 
 
 def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[str]:

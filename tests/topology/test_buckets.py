@@ -117,7 +117,10 @@ async def test_harmless_edits_ask_nothing_of_the_data(client: kvctl.Client, buck
     client.connection.trace = lambda subject, seconds, note: asked.append(subject)
     changes = {"history": 9, "ttl": NOTHING, "description": "x", "metadata": {"a": "b"}, "compress": True}
     assert await evidence(client, bucket_name, **changes) == []
-    assert asked == [f"$JS.API.STREAM.INFO.KV_{bucket_name}"]
+    info = f"$JS.API.STREAM.INFO.KV_{bucket_name}"
+    assert asked == [info, "$JS.API.STREAM.LIST"]  # who reads from it may be harmed
+    assert await evidence(client, bucket_name, description="x", metadata={"a": "b"}) == []
+    assert asked[2:] == [info]
 
 
 async def test_planning_leaves_no_consumer_behind(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
