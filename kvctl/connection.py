@@ -40,6 +40,8 @@ from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_fram
 RECONNECT_WAIT = 0.1
 PING_INTERVAL = 2
 _PATIENCE = 2.0
+_TOGETHER, _SOON = 64, 0.01
+"""Frames that go out in one write, and the seconds that they wait for each other at the most."""
 
 Trace = Callable[[str, float, str], None]
 
@@ -68,6 +70,9 @@ class Connection:
         """Why no reply can be received, if so."""
         self._last_word = ""
         """What the server said before it closed the connection."""
+        self._soon: list[bytes] = []
+        """Frames that go out with the next write."""
+        self._soon_since = 0.0
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -189,7 +194,31 @@ class Connection:
             raise self._gone()
         if self._client._transport is None:  # pragma: no cover - online implies a transport
             raise self._gone()
+        if self._soon:
+            data = b"".join([*self._soon, data])
+            self._soon.clear()
         self._client._transport.write(data)
+
+    def write_soon(self, data: bytes) -> None:
+        """As `write`, in one go with more of the same: within a hundredth of a second, or at the loop's next turn.
+
+        Raises NoServer when offline; what a connection that is lost right then takes with it is lost in silence.
+        """
+        if not self.online:
+            raise self._gone()
+        now = time.monotonic()
+        if not self._soon:
+            self._soon_since = now
+            asyncio.get_running_loop().call_soon(self._write_held)
+        self._soon.append(data)
+        if len(self._soon) >= _TOGETHER or now - self._soon_since > _SOON:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        if self._soon:
+            with contextlib.suppress(NoServer):
+                self.write(b"")
+            self._soon.clear()
 
     async def drain(self) -> None:
         """Wait until the socket has taken what was written. Raises NoServer."""

@@ -2,6 +2,126 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kvctl.errors import ConflictError, ConsumerNotFound, StreamNotFound
+from kvctl.jetstream.api import Api
 from kvctl.jetstream.ordered import OrderedConsumer as OrderedConsumer
 from kvctl.jetstream.ordered import Selection as Selection
 from kvctl.jetstream.ordered import read as read
+from kvctl.jetstream.streams import require_writable
+
+
+async def create(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Create a consumer and return its info; the same again is no error.
+
+    Raises ConflictError (another configuration), StreamNotFound, ServerError, ReadOnly.
+    """
+    return await _send(api, stream, config, "create")
+
+
+async def update(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace a consumer's configuration; returns its info. Raises ConsumerNotFound, ServerError, ReadOnly."""
+    return await _send(api, stream, config, "update")
+
+
+async def create_or_update(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Create the consumer, or give the one that exists this configuration. Raises as both."""
+    return await _send(api, stream, config, "")
+
+
+async def info(api: Api, stream: str, consumer: str, *, timeout: float | None = None) -> dict[str, Any]:
+    """The consumer's info: config, delivered, ack_floor, counts. Raises ConsumerNotFound, StreamNotFound."""
+    with _naming(stream, consumer):
+        return await api.call(f"CONSUMER.INFO.{stream}.{consumer}", timeout=timeout, retry=True)
+
+
+async def delete(api: Api, stream: str, consumer: str) -> None:
+    """Delete the consumer. Raises ConsumerNotFound, ReadOnly."""
+    require_writable(api)
+    with _naming(stream, consumer):
+        await api.call(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+
+async def pause(api: Api, stream: str, consumer: str, until: str | None) -> dict[str, Any]:
+    """Deliver nothing until a time (RFC 3339); None goes on. Returns `{paused, pause_until, pause_remaining}`.
+
+    Raises ConsumerNotFound, ReadOnly.
+    """
+    require_writable(api)
+    with _naming(stream, consumer):
+        return await api.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until} if until else None)
+
+
+async def names(api: Api, stream: str) -> list[str]:
+    """The names of a stream's consumers, every page. Raises StreamNotFound."""
+    found: list[str] = []
+    while True:
+        with _naming(stream):
+            page = await api.call(f"CONSUMER.NAMES.{stream}", {"offset": len(found)}, retry=True)
+        batch = page.get("consumers") or []
+        found.extend(batch)
+        if not batch or len(found) >= page.get("total", 0):
+            return sorted(set(found))
+
+
+async def listing(api: Api, stream: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """The infos of a stream's consumers, every page, and the names of those that do not answer.
+
+    Raises StreamNotFound.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    missing: set[str] = set()
+    offset = 0
+    limit = max(api.connection.timeout, 10)  # a server that waits for dead hosts takes four seconds
+    while True:
+        with _naming(stream):
+            page = await api.call(f"CONSUMER.LIST.{stream}", {"offset": offset}, timeout=limit, retry=True)
+        batch = page.get("consumers") or []
+        found.update((item["name"], item) for item in batch)
+        missing.update(page.get("missing") or [])
+        offset += len(batch) or page.get("limit", 256)
+        if offset >= page.get("total", 0):
+            return [found[name] for name in sorted(found)], sorted(missing - found.keys())
+
+
+def new_name() -> str:
+    """A name for a consumer that nobody names."""
+    return f"kvctl-{os.urandom(6).hex()}"
+
+
+async def _send(api: Api, stream: str, config: Mapping[str, Any], action: str) -> dict[str, Any]:
+    require_writable(api)
+    name = config.get("name") or config.get("durable_name") or new_name()
+    endpoint = f"CONSUMER.CREATE.{stream}.{name}"
+    if config.get("filter_subject"):
+        endpoint += f".{config['filter_subject']}"
+    body: dict[str, Any] = {"stream_name": stream, "config": {**config, "name": name}}
+    if action:
+        body["action"] = action
+    with _naming(stream, name):
+        return await api.call(endpoint, body)
+
+
+@contextmanager
+def _naming(stream: str, consumer: str = "") -> Iterator[None]:
+    """Errors say which consumer or stream it is that does not exist, or exists already."""
+    try:
+        yield
+    except ConsumerNotFound:
+        raise ConsumerNotFound(
+            f"Consumer `{consumer}` of stream `{stream}` does not exist",
+            hint=f"`kvctl consumer ls {stream}` lists others",
+        ) from None
+    except StreamNotFound:
+        raise StreamNotFound(
+            f"Stream `{stream}` does not exist", hint="`kvctl stream ls` lists the streams there are"
+        ) from None
+    except ConflictError:
+        raise ConflictError(
+            f"Consumer `{consumer}` of stream `{stream}` exists with another configuration",
+            hint=f"`kvctl consumer show {stream} {consumer}` shows it, `kvctl consumer edit` changes it",
+        ) from None

@@ -32,7 +32,8 @@ from kvctl.errors import (
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.delivery import RawFrame, delivery
-from kvctl.jetstream.pulling import Pull, Puller
+from kvctl.jetstream.pull_options import Pull
+from kvctl.jetstream.pulling import Puller
 from kvctl.jetstream.statuses import Meaning, Status
 from kvctl.wire import MAX_CONTROL_LINE
 
@@ -74,6 +75,8 @@ class OrderedConsumer:
         self.stream = stream
         self.info: dict[str, Any] | None = None
         """The stream's info as of the start; None where it may not be asked."""
+        self.expected: int | None = None
+        """How many messages matched when the consumer was made, which was before `info` was asked for."""
         self._api = api
         self._connection = api.connection
         self._selection = selection
@@ -239,6 +242,7 @@ class OrderedConsumer:
         """Create the consumer, then learn how far the stream reaches: in this order, so that nothing falls between."""
         await self._stack.enter_async_context(self._puller)
         made = await self._create_consumer()
+        self.expected = made.get("num_pending")
         if self._current:
             self._last = int(made["delivered"]["stream_seq"])
         try:

@@ -5,46 +5,17 @@ Fetch, consume and the ordered consumer stand on this: each decides when to ask,
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from kvctl.connection import Connection, Subscription
+from kvctl.errors import ConsumerNotFound, KvctlError, ServerError
 from kvctl.jetstream.delivery import RawFrame
+from kvctl.jetstream.pull_options import Pull
 from kvctl.jetstream.statuses import Meaning, Status, read_status
 
-PLENTY = 1_000_000
-"""Messages that a pull by size asks for: without a number it would get one (ADR-37)."""
 _REMEMBERED = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pull:
-    """One request to CONSUMER.MSG.NEXT; seconds, 0 for none."""
-
-    batch: int
-    max_bytes: int = 0
-    expires: float = 0
-    heartbeat: float = 0
-    no_wait: bool = False
-    group: str = ""
-    pin: str = ""
-    """Who we are to a consumer that is pinned to one of its clients."""
-
-    def body(self) -> bytes:
-        """The request's JSON."""
-        request: dict[str, Any] = {
-            "batch": self.batch,
-            "max_bytes": self.max_bytes,
-            "expires": int(self.expires * 1e9),
-            "idle_heartbeat": int(self.heartbeat * 1e9),
-            "no_wait": self.no_wait,
-            "group": self.group,
-            "id": self.pin,
-        }
-        return json.dumps({name: value for name, value in request.items() if value}).encode()
 
 
 class Puller:
@@ -110,6 +81,10 @@ class Puller:
             self.forget()
         return found
 
+    def wake(self) -> None:
+        """Let a waiting `receive` come back."""
+        self._subscription.inbox.wake()
+
     def forget(self) -> None:
         """None of the pulls is kept by anybody any more."""
         self.messages = self.bytes = 0
@@ -121,6 +96,13 @@ class Puller:
         Raises RequestTimeout, ConnectionLost, NoServer.
         """
         await self._connection.unsubscribe(self._subscription)
+
+
+def gone(stream: str, consumer: str, status: Status) -> KvctlError:
+    """The error for a consumer that answers no pull any more: it was deleted, or pushes its messages."""
+    if status.text.startswith("Consumer Deleted"):
+        return ConsumerNotFound(f"Consumer `{consumer}` of stream `{stream}` was deleted")
+    return ServerError(f"Consumer `{consumer}` pushes its messages: it cannot be pulled", code=status.code)
 
 
 def size_of(frame: RawFrame) -> int:

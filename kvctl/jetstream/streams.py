@@ -10,19 +10,20 @@ from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, S
 from kvctl.jetstream.api import Api
 
 SUBJECTS_PAGE = 100_000
+_NO_MESSAGE = ("no message found", "stream store EOF", "deleted message")
 LISTINGS = 4
 """Times that a listing is begun anew because streams came or went."""
 
 
 async def create(api: Api, config: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
     """Create a stream and return its info; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
-    _require_writable(api)
+    require_writable(api)
     return await api.call(f"STREAM.CREATE.{config['name']}", config, timeout=timeout)
 
 
 async def update(api: Api, config: dict[str, Any]) -> dict[str, Any]:
     """Replace a stream's configuration; returns its info. Raises StreamNotFound, ServerError, ReadOnly."""
-    _require_writable(api)
+    require_writable(api)
     return await api.call(f"STREAM.UPDATE.{config['name']}", config)
 
 
@@ -41,20 +42,26 @@ async def find(api: Api, stream: str) -> dict[str, Any] | None:
 
 async def delete(api: Api, stream: str) -> None:
     """Delete the stream with all it holds. Raises StreamNotFound, ReadOnly."""
-    _require_writable(api)
+    require_writable(api)
     await api.call(f"STREAM.DELETE.{stream}")
 
 
 async def purge(api: Api, stream: str, **request: Any) -> int:
     """Remove messages by `filter`, up to `seq`, or all but the last `keep`; returns how many went."""
-    _require_writable(api)
+    require_writable(api)
     return int((await api.call(f"STREAM.PURGE.{stream}", request or None))["purged"])
 
 
 async def delete_message(api: Api, stream: str, sequence: int, *, erase: bool = True) -> None:
-    """Remove one message. Raises NotFoundError."""
-    _require_writable(api)
-    await api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
+    """Remove one message; with `erase` its bytes are overwritten. Raises NotFoundError, StreamNotFound, ReadOnly."""
+    require_writable(api)
+    try:
+        await api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
+    except (NotFoundError, ServerError) as error:
+        absent = isinstance(error, ServerError) and any(text in error.message for text in _NO_MESSAGE)
+        if absent or type(error) is NotFoundError:
+            raise NotFoundError(f"Stream `{stream}` holds no message {sequence}") from None
+        raise
 
 
 async def names(api: Api, subject: str | None = None) -> list[str]:
@@ -132,6 +139,7 @@ async def _pages(api: Api) -> tuple[dict[str, dict[str, Any]], set[str], bool]:
             return found, missing, len(totals) == 1
 
 
-def _require_writable(api: Api) -> None:
+def require_writable(api: Api) -> None:
+    """Raises ReadOnly where the connection is for reading only."""
     if api.connection.context.read_only:
         raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")

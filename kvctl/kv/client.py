@@ -16,6 +16,7 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 
 if TYPE_CHECKING:
+    from kvctl.jetstream.context import JetStream
     from kvctl.kv.config import BucketConfig, BucketStatus
 
 
@@ -25,6 +26,13 @@ class Client:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.api = Api(connection)
+
+    @property
+    def jetstream(self) -> JetStream:
+        """The streams and consumers below (ADR-37)."""
+        from kvctl.jetstream.context import JetStream
+
+        return JetStream(self.api)
 
     def bucket(
         self, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False

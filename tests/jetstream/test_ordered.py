@@ -8,8 +8,8 @@ import pytest
 from kvctl import Bucket, Client
 from kvctl.errors import ServerError, StreamNotFound
 from kvctl.jetstream import ordered
-from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
 from kvctl.jetstream.delivery import RawFrame, delivery
+from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
 from kvctl.server import run_server
 from tests.raw import RawClient
 

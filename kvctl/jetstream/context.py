@@ -1,0 +1,210 @@
+"""JetStream as ADR-37 lays it out: a context that manages streams, streams that manage consumers, and these.
+
+async with kvctl.connect() as client:
+    orders = await client.jetstream.create_stream("ORDERS", subjects=["orders.>"])
+    worker = await orders.create_consumer("worker", filter_subject="orders.new", ack_wait=timedelta(minutes=1))
+    async with worker.consume() as messages:
+        async for message in messages:
+            await message.ack()
+
+Configurations are the server's own: its field names, with `timedelta` for what it counts in nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import UsageError
+from kvctl.jetstream import consumers, streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumer import Consumer
+from kvctl.jetstream.direct import StoredMessage, from_leader
+from kvctl.jetstream.stream_reading import StreamReading
+from kvctl.quantities import duration_ns
+
+
+class JetStream:
+    """Streams and consumers of one account, in the connection's domain or under its API prefix."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    async def account_info(self) -> dict[str, Any]:
+        """Usage and limits of the account. Raises JetStreamDisabled."""
+        return await self.api.account_info()
+
+    def stream(self, name: str) -> Stream:
+        """A handle; nothing is asked."""
+        return Stream(self.api, name)
+
+    async def create_stream(self, name: str, **config: Any) -> Stream:
+        """Create a stream; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
+        return self._found(await streams.create(self.api, _config(config, name=name)))
+
+    async def update_stream(self, name: str, **config: Any) -> Stream:
+        """Replace a stream's configuration, all of it. Raises StreamNotFound, ServerError, ReadOnly."""
+        return self._found(await streams.update(self.api, _config(config, name=name)))
+
+    async def create_or_update_stream(self, name: str, **config: Any) -> Stream:
+        """Create the stream, or give the one that exists this configuration. Raises as both."""
+        if await streams.find(self.api, name) is None:
+            return await self.create_stream(name, **config)
+        return await self.update_stream(name, **config)
+
+    async def get_stream(self, name: str) -> Stream:
+        """A stream that exists, with its info. Raises StreamNotFound."""
+        return self._found(await streams.info(self.api, name))
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream with all it holds. Raises StreamNotFound, ReadOnly."""
+        await streams.delete(self.api, name)
+
+    async def stream_names(self, subject: str | None = None) -> list[str]:
+        """The names of all streams, or of those that listen on a subject."""
+        return await streams.names(self.api, subject)
+
+    async def list_streams(self) -> list[Stream]:
+        """All streams whose servers answer, with their infos."""
+        infos, _ = await streams.listing(self.api)
+        return [self._found(info) for info in infos]
+
+    async def create_consumer(self, stream: str, name: str | None = None, **config: Any) -> Consumer:
+        """As `Stream.create_consumer`."""
+        return await self.stream(stream).create_consumer(name, **config)
+
+    async def update_consumer(self, stream: str, name: str, **config: Any) -> Consumer:
+        """As `Stream.update_consumer`."""
+        return await self.stream(stream).update_consumer(name, **config)
+
+    async def create_or_update_consumer(self, stream: str, name: str | None = None, **config: Any) -> Consumer:
+        """As `Stream.create_or_update_consumer`."""
+        return await self.stream(stream).create_or_update_consumer(name, **config)
+
+    async def get_consumer(self, stream: str, name: str) -> Consumer:
+        """As `Stream.get_consumer`."""
+        return await self.stream(stream).get_consumer(name)
+
+    async def delete_consumer(self, stream: str, name: str) -> None:
+        """Delete a consumer. Raises ConsumerNotFound, ReadOnly."""
+        await consumers.delete(self.api, stream, name)
+
+    def _found(self, info: dict[str, Any]) -> Stream:
+        return Stream(self.api, info["config"]["name"], info)
+
+
+class Stream:
+    """One stream: its messages and its consumers."""
+
+    def __init__(self, api: Api, name: str, info: dict[str, Any] | None = None) -> None:
+        self.api = api
+        self.name = name
+        self.cached_info = info
+        """The info that was asked for last; None if none was."""
+
+    async def info(self) -> dict[str, Any]:
+        """The server's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
+        self.cached_info = await streams.info(self.api, self.name)
+        return self.cached_info
+
+    async def delete(self) -> None:
+        """Delete it with all it holds. Raises StreamNotFound, ReadOnly."""
+        await streams.delete(self.api, self.name)
+
+    async def purge(self, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None) -> int:
+        """Remove messages: on a subject, below a sequence, or all but the last `keep`; returns how many went.
+
+        Raises StreamNotFound, ServerError (sequence and keep exclude each other), ReadOnly.
+        """
+        request = {"filter": subject, "seq": sequence, "keep": keep}
+        given = {name: value for name, value in request.items() if value is not None}
+        return await streams.purge(self.api, self.name, **given)
+
+    async def subjects(self, subject: str = ">") -> dict[str, int]:
+        """The subjects it holds messages on, with how many."""
+        return await streams.subjects(self.api, self.name, subject)
+
+    async def get_message(
+        self, sequence: int | None = None, *, last_for: str | None = None, next_for: str | None = None
+    ) -> StoredMessage | None:
+        """One message from the leader: of a sequence, the last on a subject, or the next from a sequence on.
+
+        None when there is none. Raises StreamNotFound, UsageError.
+        """
+        if (last_for is None) == (sequence is None and next_for is None):
+            raise UsageError("A message is named by its sequence, `last_for`, or `next_for` with or without a sequence")
+        request = {"seq": sequence, "last_by_subj": last_for, "next_by_subj": next_for}
+        given = {name: value for name, value in request.items() if value is not None}
+        return await from_leader(self.api, self.name, **given)
+
+    async def delete_message(self, sequence: int, *, erase: bool = True) -> None:
+        """Remove one message; with `erase` its bytes are overwritten. Raises NotFoundError, ReadOnly."""
+        await streams.delete_message(self.api, self.name, sequence, erase=erase)
+
+    def consumer(self, name: str) -> Consumer:
+        """A handle; nothing is asked."""
+        return Consumer(self.api, self.name, name)
+
+    async def create_consumer(self, name: str | None = None, **config: Any) -> Consumer:
+        """Create a durable consumer, or without a name an ephemeral one; the same again is no error.
+
+        Raises ConflictError (another configuration), StreamNotFound, ServerError, ReadOnly.
+        """
+        return self._made(await consumers.create(self.api, self.name, _consumer_config(name, config)))
+
+    async def update_consumer(self, name: str, **config: Any) -> Consumer:
+        """Replace a consumer's configuration, all of it. Raises ConsumerNotFound, ServerError, ReadOnly."""
+        return self._made(await consumers.update(self.api, self.name, _consumer_config(name, config)))
+
+    async def create_or_update_consumer(self, name: str | None = None, **config: Any) -> Consumer:
+        """Create the consumer, or give the one that exists this configuration. Raises as both."""
+        return self._made(await consumers.create_or_update(self.api, self.name, _consumer_config(name, config)))
+
+    async def get_consumer(self, name: str) -> Consumer:
+        """A consumer that exists, with its info. Raises ConsumerNotFound, StreamNotFound."""
+        return self._made(await consumers.info(self.api, self.name, name))
+
+    async def delete_consumer(self, name: str) -> None:
+        """Delete a consumer. Raises ConsumerNotFound, ReadOnly."""
+        await consumers.delete(self.api, self.name, name)
+
+    async def consumer_names(self) -> list[str]:
+        """The names of its consumers. Raises StreamNotFound."""
+        return await consumers.names(self.api, self.name)
+
+    async def list_consumers(self) -> list[Consumer]:
+        """Its consumers that answer, with their infos. Raises StreamNotFound."""
+        infos, _ = await consumers.listing(self.api, self.name)
+        return [self._made(info) for info in infos]
+
+    def read(
+        self, *subjects: str, deliver: str = "all", start: int = 0, follow: bool = False, headers_only: bool = False
+    ) -> StreamReading:
+        """An ordered reading: every message on the subjects once, in order, by an ephemeral consumer without acks.
+
+        `deliver` is `all`, `last_per_subject`, `new`, or `by_start_sequence` with `start`. It ends where the stream did
+        at the beginning; with `follow`, never. The consumer is made anew after a gap, missed heartbeats, a reconnect.
+        """
+        return StreamReading(self.api, self.name, subjects, deliver, start, follow, headers_only)
+
+    def _made(self, info: dict[str, Any]) -> Consumer:
+        return Consumer(self.api, self.name, info["name"], info)
+
+
+def _consumer_config(name: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
+    named = {} if name is None else {"name": name, "durable_name": name}
+    return {"ack_policy": "explicit"} | _config(config) | named
+
+
+def _config(config: Mapping[str, Any], **fixed: str) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in config.items()} | fixed
+
+
+def _plain(value: Any) -> Any:
+    """The value in the server's JSON."""
+    if isinstance(value, timedelta):
+        return duration_ns(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return {name: _plain(item) for name, item in value.items()} if isinstance(value, Mapping) else value

@@ -1,0 +1,481 @@
+"""Consume: buffer and thresholds, every status that ends a pull, disturbances, ends: nothing lost, nothing hangs."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl import Client
+from kvctl.errors import ConsumerNotFound, PermissionDenied, ServerError
+from kvctl.jetstream import consuming
+from kvctl.jetstream.consumer import Consumer
+from kvctl.jetstream.consuming import Consumption
+from kvctl.jetstream.pull_options import Event, Pull
+from kvctl.labs import Lab
+from kvctl.server import Server, run_server
+from tests.jetstream.conftest import MakeStream, publish
+from tests.raw import RawClient
+
+SECOND = timedelta(seconds=1)
+
+
+@asynccontextmanager
+async def listening(client: Client, consumer: Consumer) -> AsyncIterator[list[dict[str, Any]]]:
+    """The pulls that are sent for the consumer, with the subject that the answers go to."""
+    pulls: list[dict[str, Any]] = []
+
+    def note(frame: tuple[bytes, bytes, bytes, bytes]) -> None:
+        pulls.append(json.loads(frame[3]) | {"reply": frame[1].decode()})
+
+    sid = await client.connection._add(f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}", note, None)
+    yield pulls
+    await client.connection._remove(sid)
+
+
+async def take(consumption: Consumption, count: int, *, seconds: float = 10) -> list[int]:
+    """The sequences of so many messages, each acknowledged."""
+    found: list[int] = []
+    async with asyncio.timeout(seconds):
+        async for message in consumption:
+            found.append(message.sequence)
+            await message.ack()
+            if len(found) == count:
+                break
+    return found
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+class TestBuffer:
+    async def test_every_message_comes_once_in_order(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream(1200)).create_consumer("c")
+        async with consumer.consume() as messages:
+            assert await take(messages, 1200) == list(range(1, 1201))
+
+    @pytest.mark.parametrize("options", [{"max_messages": 1}, {"max_messages": 7}, {"max_bytes": 300}])
+    async def test_no_buffer_is_too_small(self, make_stream: MakeStream, options: dict[str, int]) -> None:
+        consumer = await (await make_stream(50)).create_consumer("c")
+        async with consumer.consume(**options) as messages:
+            assert await take(messages, 50) == list(range(1, 51))
+
+    async def test_it_asks_again_at_the_threshold_for_what_fills_the_buffer(
+        self, client: Client, make_stream: MakeStream
+    ) -> None:
+        consumer = await (await make_stream(100)).create_consumer("c")
+        async with (
+            listening(client, consumer) as pulls,
+            consumer.consume(max_messages=10, threshold_messages=3) as messages,
+        ):
+            assert await take(messages, 20) == list(range(1, 21))
+            await until(lambda: len(pulls) >= 3)
+        assert [pull["batch"] for pull in pulls[:3]] == [10, 7, 7]
+        assert {(pull["expires"], pull["idle_heartbeat"]) for pull in pulls} == {(30 * 10**9, 15 * 10**9)}
+        assert len({pull["reply"] for pull in pulls}) == 1  # one subscription
+
+    async def test_bytes_are_counted_as_the_server_counts_them(self, client: Client, make_stream: MakeStream) -> None:
+        stream = await make_stream()
+        for number in range(20):
+            await client.connection.request(f"{stream.name}.{number:02}", b"x" * 900, b"NATS/1.0\r\nA: b\r\n\r\n")
+        consumer = await stream.create_consumer("c")
+        async with listening(client, consumer) as pulls, consumer.consume(max_bytes=10_000) as messages:
+            found = await take(messages, 20)
+            assert found == list(range(1, 21))
+            await until(lambda: messages._puller.messages > 0)
+            messages._puller.wake()
+        assert all(pull["batch"] == 1_000_000 for pull in pulls)
+        assert all(5_000 <= pull["max_bytes"] <= 10_000 for pull in pulls), pulls
+
+    async def test_a_slow_reader_holds_no_more_than_its_buffer(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream(100)).create_consumer("c")
+        async with consumer.consume(max_messages=10) as messages:
+            async for message in messages:
+                await asyncio.sleep(0.05)
+                assert (await consumer.info())["num_ack_pending"] <= 10
+                await message.double_ack()
+                if message.sequence == 10:
+                    break
+
+    async def test_a_buffer_of_one_fetches_nothing_ahead(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream(3)).create_consumer("c")
+        async with consumer.consume(max_messages=1) as messages:
+            async for message in messages:
+                assert (await consumer.info())["num_ack_pending"] == 1
+                await message.double_ack()
+                if message.sequence == 3:
+                    break
+
+    async def test_count_ends_it_and_no_more_is_delivered(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream(100)).create_consumer("c")
+        assert [message.sequence async for message in consumer.consume(count=30)] == list(range(1, 31))
+        assert (await consumer.info())["num_pending"] == 70
+
+    async def test_batches_hold_what_is_there(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream(300)).create_consumer("c")
+        found = []
+        async with asyncio.timeout(10), consumer.consume(max_messages=100, count=300) as messages:
+            async for batch in messages.batches():
+                found += [message.sequence for message in batch]
+                for message in batch:
+                    await message.ack()
+        assert found == list(range(1, 301))
+
+
+class TestEnds:
+    async def test_stop_ends_it_at_once(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream(10)).create_consumer("c")
+        found = []
+        async with asyncio.timeout(5), consumer.consume() as messages:
+            async for message in messages:
+                found.append(message.sequence)
+                if len(found) == 3:
+                    messages.stop()
+        assert found == [1, 2, 3]
+
+    async def test_drain_ends_it_after_what_was_delivered(self, client: Client, make_stream: MakeStream) -> None:
+        stream = await make_stream(10)
+        consumer = await stream.create_consumer("c")
+        found = []
+        async with asyncio.timeout(5), consumer.consume(max_messages=100) as messages:
+            async for message in messages:
+                if not found:
+                    await messages.drain()
+                    await publish(client, stream.name, 5)
+                found.append(message.sequence)
+                await message.ack()
+        assert found == list(range(1, 11))
+        while (info := await consumer.info())["num_ack_pending"]:
+            await asyncio.sleep(0.01)
+        assert info["num_pending"] == 5
+
+    async def test_drain_ends_one_that_waits(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream()).create_consumer("c")
+        async with asyncio.timeout(5), consumer.consume() as messages:
+            asyncio.get_running_loop().call_later(0.1, lambda: asyncio.ensure_future(messages.drain()))
+            assert [message async for message in messages] == []
+
+    async def test_a_consumer_deleted_under_it_is_an_error_after_what_came(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream(3)).create_consumer("c")
+        events: list[Event] = []
+        found = []
+
+        async def consume() -> None:
+            async for message in consumer.consume(on_event=events.append):
+                found.append(message.sequence)
+                if len(found) == 3:
+                    await consumer.delete()
+
+        with pytest.raises(ConsumerNotFound, match="was deleted"):
+            await asyncio.wait_for(consume(), 5)
+        assert found == [1, 2, 3]
+        assert [(event.severity, event.code) for event in events] == [("error", 409)]
+
+    async def test_a_stream_deleted_under_it_is_an_error(self, make_stream: MakeStream) -> None:
+        stream = await make_stream(1)
+        consumer = await stream.create_consumer("c")
+
+        async def consume() -> None:
+            async for _ in consumer.consume():
+                await stream.delete()
+
+        with pytest.raises(ConsumerNotFound):
+            await asyncio.wait_for(consume(), 5)
+
+    async def test_a_push_consumer_cannot_be_consumed(self, make_stream: MakeStream) -> None:
+        consumer = await (await make_stream(1)).create_consumer("c", deliver_subject="pushed.there")
+        with pytest.raises(ServerError, match="pushes its messages"):
+            await take(consumer.consume(), 1)
+
+    async def test_one_that_is_not_there_is_not_found(self, make_stream: MakeStream) -> None:
+        stream = await make_stream()
+        with pytest.raises(ConsumerNotFound):
+            await take(stream.consumer("none").consume(), 1)
+
+
+class TestStatuses:
+    async def test_a_pull_whose_time_is_up_is_followed_by_another(
+        self, client: Client, make_stream: MakeStream
+    ) -> None:
+        stream = await make_stream()
+        consumer = await stream.create_consumer("c")
+        events: list[Event] = []
+        async with (
+            listening(client, consumer) as pulls,
+            consumer.consume(expires=SECOND, max_messages=10, on_event=events.append) as messages,
+        ):
+            waiting = asyncio.create_task(take(messages, 1))
+            await until(lambda: len(pulls) == 3)
+            await publish(client, stream.name, 1)
+            assert await waiting == [1]
+        assert [pull["batch"] for pull in pulls] == [10, 10, 10]  # 408 gave all of it back
+        assert events == []
+
+    @pytest.mark.parametrize(
+        ("limit", "options"),
+        [
+            ({"max_batch": 5}, {"max_messages": 20}),
+            ({"max_expires": 2 * SECOND}, {"expires": 10 * SECOND}),
+            ({"max_bytes": 300}, {"max_bytes": 2000}),
+        ],
+    )
+    async def test_a_limit_of_the_consumer_is_a_warning_and_kept_from_then_on(
+        self, make_stream: MakeStream, limit: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        consumer = await (await make_stream(30)).create_consumer("c", **limit)
+        events: list[Event] = []
+        async with consumer.consume(**options, on_event=events.append) as messages:
+            assert await take(messages, 30) == list(range(1, 31))
+        assert [event.severity for event in events] == ["warning"]
+        assert "Exceeded MaxRequest" in events[0].text
+
+    async def test_what_the_server_does_not_understand_is_tried_again_ever_more_rarely_and_not_for_ever(
+        self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consuming, "REFUSALS", 5)
+        consumer = await (await make_stream(1)).create_consumer("c")
+        events: list[Event] = []
+        consumption = consumer.consume(on_event=events.append)
+        consumption._buffer.heartbeat = 20  # more than half of what a pull lives
+        begun = time.monotonic()
+        async with listening(client, consumer) as pulls:
+            with pytest.raises(ServerError, match=r"goes on refusing.*heartbeat value too large"):
+                await take(consumption, 1)
+        assert 1.4 < time.monotonic() - begun < 4  # 0.1 + 0.2 + 0.4 + 0.8
+        assert len(pulls) == 5
+        assert [(event.severity, event.code) for event in events] == [("error", 400)]
+
+    async def test_a_message_larger_than_the_buffer_is_said_and_not_waited_for_for_ever(
+        self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consuming, "REFUSALS", 3)
+        consumer = await (await make_stream(1, size=5000)).create_consumer("c")
+        events: list[Event] = []
+        async with listening(client, consumer) as pulls:
+            with pytest.raises(ServerError, match="Message Size Exceeds MaxBytes"):
+                await take(consumer.consume(max_bytes=1000, on_event=events.append), 1)
+        assert len(pulls) == 3
+        assert ["larger than `max_bytes`" in event.text for event in events] == [True]
+
+    async def test_a_message_larger_than_a_refill_waits_for_an_empty_buffer(
+        self, client: Client, make_stream: MakeStream
+    ) -> None:
+        """Or pulls that are too small for it would follow each other as fast as they can."""
+        stream = await make_stream(10, size=600)
+        await publish(client, stream.name, 1, size=9000)
+        consumer = await stream.create_consumer("c")
+        async with listening(client, consumer) as pulls, consumer.consume(max_bytes=10_000) as messages:
+            found = []
+            async for message in messages:
+                found.append(message.sequence)
+                await asyncio.sleep(0.02)
+                if len(found) == 11:
+                    break
+        assert found == list(range(1, 12))
+        assert len(pulls) < 8
+
+    async def test_a_new_leader_is_pulled_from(self, cluster: Lab, unique: Callable[..., str]) -> None:
+        name = unique("LEADERS")
+        events: list[Event] = []
+        async with kvctl.connect(cluster.contexts["cluster"]) as client:
+            stream = await client.jetstream.create_stream(name, subjects=[f"{name}.>"], num_replicas=3)
+            consumer = await stream.create_consumer("c")
+            async with consumer.consume(on_event=events.append) as messages:
+                waiting = asyncio.create_task(take(messages, 1, seconds=20))
+                while not (await consumer.info())["num_waiting"]:
+                    await asyncio.sleep(0.05)
+                await client.api.call(f"CONSUMER.LEADER.STEPDOWN.{name}.c")
+                await until(lambda: bool(events))
+                await publish(client, name, 1)
+                assert await waiting == [1]
+        assert ["Leadership Change (409)" in event.text for event in events[:1]] == [True]
+
+    async def test_a_client_that_another_one_displaced_pulls_without_its_pin(self, make_stream: MakeStream) -> None:
+        stream = await make_stream(2)
+        consumer = await stream.create_consumer(
+            "c", priority_groups=["g"], priority_policy="pinned_client", priority_timeout=60 * SECOND
+        )
+        events: list[Event] = []
+        async with consumer.consume(group="g", max_messages=1, on_event=events.append) as messages:
+            assert await take(messages, 1) == [1]
+            assert messages._pin
+            messages._pin = "displaced"
+            waiting = asyncio.create_task(take(messages, 1))
+            await until(lambda: bool(events))
+            await stream.api.call(f"CONSUMER.UNPIN.{stream.name}.c", {"group": "g"})
+            assert await waiting == [2]
+        assert ["(423)" in event.text for event in events] == [True]
+
+    async def test_where_nobody_answers_it_goes_on_when_somebody_does(
+        self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """503, while the consumer's info cannot be had: its servers may be about to come back."""
+        stream = await make_stream(1)
+
+        async def unknown(*_: object, **__: object) -> None:
+            raise PermissionDenied("not for you")
+
+        monkeypatch.setattr("kvctl.jetstream.consumers.info", unknown)
+        events: list[Event] = []
+        async with stream.consumer("later").consume(on_event=events.append) as messages:
+            waiting = asyncio.create_task(take(messages, 1))
+            await until(lambda: bool(events))
+            await stream.create_consumer("later")
+            assert await waiting == [1]
+        assert [(event.severity, event.code) for event in events] == [("warning", 503)]
+
+    async def test_where_nobody_ever_answers_it_ends(
+        self, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consuming, "REFUSALS", 4)
+
+        async def unknown(*_: object, **__: object) -> None:
+            raise PermissionDenied("not for you")
+
+        monkeypatch.setattr("kvctl.jetstream.consumers.info", unknown)
+        stream = await make_stream(1)
+        with pytest.raises(ServerError, match="nobody answers"):
+            await take(stream.consumer("none").consume(), 1)
+
+
+class TestDisturbances:
+    async def test_a_restart_loses_nothing(self, own_server: Server) -> None:
+        events: list[Event] = []
+        async with kvctl.connect(own_server.url) as client:
+            stream = await client.jetstream.create_stream("S", subjects=["S.>"])
+            await publish(client, "S", 100)
+            consumer = await stream.create_consumer("c", ack_wait=2 * SECOND)
+            found = set()
+            async with asyncio.timeout(30), consumer.consume(max_messages=10, on_event=events.append) as messages:
+                async for message in messages:
+                    found.add(message.sequence)
+                    if message.sequence in (30, 31, 60) and message.metadata.delivered == 1:
+                        own_server.kill()
+                        own_server.start()
+                        continue  # not acknowledged: it comes again
+                    with_connection = client.connection.online
+                    if with_connection:
+                        await message.ack()
+                    if len(found) == 100:
+                        break
+        assert found == set(range(1, 101))
+        assert any("connection to the server was lost" in event.text for event in events)
+
+    async def test_after_a_restart_messages_flow_within_two_seconds(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            stream = await client.jetstream.create_stream("S", subjects=["S.>"])
+            consumer = await stream.create_consumer("c")
+            async with consumer.consume() as messages:
+                waiting = asyncio.create_task(take(messages, 1, seconds=20))
+                while not (await consumer.info())["num_waiting"]:
+                    await asyncio.sleep(0.01)
+                own_server.restart()
+                with RawClient(own_server.url) as raw:
+                    raw.request("S.after", b"")
+                begun = time.monotonic()
+                assert await waiting == [1]
+                assert time.monotonic() - begun < 2
+
+    async def test_heartbeats_are_not_missed_while_the_connection_is_away(self, own_server: Server) -> None:
+        events: list[Event] = []
+        async with kvctl.connect(own_server.url) as client:
+            stream = await client.jetstream.create_stream("S", subjects=["S.>"])
+            consumer = await stream.create_consumer("c")
+            options = {"expires": SECOND, "idle_heartbeat": SECOND / 2}
+            async with consumer.consume(**options, on_event=events.append) as messages:
+                waiting = asyncio.create_task(take(messages, 1, seconds=20))
+                await asyncio.sleep(0.2)
+                own_server.kill()
+                await asyncio.sleep(1.6)
+                own_server.start()
+                await until(lambda: client.connection.online)
+                await publish(client, "S", 1)
+                assert await waiting == [1]
+        assert not [event for event in events if "two heartbeats" in event.text]
+
+    async def test_missed_heartbeats_are_a_warning_and_it_pulls_anew(
+        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 60)  # nothing else shall notice
+        events: list[Event] = []
+        async with kvctl.connect(own_server.url) as client:
+            stream = await client.jetstream.create_stream("S", subjects=["S.>"])
+            consumer = await stream.create_consumer("c")
+            options = {"expires": SECOND, "idle_heartbeat": SECOND / 2}
+            async with consumer.consume(**options, on_event=events.append) as messages:
+                waiting = asyncio.create_task(take(messages, 1))
+                await asyncio.sleep(0.1)
+                own_server.pause()
+                await until(lambda: bool(events))
+                own_server.resume()
+                await publish(client, "S", 1)
+                assert await waiting == [1]
+        assert ("warning", True) == (events[0].severity, "two heartbeats" in events[0].text)
+
+    async def test_a_stopped_server_is_waited_for(self, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 0.5)
+        async with kvctl.connect(own_server.url) as client:
+            stream = await client.jetstream.create_stream("S", subjects=["S.>"])
+            consumer = await stream.create_consumer("c")
+            async with consumer.consume() as messages:
+                waiting = asyncio.create_task(take(messages, 1, seconds=30))
+                await asyncio.sleep(0.1)
+                own_server.pause()
+                await until(lambda: not client.connection.online, 20)
+                own_server.resume()
+                with RawClient(own_server.url) as raw:
+                    raw.request("S.after", b"")
+                begun = time.monotonic()
+                assert await waiting == [1]
+                assert time.monotonic() - begun < 5
+
+    async def test_a_consumer_that_is_gone_after_a_restart_is_an_error(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            stream = await client.jetstream.create_stream("S", subjects=["S.>"], storage="memory")
+            consumer = await stream.create_consumer("c")
+            async with consumer.consume() as messages:
+                waiting = asyncio.create_task(take(messages, 1, seconds=20))
+                await asyncio.sleep(0.1)
+                own_server.restart()
+                with RawClient(own_server.url) as raw:
+                    raw.api("STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"], "storage": "memory"})
+                with pytest.raises(ConsumerNotFound, match="does not exist"):
+                    await waiting
+
+    async def test_where_its_info_is_denied_it_goes_on_after_a_reconnect(self) -> None:
+        config = """
+            listen: 127.0.0.1:@client@
+            server_name: @name@
+            jetstream { store_dir: "@store@" }
+            authorization { users: [
+                {user: all, password: p}
+                {user: some, password: p, permissions: {publish: {deny: "$JS.API.CONSUMER.INFO.>"}}}
+            ] }
+        """
+        with run_server(name="denied", config=config) as server:
+            async with kvctl.connect(server.url.replace("://", "://all:p@")) as client:
+                stream = await client.jetstream.create_stream("S", subjects=["S.>"])
+                await stream.create_consumer("c")
+            async with kvctl.connect(server.url.replace("://", "://some:p@")) as client:
+                consumer = client.jetstream.stream("S").consumer("c")
+                waiting = asyncio.create_task(take(consumer.consume(), 1, seconds=20))
+                await asyncio.sleep(0.1)
+                server.restart()
+                await until(lambda: client.connection.epoch > 0 and client.connection.online)
+                await publish(client, "S", 1)
+                assert await waiting == [1]
+
+
+def test_a_pull_says_only_what_it_wants() -> None:
+    assert json.loads(Pull(batch=3).body()) == {"batch": 3}
+    assert json.loads(Pull(batch=1, no_wait=True, group="g", pin="p").body()) == {
+        "batch": 1, "no_wait": True, "group": "g", "id": "p",
+    }  # fmt: skip
