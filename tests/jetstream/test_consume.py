@@ -424,7 +424,8 @@ class TestDisturbances:
         monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 0.5)
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
-            consumer = await stream.create_consumer("c")
+            # What the server sends into the old connection before it hears of its end comes again after the ack wait.
+            consumer = await stream.create_consumer("c", ack_wait=2 * SECOND)
             async with consumer.consume() as messages:
                 waiting = asyncio.create_task(take(messages, 1, seconds=30))
                 await asyncio.sleep(0.1)
