@@ -340,7 +340,7 @@ def _fields_of(rules: list[Transform], bucket: str, target: str) -> dict[str, An
     prefixes = {_prefix(src, dest) for src, dest in pairs}
     prefix = prefixes.pop() if len(prefixes) == 1 else None
     if prefix is None:
-        return {"maps": tuple((src, _dollars(dest)) for src, dest in pairs)}
+        return {"maps": tuple((src, dollars(dest)) for src, dest in pairs)}
     keys = tuple(src for src, _ in pairs)
     return {"prefix": prefix, "keys": () if keys == (">",) else keys}
 
@@ -353,7 +353,7 @@ def _prefix(src: str, dest: str) -> str | None:
     return dest.removesuffix(f".{usual}") if dest.endswith(f".{usual}") else None
 
 
-def _dollars(dest: str) -> str:
+def dollars(dest: str) -> str:
     """A destination as people write it."""
     return ".".join(
         f"${token[len('{{wildcard(') : -len(')}}')]}" if token.startswith("{{wildcard(") else token

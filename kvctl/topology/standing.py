@@ -1,0 +1,193 @@
+"""How each replica in view stands to each of its origins, by evidence: that nothing lags proves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.kinds import Kind, bucket_name, kind_of
+from kvctl.topology import waiting
+from kvctl.topology.incarnations import lineage
+from kvctl.topology.model import Origin
+from kvctl.topology.observe import Upstream, upstreams
+from kvctl.topology.origins import PATIENCE, Seen
+from kvctl.topology.replica_hazards import name_of
+from kvctl.topology.waiting import Goal
+from kvctl.topology.world import Link, StreamInfo, World
+
+SECOND_LOOK = 1.0
+"""Seconds after which what has not arrived is looked at again: is anything moving?"""
+
+AT_ONCE = 32
+"""Replicas that are looked at at the same time."""
+
+_NOT_FOUND = "(10059)"
+
+
+class State(StrEnum):
+    """One word for a replica and one of its origins."""
+
+    OK = "ok"
+    """It holds what the origin held when both were looked at."""
+    UNCONFIRMED = "unconfirmed"
+    """Connected, and nothing lags; what the origin holds cannot be seen from here."""
+    BEHIND = "behind"
+    """Something is missing, and on its way."""
+    STALLED = "stalled"
+    """Something is missing, and nothing of it arrives."""
+    SILENT = "silent"
+    """Nothing was heard of the origin for long."""
+    NEVER_CONNECTED = "never connected"
+    FAILING = "failing"
+    """The server reports an error."""
+    MISSING_ORIGIN = "missing origin"
+    RECREATED_ORIGIN = "recreated origin"
+    """A mirror of an earlier incarnation: it serves what was there before."""
+    UNREACHABLE = "unreachable"
+    """Its servers do not answer, or its origin's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One replica and one of its origins."""
+
+    link: Link
+    name: str
+    """The replica, as users type it."""
+    kind: Kind
+    upstream: Upstream
+    state: State
+    evidence: str = ""
+    """What shows it, in words."""
+    arrived: int | None = None
+    """The origin's revision up to which everything has come; None: not known."""
+
+    @property
+    def origin_last(self) -> int | None:
+        """The origin's last revision; None where it cannot be seen."""
+        return int(self.link.origin["state"]["last_seq"]) if self.link.origin else None
+
+
+async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Standing]:
+    """How all replicas stand, in the order of the world's links; takes `second_look` seconds when something is late."""
+    numbers: dict[tuple[str, str], int] = {}
+    looks = []
+    for link in world.links:
+        key = (link.place.name, link.info["config"]["name"])
+        number = numbers[key] = numbers.get(key, -1) + 1
+        looks.append(_Look(link, number))
+    slots = asyncio.Semaphore(AT_ONCE)
+    found = await asyncio.gather(*(look.first(slots) for look in looks))
+    late = [at for at, standing in enumerate(found) if standing is None]
+    if late:
+        await asyncio.sleep(second_look)
+    again = dict(zip(late, await asyncio.gather(*(looks[at].second(slots) for at in late)), strict=True))
+    return [standing or again[at] for at, standing in enumerate(found)]
+
+
+class _Look:
+    """One link, looked at once, and again when that leaves it open."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        self._link = link
+        known = {stream: info["config"] for stream, info in link.place.infos.items()}
+        config = link.info["config"]
+        kind = kind_of(config, known) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
+        self._plain = Standing(link, bucket_name(config, kind), kind, upstreams(link.info)[number], State.OK)
+        self._goal: Goal | None = None
+        self._come = 0
+
+    async def first(self, slots: asyncio.Semaphore) -> Standing | None:
+        """How it stands; None where something is missing that may be on its way."""
+        async with slots:
+            try:
+                return await self._seen() if self._link.origin else self._without_origin()
+            except KvctlError as error:
+                return replace(self._plain, state=State.UNREACHABLE, evidence=error.message)
+
+    async def second(self, slots: asyncio.Semaphore) -> Standing:
+        """Whether what was missing has come meanwhile, or some of it."""
+        assert self._goal is not None
+        come, wanted = self._come, self._goal.sequence or 0
+        async with slots:
+            with suppress(KvctlError):
+                info = await streams.info(self._link.place.api, self._link.info["config"]["name"])
+                come = await waiting.arrived(self._link.place.api, info, self._goal) or 0
+        if come >= wanted:
+            return replace(self._plain, arrived=come)
+        text = f"at revision {come} of {wanted}"
+        if come > self._come:
+            return replace(self._plain, state=State.BEHIND, evidence=text, arrived=come)
+        return replace(self._plain, state=State.STALLED, evidence=f"{text}, and nothing arrives", arrived=come)
+
+    async def _seen(self) -> Standing | None:
+        plain, origin = self._plain, self._link.origin
+        assert origin is not None
+        if plain.upstream.error:
+            return replace(plain, state=State.FAILING, evidence=plain.upstream.error)
+        if poisoned := await self._poisoned(origin):
+            return replace(plain, state=State.RECREATED_ORIGIN, evidence=poisoned)
+        return await self._progress(origin) if plain.upstream.state == "connected" else self._unconnected()
+
+    def _without_origin(self) -> Standing:
+        plain, source, place = self._plain, self._link.source, self._link.place
+        name = name_of(source)
+        elsewhere = bool((source.get("external") or {}).get("api"))
+        if source["name"] in place.unreachable and not elsewhere:
+            return replace(plain, state=State.UNREACHABLE, evidence=f"the servers that hold `{name}` do not answer")
+        if not elsewhere or _NOT_FOUND in (plain.upstream.error or ""):
+            return replace(plain, state=State.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
+        if plain.upstream.error:
+            return replace(plain, state=State.FAILING, evidence=plain.upstream.error)
+        if plain.upstream.state != "connected":
+            return self._unconnected()
+        return replace(plain, state=State.UNCONFIRMED, evidence=f"what `{name}` holds cannot be seen from here")
+
+    def _unconnected(self) -> Standing:
+        """Never heard of, or for long not any more."""
+        active = self._plain.upstream.active
+        if active is None:
+            return replace(self._plain, state=State.NEVER_CONNECTED)
+        text = f"nothing was heard of the origin for {round(active)} s"
+        if self._link.origin is None:
+            return replace(self._plain, state=State.UNREACHABLE, evidence=f"{text}, and it does not answer")
+        return replace(self._plain, state=State.SILENT, evidence=text)
+
+    async def _poisoned(self, origin: StreamInfo) -> str | None:
+        """Why a mirror is one of an earlier incarnation; looked at once more, the origin last, as both may move."""
+        mirror = self._link.info
+        if not mirror["config"].get("mirror") or lineage(mirror, origin).same is not False:
+            return None
+        with suppress(KvctlError):
+            mirror = await streams.info(self._link.place.api, mirror["config"]["name"])
+            origin = await streams.info(self._there, self._link.source["name"], timeout=PATIENCE)
+        found = lineage(mirror, origin)
+        return found.evidence if found.same is False else None
+
+    async def _progress(self, origin: StreamInfo) -> Standing | None:
+        info, source = self._link.info, self._link.source
+        last = origin["state"]["last_seq"]
+        seen = Seen(Origin(stream=source["name"]), self._there, origin, True)
+        come = await waiting.arrived(self._link.place.api, info, Goal(seen, 0, source, last))
+        if come is not None and come >= last:
+            return replace(self._plain, arrived=come)
+        (goal,) = await waiting.goals([(0, source, seen)])
+        if goal.sequence is None:
+            return replace(self._plain, state=State.UNCONFIRMED, evidence="its last entry here cannot be asked for")
+        come = await waiting.arrived(self._link.place.api, info, goal)
+        if come is None:
+            return replace(self._plain, state=State.UNCONFIRMED, evidence="entries of another origin hide its last one")
+        if come >= goal.sequence:
+            return replace(self._plain, arrived=come)
+        self._goal, self._come = goal, come
+        return None
+
+    @property
+    def _there(self) -> Api:
+        prefix = (self._link.source.get("external") or {}).get("api")
+        return self._link.place.api.at(prefix) if prefix else self._link.place.api

@@ -1,0 +1,66 @@
+"""`topology graph` as a process: formats, files and live servers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+from tests.topology.conftest import Replicas, source, until
+
+FILE = b"""
+version: 1
+buckets: {ORDERS: {cluster: lon}, CONFIG: {}}
+mirrors: {ORDERS_NYC: {origin: ORDERS, cluster: nyc}}
+aggregates: {NEW: {origins: [{bucket: ORDERS, keys: NEW.>, prefix: n}, {bucket: STOCK, domain: hub}]}}
+"""
+
+
+def test_a_file_needs_no_server(run: Run, snapshot: SnapshotAssertion) -> None:
+    shown = run("topology", "graph", "-f", "-", stdin=FILE, tty=False)
+    assert shown == snapshot
+    assert run("topology", "graph", "-f", "-", "CONFIG", "-o", "json", stdin=FILE) == snapshot
+    assert run("topology", "graph", "-f", "-", "--format", "svg", stdin=FILE).out.startswith("<svg ")
+    assert run("topology", "graph", "-f", "-", "-o", "name", stdin=FILE).out.split() == [
+        "CONFIG", "NEW", "ORDERS", "ORDERS_NYC", "STOCK",
+    ]  # fmt: skip
+
+
+def test_what_is_no_format_is_a_usage_error(run: Run, tmp_path: Path) -> None:
+    refused = run("topology", "graph", "--format", "png")
+    assert (refused.exit_code, refused.err.splitlines()[0]) == (2, "error: `png` is not a format of a graph")
+    assert run("topology", "graph", "-f", str(tmp_path / "none")).exit_code == 2
+
+
+@pytest.fixture
+def replicas(raw: RawClient) -> Replicas:
+    """Replicas by raw JSON, on the shared server."""
+    return Replicas(raw)
+
+
+def test_live_replicas_have_their_state(
+    run: Run, server: Server, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
+) -> None:
+    origin, mirror, aggregate, alone = unique("O"), unique("M"), unique("A"), unique("ALONE")
+    raw.create_bucket(origin)
+    raw.create_bucket(alone)
+    raw.put(origin, "a.1", b"v")
+    replicas.mirror(mirror, origin)
+    replicas.aggregate(aggregate, source(origin, aggregate, "a.>", "b.>"), source("NOBODY", aggregate))
+    until(lambda: replicas.info(mirror)["state"]["messages"])
+    until(lambda: replicas.subjects(f"KV_{aggregate}"))
+    shown = run("topology", "graph", origin, "-s", server.url, tty=True, env={"NO_COLOR": ""})
+    assert "\x1b[32mok\x1b[0m" in shown.out
+    assert "a.> → b.>" in shown.out
+    whole = json.loads(run("topology", "graph", "-o", "json", aggregate, "-s", server.url).out)
+    states = {edge["origin"]: (edge["state"], edge["rules"]) for edge in whole["edges"]}
+    assert states == {
+        f"KV_{origin}": ("ok", [{"keys": "a.>", "land": "b.>"}]),
+        "KV_NOBODY": ("missing origin", []),
+    }
+    assert run("topology", "graph", unique("NONE"), "-s", server.url).exit_code == 3
+    assert alone in run("topology", "graph", "-s", server.url).out
