@@ -80,7 +80,8 @@ def upstreams(info: dict[str, Any]) -> list[Upstream]:
 def live_part(source: dict[str, Any], live: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the server says of one source; its order is its own, and one stream may be read in several ways."""
     same = [item for item in live if item.get("name") == source["name"]]
-    return next((item for item in same if _filters(item) == _filters(source)), same[0] if len(same) == 1 else {})
+    untold = same[0] if len(same) == 1 and not any(_filters(same[0])) else {}  # servers do not always say what it takes
+    return next((item for item in same if _filters(item) == _filters(source)), untold)
 
 
 async def dependents(api: Api, stream: str) -> list[Dependent]:

@@ -90,6 +90,12 @@ def test_one_origin_read_twice_is_told_apart_by_its_filter_whatever_the_server_s
     ]
 
 
+def test_a_source_that_servers_do_not_list_yet_is_not_taken_for_another_of_its_stream() -> None:
+    first, second = ({"name": "KV_O", "subject_transforms": [{"src": src, "dest": ""}]} for src in ("a", "b"))
+    assert observe.live_part(second, [{**first, "seq": 7}]) == {}
+    assert observe.live_part(second, [{"name": "KV_O", "seq": 7}])["seq"] == 7  # servers that do not tell them apart
+
+
 def test_the_error_keeps_the_server_s_text_and_number() -> None:
     error = {"code": 404, "err_code": 10059, "description": "stream not found"}
     live = {"name": "KV_O", "lag": 0, "active": 5, "error": error}

@@ -1,0 +1,125 @@
+"""Audits as rows: pairs of origin and replica, their differences, and the steps of a repair."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvctl.render.view import Column, View
+
+if TYPE_CHECKING:
+    from kvctl.topology.findings import Difference, Outcome
+    from kvctl.topology.repair import Repair
+
+_RESULTS = {True: "green", False: "red"}
+
+
+def outcomes_view(outcomes: "Sequence[Outcome]") -> View:
+    """A row for each pair; on a terminal, samples of the differences below."""
+    rows = [outcome_row(outcome) for outcome in outcomes]
+    samples = [difference_row(item) for outcome in outcomes for item in outcome.sorted_samples()]
+    sections = [("Differences", View(columns=_DIFFERENCE, rows=samples, name="key"))] if samples else []
+    shown = [column for column in _PAIR if column.key not in _RARE or any(row[column.key] for row in rows)]
+    hidden = [Column(column.key, table=False) for column in _PAIR if column not in shown]
+    columns = sorted([*shown, *hidden], key=lambda column: _ORDER.index(column.key))
+    return View(columns=columns, rows=rows, name="replica", sections=sections)
+
+
+def differences_view() -> View:
+    """A row for each difference."""
+    return View(columns=_DIFFERENCE, name="key", empty="No differences")
+
+
+def repairs_view(repairs: "Iterable[Repair]") -> View:
+    """A row for each replica that would be repaired."""
+    rows = [
+        {
+            "replica": repair.replica.name,
+            "kind": str(repair.replica.kind),
+            "action": "recreate" if str(repair.replica.kind) == "mirror" else "feed",
+            "feed": len(repair.fed),
+            "overwrite": len(repair.overwritten),
+            "purge": len(repair.purged),
+        }
+        for repair in repairs
+    ]
+    columns = [Column(key, right=key in ("feed", "overwrite", "purge")) for key in rows[0]] if rows else []
+    return View(columns=columns, rows=rows, name="replica", empty="Nothing to repair")
+
+
+def outcome_row(outcome: "Outcome") -> dict[str, Any]:
+    """One pair as a JSON object."""
+    return {
+        "origin": outcome.origin,
+        "replica": outcome.replica,
+        "kind": str(outcome.kind),
+        "origin_at": outcome.where,
+        "context": outcome.place or None,
+        "keys": outcome.keys,
+        "missing": outcome.counts["missing"],  # type: ignore[index]
+        "extra": outcome.counts["extra"],  # type: ignore[index]
+        "stale": outcome.counts["stale"],  # type: ignore[index]
+        "differing": outcome.counts["differing"],  # type: ignore[index]
+        "collisions": outcome.collisions,
+        "local": outcome.local,
+        "expiring": outcome.expiring,
+        "consistent": outcome.consistent,
+        "causes": sorted(outcome.causes),
+        "error": outcome.error.message if outcome.error else None,
+        "samples": [difference_row(item) for item in outcome.sorted_samples()],
+    }
+
+
+def difference_row(item: "Difference") -> dict[str, Any]:
+    """One difference as a JSON object."""
+    return {
+        "origin": item.origin,
+        "replica": item.replica,
+        "key": item.key,
+        "difference": str(item.kind),
+        "origin_key": item.origin_key,
+        "origin_revision": item.origin_revision,
+        "revision": item.revision,
+        "cause": item.cause,
+    }
+
+
+def _result(consistent: bool | None) -> str:
+    return {True: "consistent", False: "drift", None: "not read"}[consistent]
+
+
+def _style(consistent: bool | None) -> str:
+    return _RESULTS.get(consistent, "yellow") if consistent is not None else "yellow"
+
+
+_RARE = ("origin_at", "context", "collisions", "local", "expiring")
+"""Shown in tables where there are any."""
+_PAIR = (
+    Column("origin"),
+    Column("replica"),
+    Column("kind", table=False),
+    Column("origin_at", "AT"),
+    Column("context", "IN"),
+    Column("keys", right=True),
+    Column("missing", right=True),
+    Column("extra", right=True),
+    Column("stale", right=True),
+    Column("differing", right=True),
+    Column("collisions", right=True),
+    Column("local", right=True),
+    Column("expiring", right=True),
+    Column("consistent", "RESULT", text=_result, style=_style),
+    Column("causes", text=", ".join, style="red", flex=True),
+    Column("error", table=False),
+    Column("samples", table=False, tsv=False),
+)
+_ORDER = [column.key for column in _PAIR]
+_KINDS = {"missing": "red", "extra": "yellow", "stale": "yellow", "differing": "red"}
+_DIFFERENCE = (
+    Column("origin"),
+    Column("replica"),
+    Column("key"),
+    Column("difference", style=lambda kind: _KINDS.get(kind, "")),
+    Column("origin_key", table=False),
+    Column("origin_revision", "AT ORIGIN", right=True),
+    Column("revision", "IN REPLICA", right=True),
+    Column("cause", flex=True),
+)

@@ -1,0 +1,284 @@
+"""`kvctl topology audit`: prove that replicas hold what their origins do, and repair those that do not."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.options import DryRun, Yes, bucket_names, duration
+from kvctl.cli.session import Session
+from kvctl.cli.topology_file import OptionalFile, open_places, read_file
+from kvctl.errors import BucketNotFound, KvctlError, ReadOnly, UsageError
+
+if TYPE_CHECKING:
+    from kvctl.topology.document import Topology
+    from kvctl.topology.findings import Difference, Outcome
+    from kvctl.topology.repair import Repair, StandIn
+    from kvctl.topology.replicas import Replica
+    from kvctl.topology.world import World
+
+app = group()
+
+DRIFT = 4
+UNREADABLE = 5
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Mirrors, aggregates, or buckets that they read", autocompletion=bucket_names),
+]
+All = Annotated[bool, typer.Option("--all", help="List every difference, a row each, instead of counts and samples")]
+WaitFor = Annotated[
+    timedelta | None, duration("--wait-for", help="Longest wait for what is late, if not 10s; in a repair 60s")
+]
+
+
+@dataclass
+class _Work:
+    """What one run is about, and what it has found."""
+
+    world: "World"
+    replicas: "list[Replica]"
+    left: "list[StandIn]"
+    """Mirrors whose repair was interrupted."""
+    outcomes: "list[Outcome]" = field(default_factory=list)
+    repairs: "list[Repair]" = field(default_factory=list)
+
+
+@command(
+    app,
+    "audit",
+    examples=[
+        "kvctl topology audit",
+        "kvctl topology audit ORDERS",
+        "kvctl topology audit ORDERS_NYC --all -o ndjson",
+        "kvctl topology audit -f topology.yaml",
+        "kvctl topology audit ORDERS --repair --dry-run",
+    ],
+    see=["help topologies", "mirror show", "bucket diff"],
+)
+async def audit(
+    session: Session,
+    names: Names = None,
+    file: OptionalFile = None,
+    list_all: All = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what differs; asks first")] = False,
+    wait_for: WaitFor = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Compare what replicas hold with their origins, key by key.
+
+    The last operation and value of every key; in mirrors its revision, too. A bucket stands for all that read from it,
+    directly or through others; without NAME or --file everything in view is compared. Buckets may be written to
+    meanwhile: what differs is read again at the leaders, and what is late is waited for, before it is said.
+
+    Exit code 4 says that something differs, 5 that nothing does, as far as could be read, and something could not.
+
+    --repair makes mirrors anew, each beside the old one first, and has aggregates get again what is missing or wrong
+    in them, and forget what is too much. Then it compares again.
+    """
+    _check(session, names, file, repair=repair, yes=yes, dry_run=dry_run)
+    work = await _find(session, names or [], file)
+    if not work.replicas and not work.left:
+        session.note("Nothing to audit: no mirrors or aggregates", always=True)
+    patience = wait_for or timedelta(seconds=10)
+    if not repair:
+        await _show(session, work, patience, list_all=list_all)
+        return _exit_code(work)
+    await _audit(session, work, patience)
+    if not work.repairs and not work.left:
+        _say(session, work, list_all=list_all)
+        return _exit_code(work)
+    if dry_run:
+        _show_steps(session, work)
+        return 0
+    if session.terminal.is_terminal:
+        _say(session, work, list_all=list_all)
+    await _repair(session, work, wait_for, yes=yes)
+    again = await _find(session, names or [], file)
+    await _show(session, again, wait_for or timedelta(seconds=10), list_all=list_all)
+    return _exit_code(again)
+
+
+def _check(
+    session: Session, names: list[str] | None, file: str | None, *, repair: bool, yes: bool, dry_run: bool
+) -> None:
+    """What can be found wrong before anything is sent. Raises UsageError, ReadOnly."""
+    from kvctl.kv.names import check_bucket
+
+    if names and file:
+        raise UsageError("NAME and `--file` exclude each other")
+    if not repair and (yes or dry_run):
+        raise UsageError(f"`{'--dry-run' if dry_run else '--yes'}` goes with `--repair`: an audit changes nothing")
+    for name in names or ():
+        check_bucket(name)
+    if repair and not dry_run:
+        if session.context.read_only:
+            raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's is set")
+        if not session.interactive:
+            session.confirm("Repair the replicas that differ?", yes=yes)
+
+
+async def _find(session: Session, names: Sequence[str], file: str | None) -> _Work:
+    """What is to be audited. Raises BucketNotFound."""
+    from kvctl.topology import repair, replicas
+    from kvctl.topology.world import survey
+
+    topology = read_file(session, file) if file else None
+    apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
+    world = await survey(apis)
+    found, left = replicas.in_view(world), repair.stand_ins(world, names)
+    if topology is not None:
+        return _Work(world, _of_file(topology, found), left)
+    known = {*(item.name for item in found), *(item.name for item in left)}
+    for name in names:
+        if name not in known and not replicas.is_origin(found, name):
+            from kvctl.kv import catalog
+
+            await catalog.find((await session.client()).api, name)
+    return _Work(world, replicas.named(found, names) if names else found, left)
+
+
+def _of_file(topology: "Topology", found: "Sequence[Replica]") -> "list[Replica]":
+    wanted = {(topology.places.get(name, ""), name) for name in (*topology.mirrors, *topology.aggregates)}
+    chosen = [item for item in found if (item.place.name, item.name) in wanted]
+    missing = sorted(name for _, name in wanted - {(item.place.name, item.name) for item in chosen})
+    if missing:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise BucketNotFound(f"Not found of what the file describes: {names}", hint="`kvctl topology apply` makes them")
+    return chosen
+
+
+async def _audit(session: Session, work: _Work, patience: timedelta) -> None:
+    """Compare everything; what would have to be repaired is noted."""
+    from kvctl.topology import repair
+    from kvctl.topology.audit import audit
+
+    for replica in work.replicas:
+        differences: list[Difference] = []
+        keep = differences.append if str(replica.kind) == "aggregate" else lambda _: None
+        with session.progress(f"Auditing {replica.name}") as progress:
+            outcomes = await audit(replica, patience, report=keep, advance=progress.advance)
+        work.outcomes += outcomes
+        if (needed := repair.needed(replica, outcomes, differences)) is not None:
+            work.repairs.append(needed)
+
+
+async def _show(session: Session, work: _Work, patience: timedelta, *, list_all: bool) -> None:
+    from kvctl.cli.audit_views import differences_view
+
+    if list_all:
+        await session.stream(differences_view(), _differences(session, work, patience))
+    else:
+        await _audit(session, work, patience)
+    _say(session, work, list_all=list_all)
+
+
+async def _differences(session: Session, work: _Work, patience: timedelta) -> AsyncIterator[list[dict[str, Any]]]:
+    """Every difference as soon as it is known."""
+    import asyncio
+
+    from kvctl.cli.audit_views import difference_row
+    from kvctl.topology.audit import audit
+
+    for replica in work.replicas:
+        found: list[Difference] = []
+        task = asyncio.ensure_future(audit(replica, patience, report=found.append))
+        try:
+            while not task.done() or found:
+                await asyncio.wait([task], timeout=0.1)
+                rows = [difference_row(item) for item in found]
+                found.clear()
+                if rows:
+                    yield rows
+            work.outcomes += await task
+        finally:
+            task.cancel()
+
+
+def _say(session: Session, work: _Work, *, list_all: bool) -> None:
+    """The outcomes, and in words what does not show in numbers."""
+    from kvctl.cli.audit_views import outcomes_view
+
+    if list_all:
+        for outcome in work.outcomes:
+            counts = ", ".join(f"{count} {kind}" for kind, count in outcome.counts.items() if count) or "no differences"
+            if outcome.error is None:
+                session.note(f"`{outcome.replica}` of `{outcome.origin}`: {outcome.keys} keys, {counts}", always=True)
+    else:
+        session.show(outcomes_view(work.outcomes))
+    for outcome in work.outcomes:
+        for warning in _warnings(outcome):
+            session.warn(warning)
+    for left in work.left:
+        session.warn(f"A repair of mirror `{left.name}` was interrupted; `--repair` completes it")
+
+
+def _warnings(outcome: "Outcome") -> list[str]:
+    pair = f"`{outcome.replica}` of `{outcome.origin}`"
+    found = []
+    if outcome.error is not None:
+        hint = f" ({outcome.error.hint})" if outcome.error.hint else ""
+        found.append(f"{pair} was not audited: {outcome.error.message}{hint}")
+    if outcome.evidence:
+        found.append(outcome.evidence)
+    if outcome.collisions:
+        found.append(f"{pair}: {outcome.collisions} keys are written by others, too (key-collision); the last one wins")
+    return found
+
+
+def _show_steps(session: Session, work: _Work) -> None:
+    from kvctl.cli.audit_views import repairs_view
+
+    session.show(repairs_view(work.repairs))
+    for left in work.left:
+        session.note(f"The interrupted repair of mirror `{left.name}` would be completed", always=True)
+
+
+async def _repair(session: Session, work: _Work, wait_for: timedelta | None, *, yes: bool) -> None:
+    """Ask, and repair one after the other; what fails is said, and the others go on."""
+    from kvctl.topology import repair, waiting
+
+    for item in work.repairs:
+        session.note(_step(item))
+    names = dict.fromkeys([*(left.name for left in work.left), *(item.replica.name for item in work.repairs)])
+    session.confirm(f"Repair {', '.join(f'`{name}`' for name in names)}?", yes=yes)
+    limit = wait_for or waiting.WAIT_FOR
+    for left in work.left:
+        with session.progress(f"Filling {left.name}") as progress:
+            await _try(session, left.name, repair.complete(left, limit, progress.advance))
+    for item in work.repairs:
+        with session.progress(f"Repairing {item.replica.name}") as progress:
+            await _try(session, item.replica.name, repair.carry_out(item, limit, progress.advance))
+
+
+async def _try(session: Session, name: str, step: Any) -> None:
+    try:
+        await step
+    except KvctlError as error:
+        session.warn(f"`{name}` could not be repaired: {error.message}")
+
+
+def _step(item: "Repair") -> str:
+    """What a repair will do, for the one who is asked."""
+    name = item.replica.name
+    if str(item.replica.kind) == "mirror":
+        return (
+            f"Mirror `{name}` is made anew: first one beside it, which answers until the new one is filled; "
+            f"for that time there is no `{name}`"
+        )
+    parts = [f"{len(item.fed)} keys come again from their origins", f"{len(item.purged)} are removed"]
+    if item.overwritten:
+        parts.append(f"{len(item.overwritten)} of them were written here and are overwritten")
+    return f"Aggregate `{name}`: {', '.join(parts)}"
+
+
+def _exit_code(work: _Work) -> int:
+    """A difference that was found is certain; what could not be read may be as it should."""
+    if work.left or any(outcome.consistent is False for outcome in work.outcomes):
+        return DRIFT
+    errors = [outcome.error for outcome in work.outcomes if outcome.error is not None]
+    return UNREADABLE if errors else 0

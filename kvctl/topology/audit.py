@@ -1,0 +1,241 @@
+"""Prove that replicas hold what their origins do: every key's last operation and value, read on both sides.
+
+Both sides are read in step and put side by side as digests. What does not match is read again at the leaders, the
+replica first, until it does, or is known to differ, or the time for what is late is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from kvctl.errors import KvctlError, NotFoundError, WaitExpired
+from kvctl.jetstream import streams
+from kvctl.kv.kinds import Kind
+from kvctl.topology import waiting
+from kvctl.topology.comparison import DELETED, ORIGIN, REPLICA, Comparison, Marked, mark
+from kvctl.topology.findings import Difference, Outcome
+from kvctl.topology.incarnations import lineage
+from kvctl.topology.mapping import Mapping
+from kvctl.topology.model import Origin
+from kvctl.topology.origins import Seen
+from kvctl.topology.replica_hazards import RECREATED_ORIGIN
+from kvctl.topology.replicas import Replica, origin_api, origin_name, where
+from kvctl.topology.settling import Feed, Settling
+from kvctl.topology.sides import Side
+from kvctl.topology.verdicts import Verdict
+from kvctl.topology.world import Link
+
+PATIENCE = timedelta(seconds=10)
+"""How long what is late is waited for, unless said otherwise."""
+_HOPELESS = 1.0
+"""Seconds that late keys have left where the replica has not come so far as its origin in all the time."""
+
+Advance = Callable[[int], None]
+"""Told of messages that were read."""
+Report = Callable[[Difference], None]
+"""Told of differences as they are found."""
+
+
+async def audit(
+    replica: Replica,
+    patience: timedelta = PATIENCE,
+    *,
+    report: Report = lambda _: None,
+    advance: Advance = lambda _: None,
+) -> list[Outcome]:
+    """Compare a replica with each of its origins, one outcome an origin.
+
+    Raises nothing of what keeps it from reading one: that is the outcome's error, and the other origins are compared.
+    """
+    outcomes = [_outcome(replica, link) for link in replica.links]
+    try:
+        side = await Side(replica.place.api, replica.stream).ready()
+        feeds = await asyncio.gather(*(
+            _feed(number, link, outcome)
+            for number, (link, outcome) in enumerate(zip(replica.links, outcomes, strict=True))
+        ))  # fmt: skip
+        await _Audit(replica, side, [feed for feed in feeds if feed is not None], patience, report, advance).run()
+    except KvctlError as error:
+        for outcome in outcomes:
+            outcome.error = outcome.error or error
+    return outcomes
+
+
+def _outcome(replica: Replica, link: Link) -> Outcome:
+    return Outcome(origin_name(link), replica.name, replica.kind, where(link), replica.place.name)
+
+
+async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
+    """An origin as it can be read; None, and the outcome's error, where it cannot."""
+    try:
+        rules = Mapping.of(link.source)
+        side = await Side(origin_api(link), link.source["name"], rules.taken).ready()
+        return Feed(number, link.source, rules, side, await streams.info(side.api, side.stream), outcome)
+    except NotFoundError:
+        outcome.error = NotFoundError(f"Origin `{outcome.origin}` does not exist")
+    except KvctlError as error:
+        outcome.error = error
+    return None
+
+
+class _Unreadable(Exception):
+    """An origin that broke off."""
+
+    def __init__(self, feed: Feed, error: KvctlError) -> None:
+        super().__init__(error.message)
+        self.feed, self.error = feed, error
+
+
+@dataclass(slots=True)
+class _Audit:
+    """One replica and those of its origins that can be read."""
+
+    replica: Replica
+    side: Side
+    feeds: list[Feed]
+    patience: timedelta
+    report: Report
+    advance: Advance
+    names: dict[tuple[int, str], str] = field(default_factory=dict)
+    """By origin and landing, the subjects that cannot be told from where they land."""
+    own: set[bytes] = field(default_factory=set)
+    """Subjects of living entries that none of the origins has brought."""
+
+    @property
+    def mirror(self) -> bool:
+        """Whether revisions have to agree, too."""
+        return self.replica.kind is Kind.MIRROR
+
+    async def run(self) -> None:
+        """Compare with all origins; one that breaks off is left out."""
+        caught_up = await self._catch_up()
+        while self.feeds:
+            try:
+                comparison = await self._compare()
+            except _Unreadable as broken:
+                broken.feed.outcome.error = broken.error
+                self.feeds.remove(broken.feed)
+                continue
+            await self._settle(comparison, self.patience.total_seconds() if caught_up else _HOPELESS)
+            await self._check_lineage()
+            return
+
+    async def _catch_up(self) -> bool:
+        """Wait until the replica has come as far as its origins are now; whether it has."""
+        sources = [
+            (feed.number, feed.source, Seen(Origin(stream=feed.side.stream), feed.side.api, feed.info, True))
+            for feed in self.feeds
+        ]
+        with suppress(WaitExpired):
+            goals = await waiting.goals(sources)
+            await waiting.until_filled(self.side.api, self.side.stream, goals, self.patience)
+            return True
+        return False
+
+    async def _compare(self) -> Comparison:
+        """Read all sides, that of which less is waiting first."""
+        comparison = Comparison()
+        self.names.clear()
+        self.own.clear()
+        for feed in self.feeds:
+            feed.outcome.keys = 0
+        origins = [self._origin(feed) for feed in self.feeds]
+        sides: list[list[AsyncGenerator[Marked]]] = [origins, [self._held()]]
+        try:
+            while sides[ORIGIN] or sides[REPLICA]:
+                behind = 1 - comparison.ahead
+                side = behind if sides[behind] else 1 - behind
+                reader = sides[side].pop(0)
+                if (batch := await anext(reader, None)) is not None:
+                    comparison.take(side, batch)
+                    self.advance(len(batch))
+                    sides[side].append(reader)
+        finally:
+            for reader in (*sides[ORIGIN], *sides[REPLICA]):
+                await reader.aclose()
+        return comparison
+
+    async def _origin(self, feed: Feed) -> AsyncGenerator[Marked]:
+        """What an origin holds, where it lands."""
+        land, mirror, lossy = feed.rules.land, self.mirror, feed.rules.lossy
+        try:
+            async with aclosing(feed.side.messages()) as batches:
+                async for batch in batches:
+                    found: Marked = []
+                    for subject, revision, header, payload in batch:
+                        if (landed := land(subject)) is not None:
+                            found.append((landed, mark(header, payload, revision if mirror else b"")))
+                            if lossy:
+                                self.names[feed.number, _text(landed)] = _text(subject)
+                    feed.outcome.keys += sum(1 for _, said in found if said != DELETED)
+                    yield found
+        except KvctlError as error:
+            raise _Unreadable(feed, error) from None
+
+    async def _held(self) -> AsyncGenerator[Marked]:
+        """What the replica holds."""
+        mirror = self.mirror
+        brought = tuple(_brought(feed.side.stream) for feed in self.feeds)
+        async with aclosing(self.side.messages()) as batches:
+            async for batch in batches:
+                found = [
+                    (subject, mark(header, payload, revision if mirror else b""))
+                    for subject, revision, header, payload in batch
+                ]
+                if not mirror:
+                    self.own.update(
+                        message[0]
+                        for message, (_, said) in zip(batch, found, strict=True)
+                        if said != DELETED and not any(one in message[2] or two in message[2] for one, two in brought)
+                    )
+                yield found
+
+    async def _settle(self, comparison: Comparison, patience: float) -> None:
+        ignored = {link.source["name"] for link in self.replica.links} - {feed.side.stream for feed in self.feeds}
+        max_age = int(self.replica.info["config"].get("max_age") or 0)
+        settling = Settling(self.side, max_age, self.mirror, self.feeds, ignored, self.report)
+        suspects = [_text(subject) for subject in comparison.suspects(self.own)]
+        alone = 0 if ignored else comparison.alone(self.own)
+        del comparison
+        await settling.settle(suspects, self.names, patience)
+        for feed in self.feeds:
+            feed.outcome.local = alone + settling.local
+
+    async def _check_lineage(self) -> None:
+        """For a mirror, whether it was fed by the origin that is there now."""
+        if not self.mirror:
+            return
+        (feed,) = self.feeds
+        outcome = feed.outcome
+        info = await streams.info(self.side.api, self.side.stream)
+        found = lineage(info, await streams.info(feed.side.api, feed.side.stream))
+        if found.same is False:
+            outcome.evidence = found.evidence
+        elif await self._contradicts(feed):
+            outcome.evidence = f"`{outcome.replica}` holds revisions that are something else in `{outcome.origin}`"
+        if outcome.evidence:
+            outcome.causes.add(RECREATED_ORIGIN)
+
+    async def _contradicts(self, feed: Feed) -> bool:
+        """Whether what the origin holds at a revision of the mirror's is another entry."""
+        for item in feed.outcome.samples:
+            if item.revision is None or item.kind is Verdict.STALE:
+                continue
+            message = await feed.side.at(item.revision)
+            if message is not None and message.subject != feed.rules.origin(item.subject):
+                return True
+        return RECREATED_ORIGIN in feed.outcome.causes
+
+
+def _brought(stream: str) -> tuple[bytes, bytes]:
+    """What is in the headers of messages that the stream has brought; from another account with a hash."""
+    told = f"\r\nNats-Stream-Source: {stream}".encode()
+    return told + b" ", told + b":"
+
+
+def _text(subject: bytes) -> str:
+    return subject.decode("utf-8", "surrogateescape")

@@ -1,0 +1,51 @@
+"""What a repair leaves on the server while it is at work, so that an interrupted one is known and completed. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvctl.kv.kinds import OWN_METADATA, StreamConfig
+from kvctl.topology.mapping import Mapping as Rules
+
+REPAIR = f"{OWN_METADATA}repair"
+"""Metadata of a stand-in: the mirror that it stands in for."""
+_STAND_IN = "kvctl-repair-"
+_TOKEN = "$KV._kvctl.repair."
+"""Subjects below it are nobody's: a rule for one makes a source another one than the same without it."""
+
+
+def stand_in(config: StreamConfig) -> StreamConfig:
+    """A mirror that holds what a new one of this configuration would, and remembers the configuration meanwhile."""
+    name = config["name"]
+    return {**config, "name": f"{_STAND_IN}{name}", "metadata": {**(config.get("metadata") or {}), REPAIR: name}}
+
+
+def original(config: StreamConfig) -> StreamConfig:
+    """The mirror that a stand-in stands in for."""
+    metadata = {key: value for key, value in config["metadata"].items() if key != REPAIR}
+    return {**config, "name": config["metadata"][REPAIR], "metadata": metadata}
+
+
+def is_stand_in(config: StreamConfig) -> bool:
+    """Whether the stream is a stand-in."""
+    return REPAIR in (config.get("metadata") or {})
+
+
+def temporary(source: Mapping[str, Any], token: str, subjects: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A source beside `source` that brings everything anew, or only `subjects` (the origin's, and where they land).
+
+    It begins with the origin's first entry: by themselves servers let a source that joins an aggregate begin with what
+    is newer than the aggregate's last entry, if the aggregate's first one is gone.
+    """
+    rules = [{"src": src, "dest": dest} for src, dest in (subjects or {}).items()]
+    if subjects is None:
+        rules = [rule.to_json() for rule in Rules.of(dict(source)).rules]
+    kept = {key: value for key, value in source.items() if key in ("name", "external")}
+    mark = {"src": f"{_TOKEN}{token}", "dest": f"{_TOKEN}{token}"}
+    return {**kept, "opt_start_seq": 1, "subject_transforms": [*rules, mark]}
+
+
+def is_temporary(source: Mapping[str, Any]) -> bool:
+    """Whether a repair added the source."""
+    return any((rule.get("src") or "").startswith(_TOKEN) for rule in source.get("subject_transforms") or ())

@@ -1,0 +1,46 @@
+"""Audits in tests: of what is in view of a client."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import kvctl
+from kvctl.topology import replicas
+from kvctl.topology.audit import audit
+from kvctl.topology.findings import Difference, Outcome
+from kvctl.topology.world import survey
+
+SHORTLY = timedelta(seconds=2)
+
+
+async def audited(
+    client: kvctl.Client, *names: str, patience: timedelta = SHORTLY, found: list[Difference] | None = None
+) -> list[Outcome]:
+    """The outcomes of all replicas of these names, or of what they feed."""
+    world = await survey({"": client.api})
+    wanted = replicas.named(replicas.in_view(world), names)
+    report = found.append if found is not None else lambda _: None
+    return [outcome for replica in wanted for outcome in await audit(replica, patience, report=report)]
+
+
+async def one(client: kvctl.Client, name: str, **settings: Any) -> Outcome:
+    """The only outcome, without an error."""
+    (outcome,) = await audited(client, name, **settings)
+    assert outcome.error is None, outcome.error
+    return outcome
+
+
+def said(outcomes: Outcome | Sequence[Outcome]) -> list[tuple[str, str, str | None]]:
+    """Kind, key and cause of each sample."""
+    given = [outcomes] if isinstance(outcomes, Outcome) else outcomes
+    return [(str(item.kind), item.key, item.cause) for outcome in given for item in outcome.sorted_samples()]
+
+
+async def until_agreed(client: kvctl.Client, name: str) -> None:
+    """Wait until an audit is clean."""
+    for _ in range(40):
+        if all(outcome.consistent for outcome in await audited(client, name)):
+            return
+        await asyncio.sleep(0.25)
+    raise AssertionError([said(outcome) for outcome in await audited(client, name)])
