@@ -24,7 +24,7 @@ Candidate = tuple[str, str]
 
 # What a shell could take for code, or a terminal for a command, is never offered.
 _SAFE = re.compile(r"[-\w./=:@%+,]+\Z")
-_PATHS = ("FILE", "DIR", "PATH")
+_PATHS = ("FILE", "DIR", "PATH", "PLAN")
 
 
 def complete(tree: Group, words: Sequence[str], incomplete: str) -> list[Candidate]:
@@ -54,6 +54,17 @@ def buckets(shared: Shared, incomplete: str) -> list[str]:
 
     async def names(client: Any, found: dict[str, None]) -> None:
         found.update(dict.fromkeys(await client.bucket_names()))
+
+    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+
+
+def tables(shared: Shared, incomplete: str) -> list[str]:
+    """Names of tables."""
+
+    async def names(client: Any, found: dict[str, None]) -> None:
+        from kvctl.tables import catalog
+
+        found.update(dict.fromkeys([table.config.name for table in await catalog.listing(client.api)]))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)]
 

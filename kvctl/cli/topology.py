@@ -1,6 +1,6 @@
 """Topology files: render."""
 
-from kvctl.cli import topology_export, topology_graph, topology_plan
+from kvctl.cli import topology_apply, topology_audit, topology_export, topology_graph, topology_plan
 from kvctl.cli.command import command, group
 from kvctl.cli.session import Session
 from kvctl.cli.topology_file import File, read_file
@@ -28,4 +28,12 @@ def render(session: Session, file: File) -> None:
                       rows=topology.streams()))  # fmt: skip
 
 
-app.entries.update({**topology_plan.app.entries, **topology_export.app.entries, **topology_graph.app.entries})
+app.entries.update(
+    {
+        **topology_plan.app.entries,
+        **topology_apply.app.entries,
+        **topology_audit.app.entries,
+        **topology_export.app.entries,
+        **topology_graph.app.entries,
+    }
+)

@@ -9,8 +9,10 @@ from kvctl.cli.options import Force
 from kvctl.cli.plan_view import show_plan
 from kvctl.cli.session import Session
 from kvctl.cli.topology_file import File, open_places, read_document
+from kvctl.quantities import format_age, parse_time
 
 if TYPE_CHECKING:
+    from kvctl.topology.journal import Journal
     from kvctl.topology.plan import Plan
 
 app = group()
@@ -53,18 +55,23 @@ async def plan(
     from kvctl.cli.inputs import check_forced
     from kvctl.topology import hazards, plan_file, plan_hazards, planning
     from kvctl.topology.document import read_topology
+    from kvctl.topology.journal import Journal
 
     check_forced(force, *plan_hazards.OF_PLANS)
     document = read_document(session, file)
     topology = read_topology(document)
-    found = await planning.plan(topology, await open_places(session, topology), prune=prune)
+    apis = await open_places(session, topology)
+    found = await planning.plan(topology, apis, prune=prune)
+    say_interrupted(session, Journal.of(topology.name, apis))
     say(session, found, prune=prune)
     show_plan(session, found, force or ())
     hazards.refuse(found.hazards, force, "The plan would lose, hide or mix up data")
     if out is not None:
-        plan_file.save(
-            out, plan_file.Saved(document.data, document.source, found, prune=prune, forced=tuple(force or ()))
+        addresses = plan_file.addresses(apis)
+        saved = plan_file.Saved(
+            document.data, document.source, found, addresses, prune=prune, forced=tuple(force or ())
         )
+        plan_file.save(out, saved)
         session.note(f"`kvctl topology apply {out}` carries it out")
     if not found.changes:
         session.note("Nothing to change", always=True)
@@ -77,4 +84,16 @@ def say(session: Session, found: "Plan", *, prune: bool) -> None:
         session.warn(warning)
     if found.unlisted and not prune:
         names = ", ".join(f"`{change.name}`" for change in found.unlisted)
-        session.note(f"No longer in the file: {names}; `--prune` deletes them", always=True)
+        them = "it" if len(found.unlisted) == 1 else "them"
+        session.note(f"No longer in the file: {names}; `--prune` deletes {them}", always=True)
+
+
+def say_interrupted(session: Session, journal: "Journal") -> None:
+    """That an earlier apply did not come to its end, if so."""
+    if (before := journal.interrupted()) is not None:
+        where = f", at `{before.doing}`" if before.doing else ""
+        session.note(
+            f"An apply begun {format_age(parse_time(before.begun))} ended after {before.done} of {before.total} "
+            f"writes{where}; applying again completes it",
+            always=True,
+        )

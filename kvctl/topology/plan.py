@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -142,7 +142,25 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
     deleted = [change for change in changes if change.action is Action.DELETE]
     others = [change for change in changes if change not in following and change not in deleted]
     freeing = [change for change in deleted if any(_same_name(change, other) for other in others)]
-    return [*freeing, *reversed(following), *others, *(change for change in reversed(deleted) if change not in freeing)]
+    return [*freeing, *reversed(following), *others, *(item for item in readers_first(deleted) if item not in freeing)]
+
+
+def readers_first(changes: Sequence[Change]) -> list[Change]:
+    """In an order in which whatever reads from another comes before it."""
+    found: list[Change] = []
+    begun: set[Where] = set()
+
+    def add(change: Change) -> None:
+        if change.where not in begun:
+            begun.add(change.where)
+            for reader in changes:
+                if change.where in reader.origins:
+                    add(reader)
+            found.append(change)
+
+    for change in changes:
+        add(change)
+    return found
 
 
 # -- changes -----------------------------------------------------------------------------------------------
@@ -186,7 +204,7 @@ def _renewed(drafts: Sequence[Draft]) -> set[str]:
 
 
 def _unlisted(drafts: Drafts, world: World) -> list[Change]:
-    """What bears the topology's mark and stands in the file no more, origins first."""
+    """What bears the topology's mark and stands in the file no more."""
     wanted = {draft.where for draft in drafts.all()}
     known = {(where[1], live["created"]) for where in wanted if (live := drafts.live(where)) is not None}
     found: list[Change] = []
@@ -198,11 +216,16 @@ def _unlisted(drafts: Drafts, world: World) -> list[Change]:
                 known.add((stream, info["created"]))  # two contexts may lead to one place
                 kind = kind_of(info["config"], configs) or Kind.STREAM
                 name = bucket_name(info["config"], kind)
-                found.append(
-                    Change(action=Action.DELETE, kind=kind, name=name, place=place.name, stream=stream, live=info)
-                )
-    origins = {(link.place.name, link.info["config"]["name"]) for link in world.links}
-    return sorted(found, key=lambda change: change.where in origins)
+                origins = tuple(_origins_of(world, (place.name, stream)))
+                found.append(Change(action=Action.DELETE, kind=kind, name=name, place=place.name, stream=stream,
+                                    live=info, origins=origins))  # fmt: skip
+    return found
+
+
+def _origins_of(world: World, where: Where) -> Iterator[Where]:
+    for link in world.links:
+        if link.origin_place is not None and _reader(link) == where:
+            yield link.origin_place.name, link.source["name"]
 
 
 def _with_readers(change: Change, world: World, drafts: Sequence[Draft], deleted: Sequence[Change]) -> Change:

@@ -6,13 +6,15 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvctl import documents
+from kvctl.addresses import redact
 from kvctl.documents import Document
 from kvctl.errors import UsageError
+from kvctl.jetstream.api import Api
 from kvctl.kv.difference import Difference
 from kvctl.kv.kinds import Kind
 from kvctl.topology.document import Topology, read_topology
@@ -32,6 +34,8 @@ class Saved:
     source: str
     """How that file was called."""
     plan: Plan
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Where each of its contexts led to."""
     prune: bool = False
     forced: tuple[str, ...] = ()
     """Hazards that were accepted when it was made."""
@@ -39,6 +43,11 @@ class Saved:
     def topology(self) -> Topology:
         """What the file says. Raises UsageError."""
         return read_topology(Document(self.document, self.source))
+
+
+def addresses(apis: Mapping[str, Api]) -> dict[str, str]:
+    """Server and API prefix of each context, without secrets."""
+    return {name: f"{redact(api.connection.context.url)} {api.prefix}" for name, api in apis.items()}
 
 
 def save(path: str, saved: Saved) -> None:
@@ -72,7 +81,10 @@ def load(content: bytes, source: str) -> Saved:
     checksum = found.pop("sha256", None)
     if checksum != _checksum(found):
         raise UsageError(f"`{source}` is damaged: its checksum does not match", hint="Plan again")
-    return _from_json(found)
+    try:
+        return _from_json(found)
+    except (KeyError, TypeError, ValueError):
+        raise UsageError(f"`{source}` is damaged: something is missing in it", hint="Plan again") from None
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
@@ -83,6 +95,7 @@ def _to_json(saved: Saved) -> dict[str, Any]:
     return {
         "source": saved.source,
         "document": saved.document,
+        "addresses": dict(saved.addresses),
         "prune": saved.prune,
         "forced": list(saved.forced),
         "changes": [_change_to_json(change) for change in saved.plan.changes],
@@ -114,7 +127,8 @@ def _change_to_json(change: Change) -> dict[str, Any]:
 def _from_json(found: Mapping[str, Any]) -> Saved:
     seen = {(item["place"], item["stream"]): item["fingerprint"] for item in found["seen"]}
     plan = Plan([_change_from_json(item) for item in found["changes"]], list(found["warnings"]), [], seen)
-    return Saved(found["document"], found["source"], plan, prune=found["prune"], forced=tuple(found["forced"]))
+    forced = tuple(found["forced"])
+    return Saved(found["document"], found["source"], plan, found["addresses"], prune=found["prune"], forced=forced)
 
 
 def _change_from_json(found: Mapping[str, Any]) -> Change:

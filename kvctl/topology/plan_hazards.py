@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kvctl.errors import RefusedError
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
-from kvctl.topology import replica_hazards
+from kvctl.topology import circles, replica_hazards
+from kvctl.topology.circles import Node, Reading
 from kvctl.topology.drafts import Draft, Drafts, Located, Where
 from kvctl.topology.hazards import FOREIGN_KIND, LOSSY_EDIT, Hazard, of_foreign
 from kvctl.topology.plan import Action, Change, links_from
@@ -18,6 +20,7 @@ from kvctl.topology.replica_hazards import (
     OF_MIRRORS,
     RECREATED_ORIGIN,
     name_of,
+    of_replica,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +48,10 @@ class Found:
 
 
 def found(changes: Sequence[Change], drafts: Drafts, world: World) -> Found:
-    """The hazards that the changes bring, not those that were there before and that somebody accepted."""
+    """The hazards that the changes bring, not those that were there before and that somebody accepted.
+
+    Raises RefusedError for an origin that is read twice, directly and through another: servers take that for a cycle.
+    """
     result = Found()
     by_name = {draft.name: draft for draft in drafts.all()}
     for change in changes:
@@ -62,8 +68,8 @@ def found(changes: Sequence[Change], drafts: Drafts, world: World) -> Found:
 
 
 def _replica(change: Change, draft: Draft, world: World, result: Found) -> None:
-    accepted = _of(draft.before, _origins_now(change, world)) if draft.before else []
-    now = _of(draft.after, draft.origin_configs)
+    accepted = of_replica(draft.before, _origins_now(change, world)) if draft.before else []
+    now = of_replica(draft.after, draft.origin_configs)
     result.add(change.name, [hazard for hazard in now if hazard not in accepted])
     for item in draft.origins:
         result.add(change.name, _of_origin(item))
@@ -71,12 +77,6 @@ def _replica(change: Change, draft: Draft, world: World, result: Found) -> None:
     result.add(change.name, replica_hazards.full(draft.after, sum(_held(item, world) for item in draft.origins)))
     if draft.kind is Kind.AGGREGATE:
         result.warn(replica_hazards.outliving(draft.after, draft.origin_configs))
-
-
-def _of(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
-    if config.get("mirror"):
-        return replica_hazards.of_mirror(config, origins[0] if origins else None)
-    return replica_hazards.of_aggregate(config, origins)
 
 
 def _of_origin(item: Located) -> list[Hazard]:
@@ -134,8 +134,8 @@ def _brought(link: Link, drafts: Drafts, world: World) -> list[Hazard]:
     links = [other for other in world.links if (other.place.name, other.info["config"]["name"]) == reader]
     before = [other.origin["config"] if other.origin else None for other in links]
     after = [drafts.after(_origin(other)) or config for other, config in zip(links, before, strict=True)]
-    accepted = _of(link.info["config"], before)
-    return [hazard for hazard in _of(link.info["config"], after) if hazard not in accepted]
+    accepted = of_replica(link.info["config"], before)
+    return [hazard for hazard in of_replica(link.info["config"], after) if hazard not in accepted]
 
 
 def _origin(link: Link) -> Where | None:
@@ -155,41 +155,44 @@ def _poisoned(change: Change, reader: StreamInfo) -> Hazard:
 
 
 def _cycles(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
-    edges = _edges(drafts, world)
-    reported: set[frozenset[Where]] = set()
-    for change in changes:
-        if change.action is not Action.DELETE and (path := _path(edges, change.where)):
-            if frozenset(path) not in reported:
-                way = " <- ".join(_place(where) for where in [*path, path[0]])
-                result.add(change.name, [Hazard(CYCLE, f"{way}: every write would go round for ever")])
-            reported.add(frozenset(path))
+    readings = _readings(drafts, world)
+    changed = {change.where: change for change in changes if change.action is not Action.DELETE}
+    for circle in circles.circles(readings):
+        first = next((where for where in changed if where in circle), None)
+        if first is not None:
+            result.add(changed[first].name, [circles.hazard(circles.beginning_with(circle, first))])
+    if not any(hazard.name == CYCLE for hazards in result.hazards.values() for hazard in hazards):
+        for where, change in changed.items():
+            _refuse_doubled(change, circles.doubled(readings, where))
 
 
-def _edges(drafts: Drafts, world: World) -> Mapping[Where, list[Where]]:
+def _readings(drafts: Drafts, world: World) -> list[Reading]:
     """Who reads from whom when all is done."""
-    planned = {draft.where: [item.where for item in draft.origins if item.where] for draft in drafts.all()}
-    edges: dict[Where, list[Where]] = {}
+    found, planned = [], set()
+    for draft in drafts.all():
+        planned.add(draft.where)
+        origins = {_told(item.origin.source_stream, item): item.where for item in draft.origins if item.where}
+        for source in _sources(draft.after):
+            where = origins.get((source["name"], (source.get("external") or {}).get("api")))
+            if where is not None:
+                found.append(Reading(draft.where, where, source))
     for link in world.links:
         reader = (link.place.name, link.info["config"]["name"])
         if reader not in planned and (origin := _origin(link)) is not None:
-            edges.setdefault(reader, []).append(origin)
-    return {**edges, **planned}
+            found.append(Reading(reader, origin, link.source))
+    return found
 
 
-def _path(edges: Mapping[Where, list[Where]], start: Where) -> list[Where]:
-    """A way from `start` back to it; empty when there is none."""
-    waiting, known = [[start]], {start}
-    while waiting:
-        path = waiting.pop(0)
-        for where in edges.get(path[-1], ()):
-            if where == start:
-                return path
-            if where not in known:
-                known.add(where)
-                waiting.append([*path, where])
-    return []
+def _sources(config: StreamConfig) -> list[dict[str, Any]]:
+    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
 
 
-def _place(where: Where) -> str:
-    name = name_of({"name": where[1]})
-    return f"`{name}` in `{where[0]}`" if where[0] else f"`{name}`"
+def _told(stream: str, item: Located) -> tuple[str, str | None]:
+    return stream, item.origin.external.api if item.origin.external else None
+
+
+def _refuse_doubled(change: Change, found: tuple[Node, Node] | None) -> None:
+    if found is not None:
+        twice, through = (name_of({"name": stream}) for _, stream in found)
+        text = f"`{change.name}` would read `{twice}` twice, directly and through `{through}`"
+        raise RefusedError(f"{text}: servers refuse that (10052)", hint="Read one of the two")

@@ -19,7 +19,8 @@ def test_a_plan_says_what_changes_and_changes_nothing(
     raw.put(old, "k", b"v")
     file = tmp_path / "topology.yaml"
     text = (
-        f"version: 1\nbuckets:\n  {old}: {{storage: memory, description: x}}\n  {new}: {{ttl: 90s}}\n"
+        f"version: 1\nname: {unique('t')}\nbuckets:\n  {old}: {{storage: memory, description: x}}\n"
+        f"  {new}: {{ttl: 90s}}\n"
         f"mirrors:\n  {mirror}: {{origin: {old}, cluster: nyc}}\n"
     )
     file.write_text(text)
@@ -36,6 +37,75 @@ def test_a_plan_says_what_changes_and_changes_nothing(
     forced = run(*plan, "--out", str(out), "--force", "shorter-history", "-o", "json")
     assert (forced.exit_code, json.loads(forced.out)["hazards"][0]["forced"], out.exists()) == (0, True, True)
     assert run(*plan, "--force", "shorter-histories").exit_code == 2
-    file.write_text(f"version: 1\nbuckets: {{{old}: {{history: 5}}}}\n")
+    file.write_text(f"version: 1\nname: {unique('t')}\nbuckets: {{{old}: {{history: 5}}}}\n")
     nothing = run(*plan, "--exit-code")
     assert (nothing.exit_code, nothing.out, nothing.err) == (0, "", "Nothing to change\n")
+
+
+def test_a_file_is_applied_after_asking_and_the_second_time_nothing_changes(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    bucket, mirror = unique("ORDERS"), unique("MIRROR")
+    file = tmp_path / "topology.yaml"
+    file.write_text(
+        f"version: 1\nname: {unique('t')}\nbuckets:\n  {bucket}:\nmirrors:\n  {mirror}: {{origin: {bucket}}}\n"
+    )
+    masks = {"MIRROR": mirror, "ORDERS": bucket}
+    apply = ("topology", "apply", "-f", str(file), "-s", server.url)
+    assert run(*apply).masked(**masks) == snapshot
+    assert run(*apply, stdin=b"n\n", tty=True).exit_code == 1
+    assert run(*apply, "--dry-run").exit_code == 0
+    assert "error" in raw.api(f"STREAM.INFO.KV_{bucket}")
+    assert run(*apply, stdin=b"y\n", tty=True).masked(**masks) == snapshot
+    assert run(*apply, tty=True).masked(**masks) == snapshot
+    again = run(*apply, "--yes", "-o", "json")
+    assert (again.exit_code, json.loads(again.out)["changes"]) == (0, [])
+    file.write_text(file.read_text().replace(f"  {bucket}:", f"  {bucket}: {{history: 2}}"))
+    assert run(*apply, "--read-only", "--yes").exit_code == 1
+    assert run(*apply, "--yes", "-o", "json").masked(**masks) == snapshot
+
+
+def test_what_is_made_anew_asks_for_its_name(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    bucket = unique("ORDERS")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"v")
+    file = tmp_path / "topology.yaml"
+    file.write_text(f"version: 1\nname: {unique('t')}\nbuckets: {{{bucket}: {{storage: memory}}}}\n")
+    apply = ("topology", "apply", "-f", str(file), "-s", server.url)
+    assert run(*apply, "--yes").masked(ORDERS=bucket) == snapshot
+    assert run(*apply, stdin=b"y\nno\n", tty=True).masked(ORDERS=bucket) == snapshot
+    assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 1
+    assert run(*apply, "--yes", "--confirm", "OTHER", "--confirm", bucket).exit_code == 0
+    assert raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["storage"] == "memory"
+
+
+def test_a_saved_plan_is_applied_once_and_refused_when_it_is_stale(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    bucket, other = unique("ORDERS"), unique("STOCK")
+    file, saved = tmp_path / "topology.yaml", tmp_path / "topology.plan"
+    file.write_text(f"version: 1\nname: {unique('t')}\nbuckets: {{{bucket}: {{history: 2}}, {other}: {{}}}}\n")
+    masks = {"ORDERS": bucket, "STOCK": other}
+    at = ("-s", server.url)
+    assert run("topology", "plan", "-f", str(file), "--out", str(saved), *at).exit_code == 0
+    raw.create_bucket(bucket, max_msgs_per_subject=9)
+    assert run("topology", "apply", str(saved), "--yes", *at).masked(**masks) == snapshot
+    raw.api(f"STREAM.DELETE.KV_{bucket}")
+    assert run("topology", "apply", str(saved), "--yes", *at).exit_code == 0
+    assert run("topology", "apply", str(saved), "--yes", *at).err == "Nothing to change\n"
+
+
+def test_usage_of_apply(run: Run, tmp_path: Path, server: Server) -> None:
+    plan = tmp_path / "x.plan"
+    plan.write_text('{"kvctl": "plan", "version": 2}')
+    at = ("--yes", "-s", server.url)
+    assert run("topology", "apply", *at).exit_code == 2
+    assert run("topology", "apply", str(plan), "-f", str(plan), *at).exit_code == 2
+    newer = run("topology", "apply", str(plan), *at)
+    assert (newer.exit_code, "version `2`" in newer.err) == (2, True)
+    plan.write_text('{"kvctl": "plan", "vers')
+    assert run("topology", "apply", str(plan), *at).exit_code == 2
+    assert run("topology", "apply", str(plan), "--prune", *at).exit_code == 2
+    assert run("topology", "apply", str(tmp_path / "none"), *at).exit_code == 2

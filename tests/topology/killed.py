@@ -1,0 +1,91 @@
+"""kvctl in a process of its own, killed at one of its writes, and what is on a server afterwards."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from tests.raw import RawClient
+
+WRITES = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE")
+KILLED = 99
+
+
+def run(args: Sequence[str], *, at: int | None = None, answered: bool = False) -> tuple[int, list[str]]:
+    """Run a command line; its exit code, and the writes that it sent.
+
+    It is killed at the write of number `at`: when it would be sent, or when it was `answered`.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reader)
+            silence = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(silence, stream)
+            code = _run(args, writer, at, answered)
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        sent = pipe.read().split()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sent
+
+
+def _run(args: Sequence[str], pipe: int, at: int | None, answered: bool) -> int:
+    from kvctl.cli.main import main
+    from kvctl.jetstream.api import Api
+
+    call, count = Api.call, 0
+
+    async def counted(self: Api, endpoint: str, *rest: Any, **settings: Any) -> dict[str, Any]:
+        nonlocal count
+        if not endpoint.startswith(WRITES):
+            return await call(self, endpoint, *rest, **settings)
+        number, count = count, count + 1
+        if number == at and not answered:
+            os._exit(KILLED)
+        os.write(pipe, f"{endpoint}\n".encode())
+        reply = await call(self, endpoint, *rest, **settings)
+        if number == at:
+            os._exit(KILLED)
+        return reply
+
+    Api.call = counted  # type: ignore[method-assign]
+    return main(list(args))
+
+
+def state(raw: RawClient, suffix: str) -> dict[str, Any]:
+    """Configuration and content of all streams whose names end like this, the suffix left out."""
+    found: dict[str, Any] = {}
+    for stream in sorted(name for name in _names(raw) if name.endswith(suffix)):
+        info = raw.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
+        config = info["config"]
+        config["metadata"] = {
+            key: text for key, text in (config.get("metadata") or {}).items() if not key.startswith("_nats.")
+        }
+        subjects = info["state"].get("subjects") or {}
+        last = {
+            subject: raw.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})["message"].get("data")
+            for subject in subjects
+        }
+        found[stream] = _without([config, dict(sorted(subjects.items())), dict(sorted(last.items()))], suffix)
+    return {name.removesuffix(suffix): value for name, value in found.items()}
+
+
+def _names(raw: RawClient) -> list[str]:
+    names: list[str] = []
+    while True:
+        page = raw.api("STREAM.NAMES", {"offset": len(names)})
+        names += page.get("streams") or []
+        if not page.get("streams") or len(names) >= page["total"]:
+            return names
+
+
+def _without(value: Any, suffix: str) -> Any:
+    if isinstance(value, dict):
+        return {_without(key, suffix): _without(item, suffix) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without(item, suffix) for item in value]
+    return value.replace(suffix, "") if isinstance(value, str) else value
