@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kvctl.kv.entry import Entry as Entry
     from kvctl.kv.entry import Operation as Operation
     from kvctl.kv.fields import Republish as Republish
+    from kvctl.kv.moment import Moment as Moment
+    from kvctl.kv.transaction import Transaction as Transaction
     from kvctl.kv.watch import CURRENT as CURRENT
     from kvctl.topology.builders import add_aggregate_origin as add_aggregate_origin
     from kvctl.topology.builders import create_aggregate as create_aggregate
@@ -30,15 +32,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.watch", "Client": "kv.client",
-    "Context": "contexts", "Entry": "kv.entry", "Operation": "kv.entry", "Republish": "kv.fields",
-    "connect": "kv.client", "errors": "errors", "Aggregate": "topology.model", "External": "topology.model",
-    "Mirror": "topology.model", "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
+    "Context": "contexts", "Entry": "kv.entry", "Moment": "kv.moment", "Operation": "kv.entry",
+    "Republish": "kv.fields", "Transaction": "kv.transaction", "connect": "kv.client", "errors": "errors",
+    "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
+    "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
     "create_aggregate": "topology.builders", "create_mirror": "topology.builders",
 }  # fmt: skip
 
 __all__ = [
-    "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Context", "Entry", "External", "Mirror", "Operation",
-    "Origin", "Republish", "__version__", "add_aggregate_origin", "connect", "create_aggregate", "create_mirror",
+    "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Context", "Entry", "External", "Mirror", "Moment",
+    "Operation", "Origin", "Republish", "Transaction", "__version__", "add_aggregate_origin", "connect",
+    "create_aggregate", "create_mirror",
 ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "keys": ("keys", "List keys"),
         "watch": ("watching", "Follow changes"),
         "wait": ("waiting", "Wait for a key"),
+        "txn": ("txn", "Change several keys at once, on conditions"),
     },
     "Buckets and topologies": {
         "bucket": ("bucket", "Create, inspect, change and move buckets"),

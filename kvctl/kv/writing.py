@@ -39,6 +39,13 @@ def write_headers(
     *, operation: str | None = None, expected: int | None = None, ttl: timedelta | None = None, rollup: bool = False
 ) -> bytes:
     """The header block of a put, a conditional write, or a marker."""
+    return encode_headers(write_fields(operation=operation, expected=expected, ttl=ttl, rollup=rollup))
+
+
+def write_fields(
+    *, operation: str | None = None, expected: int | None = None, ttl: timedelta | None = None, rollup: bool = False
+) -> dict[str, str]:
+    """The same, name by name."""
     headers: dict[str, str] = {}
     if operation:
         headers["KV-Operation"] = operation
@@ -48,7 +55,7 @@ def write_headers(
         headers[EXPECTED] = str(expected)
     if ttl is not None:
         headers["Nats-TTL"] = _ttl_text(ttl)
-    return encode_headers(headers)
+    return headers
 
 
 def _ttl_text(ttl: timedelta) -> str:
@@ -70,13 +77,13 @@ async def write(
     deadline = time.monotonic() + connection.timeout
     subject = binding.write_prefix + key
     if b"\r\nNats-TTL:" in header and connection.server_version < TTL_SINCE:
-        raise _no_ttl(connection.server_version)
+        raise no_ttl(connection.server_version)
     lost: KvctlError | None = None
     while True:
         try:
             return await publish(connection, subject, payload, header)
         except ServerError as error:
-            raise _explained(error, binding) from None
+            raise explained(error, binding) from None
         except WrongRevision:
             if lost is None:
                 raise
@@ -130,7 +137,8 @@ async def _read_back(binding: Binding, key: str, deadline: float, error: KvctlEr
             await asyncio.sleep(0.1)
 
 
-def _no_ttl(version: tuple[int, ...]) -> KvctlError:
+def no_ttl(version: tuple[int, ...]) -> KvctlError:
+    """The error for a ttl on a server that would not heed it."""
     return KvctlError(
         f"nats-server {'.'.join(map(str, version))} would ignore the ttl of a key; nothing was written",
         hint="Use a server from 2.11 on, or let all keys of a bucket expire: `kvctl bucket edit --ttl`",
@@ -144,7 +152,7 @@ def _unknown(binding: Binding, key: str, error: KvctlError) -> OutcomeUnknown:
     )
 
 
-def _explained(error: ServerError, binding: Binding) -> KvctlError:
+def explained(error: ServerError, binding: Binding) -> KvctlError:
     """The server's refusal with the way out that a bucket has."""
     bucket = binding.bucket
     if error.err_code in (10166, 10165):

@@ -1,0 +1,319 @@
+"""Carrying out a transaction: read, store as one atomic batch on condition, and settle what a lost answer leaves open.
+
+Each try is a batch with an identity of its own, which the server stores with every message: the last entries of the
+changed keys tell whether one of the tries was applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvctl.errors import (
+    BucketNotFound,
+    ConditionsFailed,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    NoServer,
+    OutcomeUnknown,
+    PermissionDenied,
+    ServerError,
+    StreamNotFound,
+    UnreachableError,
+    WrongRevision,
+)
+from kvctl.jetstream import direct, streams
+from kvctl.jetstream.batch import BatchMessage, publish_batch
+from kvctl.kv import many
+from kvctl.kv.binding import Binding
+from kvctl.kv.entry import Entry
+from kvctl.kv.transaction import Change, Transaction, refusal
+from kvctl.kv.writing import EXPECTED, OPEN, TTL_SINCE, explained, no_ttl, write_fields
+from kvctl.wire import header_value
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
+BATCHES_SINCE = (2, 12)
+_TRANSIENT = (10008, 10176, 10210)
+"""No leader, a batch that lost messages (the leader changed under it), too many batches at once: nothing was stored."""
+
+Pins = Mapping[str, int]
+"""The revision at which the server is to find each key that has a condition."""
+
+
+async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
+    """See `Bucket.commit`."""
+    transaction.check()
+    for change in transaction.changes:
+        bucket._check_writable(change.key)
+    target = await _target(bucket)
+    if target.api.connection.server_version < TTL_SINCE and any(change.ttl for change in transaction.changes):
+        raise no_ttl(target.api.connection.server_version)
+    revisions = await _Commit(bucket, target, transaction).run()
+    for change, revision in zip(transaction.changes, revisions, strict=True):
+        bucket.own.note(change.key, revision)
+    return revisions
+
+
+async def check(bucket: Bucket, transaction: Transaction) -> None:
+    """See `Bucket.check`."""
+    transaction.check()
+    await _target(bucket)
+    await _found(bucket, transaction)
+
+
+def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[list[BatchMessage], dict[str, int]]:
+    """The messages, and where among them, from 1, the last of each key stands.
+
+    A message carries one condition. What no change has room for rides on repetitions of the smallest one, identical but
+    for their condition.
+    """
+    guards = deque(transaction.guards)
+    messages = []
+    for change in transaction.changes:
+        headers = _headers(change)
+        if change.key in pins:
+            headers[EXPECTED] = str(pins[change.key])
+        elif guards:
+            headers |= _guard(target, guards.popleft(), pins)
+        messages.append((target.write_prefix + change.key, change.value, headers))
+    places = {change.key: place for place, change in enumerate(transaction.changes, 1)}
+    carrier = min(transaction.changes, key=lambda change: len(change.value))
+    for key in guards:
+        again = _headers(carrier)
+        again.pop("Nats-Rollup", None)  # a second one in a batch is refused (10111), and nothing is left to erase
+        messages.append((target.write_prefix + carrier.key, carrier.value, again | _guard(target, key, pins)))
+        places[carrier.key] = len(messages)
+    return messages, places
+
+
+def _headers(change: Change) -> dict[str, str]:
+    rollup = change.verb == "purge"
+    operation = None if change.operation == "PUT" else str(change.operation)
+    return write_fields(operation=operation, ttl=change.ttl, rollup=rollup)
+
+
+def _guard(target: Binding, key: str, pins: Pins) -> dict[str, str]:
+    return {EXPECTED: str(pins[key]), EXPECTED_OF: target.subject(key)}
+
+
+async def _target(bucket: Bucket) -> Binding:
+    """The stream that takes the batch. Raises BucketNotFound, ReadOnly, and KvctlError where it takes none.
+
+    What the stream's configuration reads back decides: servers before 2.12 drop the setting in silence, and would store
+    the messages one by one.
+    """
+    binding = await bucket.locate(fresh=True)
+    bucket.check_writes_go_somewhere()
+    source = binding.source
+    info = binding.info if source is binding else await streams.find(source.api, source.stream)
+    if info is None:
+        raise BucketNotFound(f"Bucket `{source.bucket}`, the origin of mirror `{bucket.name}`, does not exist")
+    if not info["config"].get("allow_atomic"):
+        version = source.api.connection.server_version
+        remedy = f"`kvctl bucket edit {source.bucket} --atomic` allows them"
+        if version < BATCHES_SINCE:
+            remedy = f"They need nats-server 2.12; this one is {'.'.join(map(str, version))}"
+        raise KvctlError(f"Bucket `{source.bucket}` does not allow atomic batches; nothing was sent", hint=remedy)
+    return source
+
+
+async def _found(bucket: Bucket, transaction: Transaction) -> dict[str, Entry | None]:
+    """The last entries at the leader of all keys that have conditions. Raises ConditionsFailed."""
+    keys = list(dict.fromkeys(condition.key for condition in transaction.expected))
+    found = await many.get_many(bucket, keys, leader=True)
+    if failures := transaction.failures(found):
+        raise refusal(bucket.name, failures)
+    return found
+
+
+@dataclass(slots=True)
+class _Try:
+    """A batch that was sent: its identity, and where in it the last message of each key stood."""
+
+    identity: bytes
+    places: Mapping[str, int]
+
+
+class _Commit:
+    def __init__(self, bucket: Bucket, target: Binding, transaction: Transaction) -> None:
+        self._bucket = bucket
+        self._target = target
+        self._transaction = transaction
+        self._keys = [change.key for change in transaction.changes]
+        self._deadline = time.monotonic() + 2 * target.api.connection.timeout
+        self._refused = False
+        self._lost: KvctlError | None = None
+        """Why it is not known what became of a try."""
+        self._tries: list[_Try] = []
+
+    async def run(self) -> list[int]:
+        """The revisions, in the order of the changes."""
+        pins = await self._pin()
+        while True:
+            if (revisions := await self._attempt(pins)) is not None:
+                return revisions
+            if self._lost is None:
+                pins = await self._pin()
+                continue
+            if (revisions := await self._settle(pins)) is not None:
+                return revisions
+            await self._pause()
+            if self._lost is None:
+                pins = await self._pin()
+
+    async def _pin(self) -> Pins:
+        """The revisions to insist on. Raises ConditionsFailed.
+
+        Where only revisions are asked for, the server compares them itself; only when it refuses they are read.
+        """
+        expected = self._transaction.expected
+        asked = {condition.key: condition.revision or 0 for condition in expected}
+        contradictory = any((condition.revision or 0) != asked[condition.key] for condition in expected)
+        if not self._refused and not contradictory and not any(condition.looks for condition in expected):
+            return asked
+        try:
+            found = await _found(self._bucket, self._transaction)
+        except PermissionDenied as error:
+            if not self._refused:
+                raise
+            raise ConditionsFailed(
+                f"A condition of the transaction on bucket `{self._bucket.name}` does not hold; nothing was written",
+                hint=f"Which one cannot be read. {error.message}",
+            ) from None
+        return {key: entry.revision if entry else 0 for key, entry in found.items()}
+
+    async def _attempt(self, pins: Pins) -> list[int] | None:
+        """The revisions; None when nothing was stored and another try may be, or it is not known (`_lost`)."""
+        messages, places = batch_of(self._transaction, self._target, pins)
+        self._tries.append(_Try(os.urandom(12).hex().encode(), places))
+        try:
+            last = await publish_batch(self._target.api.connection, messages, self._tries[-1].identity.decode())
+            return [last - len(messages) + places[key] for key in self._keys]
+        except WrongRevision:
+            self._refused = True
+        except OPEN as error:
+            self._lost = error
+            return None
+        except (NoResponders, NoServer, JetStreamDisabled) as error:
+            await self._unreachable(error)
+        except ServerError as error:
+            if self._lost is None and error.err_code not in _TRANSIENT:
+                raise explained(error, self._target) from None
+        await self._pause()
+        return None
+
+    async def _unreachable(self, error: UnreachableError) -> None:
+        """This try was not stored. Raises the error if no earlier one is open, and there is no hope."""
+        if self._lost is not None:
+            return
+        if isinstance(error, NoServer) or time.monotonic() > self._deadline:
+            raise UnreachableError(
+                f"Bucket `{self._bucket.name}` takes no writes at the moment: {error.message}; nothing was written",
+                hint=error.hint or "Its stream may have no leader: `kvctl bucket show`",
+            ) from None
+        self._target = await _target(self._bucket)
+
+    async def _pause(self) -> None:
+        """Before another try. Raises OutcomeUnknown or WrongRevision when the time is up."""
+        if time.monotonic() > self._deadline:
+            if self._lost is not None:
+                raise self._unknown()
+            raise WrongRevision(f"Keys of the transaction on bucket `{self._bucket.name}` change too fast for it")
+        await asyncio.sleep(random.uniform(0.005, 0.05))
+
+    async def _settle(self, pins: Pins) -> list[int] | None:
+        """The revisions if a try was applied; None when a further one does no harm.
+
+        A try that insists on the revision of a key which it changes can be repeated: one is applied at most. Raises
+        OutcomeUnknown.
+        """
+        fences = [key for key in self._keys if key in pins]
+        while True:
+            found = await self._read_back(list(dict.fromkeys([*self._keys, *pins])))
+            for entry in found.values():
+                if entry is not None and (revisions := self._revisions(entry.header, entry.revision)):
+                    return revisions
+            if any(_revision(found[key]) != pin for key, pin in pins.items()):
+                return await self._settle_refused(pins, fences, found)
+            if fences:
+                return None
+            await self._pause()
+
+    async def _settle_refused(
+        self, pins: Pins, fences: list[str], found: Mapping[str, Entry | None]
+    ) -> list[int] | None:
+        """A condition no longer holds, so that no try can be applied any more; was one, and overwritten since?"""
+        not_applied = any(_revision(found[key]) == pins[key] for key in fences)
+        for key in fences:
+            if not_applied:
+                break
+            if revisions := await self._in_history(key, pins[key]):
+                return revisions
+            not_applied = await self._held(key, pins[key])
+        if not not_applied:
+            raise self._unknown()
+        self._lost, self._refused = None, True
+        self._tries.clear()
+        return None
+
+    async def _in_history(self, key: str, pin: int) -> list[int] | None:
+        """The revisions if the key's first entry after the pinned one, where it is still held, is of a try."""
+        subject = self._target.subject(key)
+        message = await self._patiently(subject, next_by_subj=subject, seq=pin + 1)
+        return None if message is None else self._revisions(message.header, message.sequence)
+
+    async def _held(self, key: str, pin: int) -> bool:
+        """Whether the pinned entry is still there: then nothing that came after it has been dropped."""
+        subject = self._target.subject(key)
+        return bool(pin) and await self._patiently(subject, seq=pin) is not None
+
+    async def _patiently(self, subject: str, **request: object) -> direct.StoredMessage | None:
+        while True:
+            try:
+                message = await direct.from_leader(self._target.api, self._target.stream, **request)
+                return message if message is not None and message.subject == subject else None
+            except (PermissionDenied, StreamNotFound):
+                raise self._unknown() from None
+            except (*OPEN, UnreachableError):
+                await self._pause()
+
+    async def _read_back(self, keys: list[str]) -> Mapping[str, Entry | None]:
+        """The keys' last entries at the leader, as soon as they can be read. Raises OutcomeUnknown."""
+        while True:
+            try:
+                return await many.get_many(self._bucket, keys, leader=True)
+            except (PermissionDenied, BucketNotFound):
+                raise self._unknown() from None
+            except (UnreachableError, ServerError):
+                await self._pause()
+
+    def _revisions(self, header: bytes, sequence: int) -> list[int] | None:
+        """The revisions of all changes, if the message is of one of the tries."""
+        identity = header_value(header, b"Nats-Batch-Id")
+        for one in self._tries:
+            if identity == one.identity:
+                first = sequence - int(header_value(header, b"Nats-Batch-Sequence") or 0)
+                return [first + one.places[name] for name in self._keys]
+        return None
+
+    def _unknown(self) -> OutcomeUnknown:
+        why = self._lost.message if self._lost else "no answer"
+        keys = " ".join(self._keys[:3])
+        return OutcomeUnknown(
+            f"It is not known whether the transaction on bucket `{self._bucket.name}` was applied: {why}",
+            hint=f"It was as a whole or not at all: `kvctl history {self._bucket.name} {keys}` shows what is there now",
+        )
+
+
+def _revision(entry: Entry | None) -> int:
+    return entry.revision if entry else 0

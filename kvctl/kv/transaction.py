@@ -1,0 +1,228 @@
+"""Transactions: conditions and changes on several keys that are carried out together or not at all. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Self
+
+from kvctl.errors import ConditionsFailed, UsageError
+from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.names import check_key
+
+LIMIT = 1000
+"""Messages of one transaction (ADR-50)."""
+PREVIEW = 60
+"""Characters of a value that a message shows."""
+
+Found = Mapping[str, Entry | None]
+"""The last entry of keys, deletions included; None for a key never written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold of a key; all that is given must."""
+
+    key: str
+    revision: int | None = None
+    """Of the key's last entry, deletions included; 0 is a key never written."""
+    exists: bool = False
+    absent: bool = False
+    """Never written, deleted, purged or expired."""
+    value: bytes | None = None
+
+    @property
+    def looks(self) -> bool:
+        """Whether the key has to be read first: the server itself compares revisions only."""
+        return self.exists or self.absent or self.value is not None
+
+    def failure(self, entry: Entry | None) -> Failure | None:
+        """What does not hold, for the key's last entry."""
+        lives = entry is not None and entry.operation is Operation.PUT
+        found = entry.revision if entry else 0
+        if self.revision is not None and found != self.revision:
+            return Failure(self.key, "revision", self.revision, entry)
+        if self.absent and lives:
+            return Failure(self.key, "absent", True, entry)
+        if self.exists and not lives:
+            return Failure(self.key, "exists", True, entry)
+        if self.value is not None and (entry is None or not lives or entry.value != self.value):
+            return Failure(self.key, "value", self.value, entry)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A condition that does not hold, and the entry found."""
+
+    key: str
+    condition: str
+    """`revision`, `exists`, `absent` or `value`."""
+    expected: int | bool | bytes
+    found: Entry | None
+    """The key's last entry, deletions included; None for a key never written."""
+
+    def __str__(self) -> str:
+        entry = self.found
+        if entry is None:
+            state = "was never written"
+        elif entry.operation is not Operation.PUT:
+            state = f"is deleted, at revision {entry.revision}"
+        elif self.condition == "value":
+            state = f"is {shown(entry.value)} at revision {entry.revision}"
+        elif self.condition == "absent":
+            state = f"exists, at revision {entry.revision}"
+        else:
+            state = f"is at revision {entry.revision}"
+        if isinstance(self.expected, bytes):
+            return f"`{self.key}` {state}, not {shown(self.expected)}"
+        return f"`{self.key}` {state}" + (f", not {self.expected}" if self.condition == "revision" else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write of a transaction."""
+
+    verb: str
+    """`put`, `create`, `update`, `delete` or `purge`."""
+    key: str
+    value: bytes = b""
+    revision: int | None = None
+    """What the key's last revision must be."""
+    ttl: timedelta | None = None
+
+    @property
+    def operation(self) -> Operation:
+        """What the change leaves as the key's last entry."""
+        return {"delete": Operation.DEL, "purge": Operation.PURGE}.get(self.verb, Operation.PUT)
+
+    @property
+    def condition(self) -> Condition | None:
+        """What the change asks of its own key."""
+        if self.verb == "create":
+            return Condition(self.key, absent=True)
+        return None if self.revision is None else Condition(self.key, revision=self.revision)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Conditions and changes, for `Bucket.commit`; each method adds one and returns the transaction.
+
+    Names and combinations are checked as they come: UsageError for what is no key, a key changed twice, a ttl below a
+    second, and what takes more than 1,000 messages.
+    """
+
+    conditions: list[Condition] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    _changed: set[str] = field(default_factory=set, repr=False)
+
+    def expect(
+        self,
+        key: str,
+        *,
+        revision: int | None = None,
+        exists: bool = False,
+        absent: bool = False,
+        value: bytes | None = None,
+    ) -> Self:
+        """Only if the key is so; it need not be one that is changed."""
+        if revision is not None and revision < 0:
+            raise UsageError("Revisions count from 1; 0 stands for a key never written")
+        if revision is None and not exists and not absent and value is None:
+            raise UsageError(
+                f"The condition on `{key}` says nothing", hint="It takes `revision`, `exists`, `absent` or `value`"
+            )
+        if absent and (exists or value is not None):
+            raise UsageError(f"The condition on `{key}` contradicts itself")
+        self.conditions.append(Condition(check_key(key), revision, exists, absent, value))
+        return self
+
+    def put(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
+        """Write a key."""
+        return self._add(Change("put", key, value, None, ttl))
+
+    def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
+        """Write a key that must not live."""
+        return self._add(Change("create", key, value, None, ttl))
+
+    def update(self, key: str, value: bytes, revision: int, *, ttl: timedelta | None = None) -> Self:
+        """Write a key whose last revision, deletions included, must be this one."""
+        return self._add(Change("update", key, value, revision, ttl))
+
+    def delete(self, key: str, *, revision: int | None = None) -> Self:
+        """Mark a key deleted, also one that does not live."""
+        return self._add(Change("delete", key, b"", revision))
+
+    def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> Self:
+        """Erase a key with its history, leaving a marker, which `ttl` removes later."""
+        return self._add(Change("purge", key, b"", revision, ttl))
+
+    @property
+    def expected(self) -> list[Condition]:
+        """All conditions: those given, then those that changes bring along."""
+        return [*self.conditions, *(own for change in self.changes if (own := change.condition) is not None)]
+
+    @property
+    def guards(self) -> list[str]:
+        """Keys with conditions that are not changed."""
+        return list(dict.fromkeys(item.key for item in self.conditions if item.key not in self._changed))
+
+    @property
+    def messages(self) -> int:
+        """How many messages carry it: a change each, and one more for each guard that no change has room for.
+
+        A message carries one condition, its own key's or another's.
+        """
+        bound = {condition.key for condition in self.expected}
+        free = sum(change.key not in bound for change in self.changes)
+        return len(self.changes) + max(len(self.guards) - free, 0)
+
+    def check(self) -> None:
+        """Raises UsageError for a transaction that changes nothing or needs too many messages."""
+        if not self.changes:
+            raise UsageError("The transaction changes nothing")
+        if self.messages > LIMIT:
+            extra = self.messages - len(self.changes)
+            guards = f", {extra} of them for conditions on keys that are not changed" if extra else ""
+            raise UsageError(
+                f"The transaction takes {self.messages:,} messages{guards}; {LIMIT:,} are the most",
+                hint="Split it; what is in two transactions is not atomic",
+            )
+
+    def failures(self, found: Found) -> list[Failure]:
+        """The conditions that do not hold, among those on keys in `found`."""
+        known = (item for item in self.expected if item.key in found)
+        return list(dict.fromkeys(failure for item in known if (failure := item.failure(found[item.key])) is not None))
+
+    def _add(self, change: Change) -> Self:
+        check_key(change.key)
+        if change.key in self._changed:
+            raise UsageError(f"`{change.key}` is changed twice", hint="A transaction changes a key once")
+        if change.ttl is not None and change.ttl < timedelta(seconds=1):
+            raise UsageError("The ttl of a key is one second at least")
+        if change.revision is not None and change.revision < 0:
+            raise UsageError("Revisions count from 1; 0 stands for a key never written")
+        self._changed.add(change.key)
+        self.changes.append(change)
+        return self
+
+
+def refusal(bucket: str, failures: list[Failure]) -> ConditionsFailed:
+    """The conflict that names every failing condition, and what was found."""
+    count = "A condition" if len(failures) == 1 else f"{len(failures)} conditions"
+    verb = "does" if len(failures) == 1 else "do"
+    lines = "".join(f"\n  {failure}" for failure in failures)
+    return ConditionsFailed(
+        f"{count} of the transaction on bucket `{bucket}` {verb} not hold; nothing was written{lines}",
+        failures=tuple(failures),
+    )
+
+
+def shown(value: bytes) -> str:
+    """A value in a message: quoted, cut where it is long."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return f"{len(value)} bytes of binary data"
+    return f'"{text}"' if len(text) <= PREVIEW else f'"{text[:PREVIEW]}…" ({len(value)} bytes)'

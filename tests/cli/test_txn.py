@@ -1,0 +1,92 @@
+"""`kvctl txn`: what it prints, in a pipe, as JSON and on a terminal, and how it fails."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.keyed import Keyed
+from tests.raw import RawClient
+
+CHANGE = """
+if:
+  - {key: app.port, revision: 2}
+  - {key: lock, absent: true}
+  - {key: mode, value: "on"}
+then:
+  - {put: app.port, value: "8081"}
+  - {create: lock, value: me, ttl: 30s}
+  - {delete: app.old}
+  - {purge: app.older}
+"""
+
+
+@pytest.fixture
+def atomic(server: Server, raw: RawClient, unique: Callable[..., str]) -> Keyed:
+    """A bucket that takes transactions, with `mode` on and `app.port` set."""
+    name = unique("ATOMIC")
+    second = 10**9
+    raw.create_bucket(
+        name, max_msgs_per_subject=5, allow_atomic=True, allow_msg_ttl=True, subject_delete_marker_ttl=second
+    )
+    made = Keyed(name, server.url, raw)
+    made.put("mode", b"on")
+    made.put("app.port", b"80")
+    return made
+
+
+def test_revisions_in_order_in_a_pipe(atomic: Keyed) -> None:
+    result = atomic("txn", "B", "-f", "-", stdin=CHANGE.encode())
+    assert (result.exit_code, result.stdout) == (0, b"3\n4\n5\n6\n")
+    assert (atomic.value("app.port"), atomic.value("lock")) == (b"8081", b"me")
+
+
+def test_json_and_terminal(atomic: Keyed, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    file = tmp_path / "change.yaml"
+    file.write_text(CHANGE)
+    assert atomic("txn", "B", "-f", str(file), "--dry-run", "-o", "json") == snapshot
+    assert atomic("txn", "B", "-f", str(file), "--dry-run", tty=True) == snapshot
+    assert atomic("txn", "B", "-f", str(file), "--dry-run").stdout.splitlines()[0] == b"app.port\tPUT"
+    assert atomic.last_revision() == 2
+    assert atomic("txn", "B", "-f", str(file), "-o", "json") == snapshot
+    file.write_text("then: [{put: mode, value: x}, {delete: app.port}]")
+    assert atomic("txn", "B", "-f", str(file), tty=True) == snapshot
+
+
+def test_every_failing_condition_is_named_and_nothing_is_written(atomic: Keyed, snapshot: SnapshotAssertion) -> None:
+    atomic.put("mode", b"off")
+    atomic.put("lock", b"\xff")
+    atomic.put("app.port", b"81")
+    for flags in ((), ("-o", "json"), ("--dry-run",)):
+        result = atomic("txn", "B", "-f", "-", *flags, stdin=CHANGE.encode())
+        assert result.exit_code == 4
+        assert result == snapshot
+    assert atomic.last_revision() == 5
+
+
+def test_what_is_wrong_with_the_file_is_said_before_anything_is_sent(run: Callable[..., object]) -> None:
+    from tests.cli.conftest import run_process
+
+    nowhere = ("-s", "nats://127.0.0.1:1")
+    wrong = run_process("txn", "B", "-f", "-", *nowhere, stdin=b"then:\n  - {put: a, value: 8081}\n")
+    assert wrong.exit_code == 2
+    assert "standard input:2:" in wrong.err
+    assert 'hint: Quote it: `"8081"`' in wrong.err
+    many = json.dumps({"then": [{"put": f"k.{number}", "value": ""} for number in range(1001)]}).encode()
+    assert "1,000 are the most" in run_process("txn", "B", "-f", "-", *nowhere, stdin=many).err
+    assert run_process("txn", "B", *nowhere).exit_code == 2
+    assert run_process("txn", "B", "-f", "/nowhere.yaml", *nowhere).exit_code == 2
+    assert run_process("txn", "b b", "-f", "-", *nowhere, stdin=CHANGE.encode()).exit_code == 2
+
+
+def test_a_bucket_that_takes_none_says_what_enables_them(keyed: Keyed) -> None:
+    change = b"then: [{put: a, value: x}]"
+    refused = keyed("txn", "B", "-f", "-", stdin=change)
+    assert (refused.exit_code, refused.stdout) == (1, b"")
+    command = refused.err.partition("hint: `kvctl ")[2].partition("`")[0]
+    assert keyed(*command.split()).exit_code == 0
+    assert keyed("txn", "B", "-f", "-", stdin=change).stdout == b"1\n"
+    assert keyed("txn", "B", "-f", "-", "--read-only", stdin=change).exit_code == 1
