@@ -1,0 +1,134 @@
+"""Transactions while leaders fail: transfers between accounts keep their sum, and every report is true."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kvctl import Bucket, Client, Transaction
+from kvctl.errors import ConditionsFailed, ConflictError, OutcomeUnknown, UnreachableError
+from kvctl.labs import Lab
+from kvctl.server import Server
+from tests.test_faults import connections, killed, leader_of, seed, stopped
+
+__all__ = ["seed"]
+
+ACCOUNTS, CLIENTS, START = 8, 5, 1000
+
+
+@dataclass
+class Transfers:
+    """What was asked for and what was reported. Each transfer leaves a receipt under a key of its own."""
+
+    applied: dict[str, int] = field(default_factory=dict)
+    """Receipt -> revision reported."""
+    refused: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+
+    async def run(self, client: Client, name: int) -> None:
+        """Move money between accounts, three at a time, as long as nobody touches them meanwhile."""
+        bucket = client.bucket("BANK")
+        number = 0
+        while True:
+            number += 1
+            receipt = f"receipt.{name}.{number}"
+            try:
+                transaction = await self._transfer(bucket, receipt)
+                self.applied[receipt] = (await bucket.commit(transaction))[-1]
+            except ConflictError:
+                self.refused.add(receipt)
+            except OutcomeUnknown:
+                self.unknown.add(receipt)
+            except UnreachableError:
+                self.refused.add(receipt)
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0)
+
+    async def _transfer(self, bucket: Bucket, receipt: str) -> Transaction:
+        chosen = [f"account.{number}" for number in random.sample(range(ACCOUNTS), 3)]
+        held = [entry for entry in await bucket.get_many(chosen, leader=True) if entry is not None]
+        amount = random.randrange(1, 20)
+        transaction = Transaction()
+        for entry, change in zip(held, (-2 * amount, amount, amount), strict=True):
+            value = b"%d" % (int(entry.value) + change)
+            if random.random() < 0.5:
+                transaction.update(entry.key, value, entry.revision)
+            else:
+                transaction.expect(entry.key, value=entry.value).put(entry.key, value)
+        return transaction.put(receipt, b"")
+
+    async def working(self, count: int = 60, limit: float = 40) -> None:
+        """Wait until so many more were applied."""
+        deadline = time.monotonic() + limit
+        wanted = len(self.applied) + count
+        while len(self.applied) < wanted:
+            assert time.monotonic() < deadline, "no transfers are applied"
+            await asyncio.sleep(0.02)
+
+    async def check(self, client: Client) -> None:
+        """The sum is kept, what was reported applied is there, what was reported refused is not."""
+        print(f"{len(self.applied)} applied, {len(self.refused)} refused, {len(self.unknown)} unknown")
+        bucket = client.bucket("BANK")
+        entries = {entry.key: entry async for entry in bucket.entries()}
+        assert sum(int(entries[f"account.{number}"].value) for number in range(ACCOUNTS)) == ACCOUNTS * START
+        assert {key: entries[key].revision for key in self.applied if key in entries} == self.applied
+        assert self.refused & set(entries) == set()
+
+
+async def transfers_under(
+    lab: Lab, faults: int, fault: Callable[[Server, float], Awaitable[None]], seconds: float
+) -> None:
+    """Transfers while the leader fails so many times."""
+    async with connections(lab, CLIENTS + 1) as (client, *clients):
+        bucket = await client.create_bucket("BANK", replicas=3, atomic=True)
+        await bucket.put_many((f"account.{number}", b"%d" % START) for number in range(ACCOUNTS))
+        work = Transfers()
+        tasks = [asyncio.create_task(work.run(other, name)) for name, other in enumerate(clients)]
+        try:
+            for _ in range(faults):
+                await work.working()
+                await fault(await leader_of(bucket, lab), seconds)
+            await work.working()
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [result for result in results if not isinstance(result, asyncio.CancelledError)] == []
+        await work.check(client)
+
+
+async def test_transfers_keep_their_sum_when_the_leader_is_killed(own_cluster: Lab, seed: int) -> None:
+    await transfers_under(own_cluster, 1, killed, 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "seconds"), [(killed, 1.0), (stopped, 4.0)], ids=["kill", "stop"])
+async def test_transfers_keep_their_sum_over_many_failures(
+    own_cluster: Lab, seed: int, fault: Callable[[Server, float], Awaitable[None]], seconds: float
+) -> None:
+    await transfers_under(own_cluster, 8, fault, seconds)
+
+
+async def test_creations_of_the_same_keys_succeed_once(cluster: Lab, bucket_name: str) -> None:
+    """Contenders on three servers; every key is won by the one that won them all."""
+    async with connections(cluster, 6) as clients:
+        await clients[0].create_bucket(bucket_name, replicas=3, atomic=True)
+        for round in range(5):
+
+            async def create(name: int, client: Client, round: int = round) -> bool:
+                transaction = Transaction()
+                for key in random.sample("abcd", 4):
+                    transaction.create(f"{round}.{key}", b"%d" % name)
+                try:
+                    await client.bucket(bucket_name).commit(transaction)
+                    return True
+                except ConditionsFailed:
+                    return False
+
+            won = await asyncio.gather(*(create(name, client) for name, client in enumerate(clients)))
+            assert sum(won) == 1
+            entries = [entry async for entry in clients[0].bucket(bucket_name).entries(f"{round}.*")]
+            assert {entry.value for entry in entries} == {b"%d" % won.index(True)}
