@@ -12,7 +12,7 @@ from kvctl.render.view import FORMATS
 from tests.readme import README, ROOT
 
 TOPICS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "kvctl" / "topics").glob("*.md"))}
-WRITTEN = {"environment", "exit-codes", "formats", "guarantees", "hazards", "servers", "topologies"}
+WRITTEN = {"environment", "exit-codes", "formats", "guarantees", "hazards", "servers", "tables", "topologies"}
 WIDTH = 80
 
 NAMED_TEST = re.compile(r"\btests/[\w/]+\.py(?:::[\w:]+)?")

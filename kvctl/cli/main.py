@@ -39,6 +39,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "aggregate": ("aggregate", "Buckets that other buckets feed"),
         "topology": ("topology", "Buckets, mirrors and aggregates described in a file"),
     },
+    "Tables": {
+        "table": ("table", "Key-value tables: keys of any bytes, families, versions, atomic batches"),
+    },
     "Setup": {
         "quickstart": ("quickstart", "See it work, against a server of its own"),
         "context": ("context", "Named connections"),

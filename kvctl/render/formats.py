@@ -105,7 +105,7 @@ class YamlWriter(Lines):
         if not batch:
             return b""
         self._empty = False
-        plain = [dict(row) for row in batch]
+        plain = [row and dict(row) for row in batch]
         return yaml_bytes(plain[0] if self.view.single else plain, terminal=self.terminal)
 
     def end(self) -> bytes:
@@ -135,8 +135,8 @@ def render(writer: Writer, rows: Iterable[Row]) -> bytes:
 
 
 def _objects(batch: Sequence[Row]) -> Iterable[str]:
-    """The JSON text of each row. Rows of one shape are written column by column, three times as fast."""
-    keys = list(batch[0]) if batch else []
+    """The JSON text of each row, null for None. Rows of one shape are written column by column, three times as fast."""
+    keys = list(batch[0]) if batch and None not in batch else []
     if not keys or set(map(len, batch)) != {len(keys)}:
         return map(_encode, batch)
     try:

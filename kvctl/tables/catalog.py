@@ -88,10 +88,10 @@ async def create(api: Api, config: TableConfig) -> tuple[Found, bool]:
     return _found(info), fresh
 
 
-async def find(api: Api, name: str) -> Found:
-    """The table of this name. Raises TableNotFound, UsageError."""
+async def find(api: Api, name: str, *, incomplete: bool = False) -> Found:
+    """The table of this name; with `incomplete` also one that is being made or deleted. Raises TableNotFound."""
     info = await streams.find(api, stream_name(check_table(name)))
-    if info is None or not is_table(info["config"]) or _state(info):
+    if info is None or not is_table(info["config"]) or (_state(info) and not incomplete):
         raise await _missing(api, name, info)
     return _found(info)
 

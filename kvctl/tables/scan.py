@@ -18,26 +18,18 @@ from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
 from kvctl.tables.changes import Version
+from kvctl.tables.entry import Entry, Key
 from kvctl.tables.keys import partition_of, read_tail
 from kvctl.tables.ranges import Range, resume, token
 
 if TYPE_CHECKING:
-    from kvctl.tables.table import Entry, Table
+    from kvctl.tables.table import Table
 
 PAGE = 1000
 """Entries a page, unless said otherwise."""
 
 _SEQUENCE = 8
 _GONE, _LIVE = b"\0", b"\1"
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key and its version, without the value."""
-
-    key: bytes
-    version: Version
-    family: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
 from kvctl.errors import (
-    BadKeyVersion,
     BucketNotFound,
     ConditionalUpdateError,
+    ConditionsFailed,
     KeyExists,
-    KvctlError,
-    NoSuchKey,
     OutcomeUnknown,
     ReadOnly,
     ServerError,
@@ -27,10 +24,13 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
+from kvctl.kv.transaction import Transaction
 from kvctl.tables import catalog, scan
 from kvctl.tables.catalog import Found
-from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version, named
+from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version, check_batch
 from kvctl.tables.config import partition_stream, stream_name, subject_prefix
+from kvctl.tables.conflicts import refusal, unknown
+from kvctl.tables.entry import Entry
 from kvctl.tables.keys import check_key, partition_of, tail
 from kvctl.tables.ranges import Families, Range
 from kvctl.tables.scan import Page
@@ -42,16 +42,6 @@ EVERYTHING = Range()
 _SEALED = 10109
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A key, its value, and the version at which it was read."""
-
-    key: bytes
-    value: bytes
-    version: Version
-    family: str | None = None
 
 
 class Table:
@@ -94,8 +84,10 @@ class Table:
         """The entries of many keys in the order asked, None for those that are not there."""
         return await self.get_entries([(family, key) for key in keys])
 
-    async def get_entries(self, keys: Sequence[tuple[str | None, bytes]]) -> list[Entry | None]:
-        """`get_all` for (family, key) of any families."""
+    async def get_entries(
+        self, keys: Sequence[tuple[str | None, bytes]], *, leader: bool = False
+    ) -> list[Entry | None]:
+        """`get_all` for (family, key) of any families; with `leader` never a stale one."""
         asked: dict[Bucket, dict[str, tuple[str | None, bytes]]] = {}
         for family, key in keys:
             bucket, text = self._place(family, key)
@@ -103,7 +95,7 @@ class Table:
         found: dict[tuple[str | None, bytes], Entry | None] = {}
 
         async def read(bucket: Bucket, texts: dict[str, tuple[str | None, bytes]]) -> None:
-            entries = await self._tell(bucket.get_many(list(texts)), *keys[0])
+            entries = await self._tell(bucket.get_many(list(texts), leader=leader), *keys[0])
             for (family, key), entry in zip(texts.values(), entries, strict=True):
                 found[family, key] = self._entry(family, key, entry)
 
@@ -174,7 +166,78 @@ class Table:
         except WrongRevision:
             raise await self._conflict([change]) from None
 
+    # -- writing together ----------------------------------------------------------------------------------
+
+    async def update(self, changes: Sequence[Change]) -> list[Version | None]:
+        """Carry out all changes or none; the versions in their order, None for removals.
+
+        Raises ConditionalUpdateError, which names every entry whose condition failed, UsageError for what is no batch,
+        and as `put`.
+        """
+        if not changes:
+            return []
+        if len(changes) == 1:
+            return [await self._alone(changes[0])]
+        bucket = await self._batch(changes)
+        transaction, places = self._transaction(changes)
+        if not transaction.changes:
+            await self.check(changes)
+            return [None] * len(changes)
+        first = changes[0]
+        try:
+            revisions = iter(await self._tell(bucket.commit(transaction), first.family, first.key))
+        except ConditionsFailed as error:
+            found = {failure.key: self._entry(*places[failure.key], failure.found) for failure in error.failures}
+            raise refusal(changes, {places[text]: entry for text, entry in found.items()}) from None
+        written = {text: next(revisions) for text in (change.key for change in transaction.changes)}
+        return [
+            None if isinstance(change, Remove) else self._version(change.family, change.key, written[text])
+            for text, change in zip(places, changes, strict=True)
+        ]
+
+    async def check(self, changes: Sequence[Change]) -> None:
+        """Whether the conditions hold now; writes nothing. Raises as `update`."""
+        await self._batch(changes)
+        error = await self._conflict(changes)
+        if error.failed:
+            raise error
+
     # -- inside --------------------------------------------------------------------------------------------
+
+    async def _batch(self, changes: Sequence[Change]) -> Bucket:
+        """The bucket that takes the batch. Raises UsageError, ReadOnly, ConditionalUpdateError for foreign versions."""
+        check_batch(changes, self.config.partitions, apart=self.config.apart)
+        if not all(self._ours(change) for change in changes):
+            raise await self._conflict(changes)
+        return self._place(changes[0].family, changes[0].key, writing=True)[0]
+
+    async def _alone(self, change: Change) -> Version | None:
+        """A batch of one, which servers take several times as fast as a message by itself."""
+        if isinstance(change, Remove):
+            await self.remove(change.key, change.version, family=change.family)
+            return None
+        return await self.replace(change.key, change.value, change.version, family=change.family)
+
+    def _transaction(self, changes: Sequence[Change]) -> tuple[Transaction, dict[str, tuple[str | None, bytes]]]:
+        """The transaction, and family and key by what its messages call them, in the order of the changes."""
+        transaction = Transaction()
+        places: dict[str, tuple[str | None, bytes]] = {}
+        for change in changes:
+            _, text = self._place(change.family, change.key)
+            places[text] = (change.family, change.key)
+            revision = None if change.version in (NO_VERSION, NOT_EXISTS) else self._sequence(change.version)
+            if isinstance(change, Remove):
+                if change.version == NOT_EXISTS:
+                    transaction.expect(text, absent=True)
+                else:
+                    transaction.purge(text, revision=revision, ttl=MARKER_TTL)
+            elif change.version == NOT_EXISTS:
+                transaction.create(text, change.value)
+            elif revision is None:
+                transaction.put(text, change.value)
+            else:
+                transaction.update(text, change.value, revision)
+        return transaction, places
 
     def _place(self, family: str | None, key: bytes, *, writing: bool = False) -> tuple[Bucket, str]:
         """Where an entry lives. Raises UsageError, ReadOnly."""
@@ -215,19 +278,12 @@ class Table:
         partition = partition_of(change.family, change.key, self.config.partitions)
         return version in (NO_VERSION, NOT_EXISTS) or (version.life, version.partition) == (self.life, partition)
 
-    async def _conflict(self, changes: Iterable[Change]) -> ConditionalUpdateError:
-        """The error that names every condition that does not hold, though the server names none."""
-        failed: list[tuple[str | None, bytes, str | None]] = []
-        lines: list[str] = []
-        for change in changes:
-            bucket, text = self._place(change.family, change.key)
-            there = self._entry(change.family, change.key, await bucket.last_entry(text, leader=True))
-            if problem := _problem(change, there):
-                failed.append((change.family, change.key, str(there.version) if there else None))
-                lines.append(f"{named(change.family, change.key)} {problem}")
-        kind = BadKeyVersion if any(found for _, _, found in failed) or not failed else NoSuchKey
-        message = "\n".join(lines) or "An entry was changed meanwhile, and back: nothing was written"
-        return kind(message, failed=tuple(failed), hint="Read again; `kvctl table get -o json` shows versions")
+    async def _conflict(self, changes: Sequence[Change]) -> ConditionalUpdateError:
+        """The error that names every condition that does not hold at the leader, though the server names none."""
+        found = await self.get_entries([(change.family, change.key) for change in changes], leader=True)
+        return refusal(
+            changes, {(change.family, change.key): entry for change, entry in zip(changes, found, strict=True)}
+        )
 
     async def _tell(self, work: Awaitable[T], family: str | None, key: bytes) -> T:
         """A bucket's answer, its errors in the words of tables."""
@@ -239,23 +295,5 @@ class Table:
             if error.err_code == _SEALED:
                 raise TableSealed(f"Table `{self.name}` is sealed: it is read-only for ever") from None
             raise
-        except OutcomeUnknown as error:
-            raise _unknown(self.name, family, key, error) from None
-
-
-def _problem(change: Change, there: Entry | None) -> str | None:
-    """Why a change's condition does not hold; None when it does."""
-    if change.version == NO_VERSION or (change.version == NOT_EXISTS and there is None):
-        return None
-    if there is None:
-        return f"is not at version {change.version}: it does not exist"
-    if change.version == NOT_EXISTS:
-        return f"exists, at version {there.version}"
-    return None if there.version == change.version else f"is at version {there.version}, not {change.version}"
-
-
-def _unknown(table: str, family: str | None, key: bytes, error: KvctlError) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"It is not known whether the write to {named(family, key)} was stored",
-        hint=f"`kvctl table get {table} KEY -o json` shows what is there now",
-    )
+        except OutcomeUnknown:
+            raise unknown(self.name, family, key) from None

@@ -1,0 +1,222 @@
+"""The table commands: what they print, take, and exit with."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kvctl.server import Server
+from tests.cli.conftest import Result, Run
+
+VERSION = {r"\b[0-9a-z]{10}\.\d+\.\d+\b": "VERSION"}
+
+
+class Tables:
+    """kvctl run on one table: `table("put", "key", "value")`."""
+
+    def __init__(self, run: Run, url: str, name: str) -> None:
+        self._run = run
+        self._url = url
+        self.name = name
+
+    def __call__(self, command: str, *args: str, **settings: Any) -> Result:
+        line = ("table", command, self.name, *args, "-s", self._url)
+        return self._run(*line, **settings).masked(VERSION, TABLE=self.name)
+
+    def value(self, command: str, *args: str, **settings: Any) -> str:
+        """stdout of a command that has to succeed."""
+        result = self(command, *args, **settings)
+        assert result.exit_code == 0, result.err
+        return result.out.strip()
+
+    def json(self, command: str, *args: str) -> Any:
+        return json.loads(self.value(command, *args, "-o", "json"))
+
+
+@pytest.fixture
+def table(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Tables]:
+    """A table of four partitions."""
+    made = Tables(run, server.url, unique("T"))
+    assert made("create", "--partitions", "4").exit_code == 0
+    yield made
+    made("delete", "--yes")
+
+
+def test_a_write_prints_its_version_alone_in_a_pipe(table: Tables) -> None:
+    version = table.value("put", "alice", "1")
+    assert re.fullmatch(r"[0-9a-z]{10}\.\d\.\d+", version)
+    again = table.value("put", "alice", "2", "--if-version", version)
+    assert again != version
+    assert table.json("put", "alice", "3") == {
+        "key": "alice",
+        "family": None,
+        "version": table.json("get", "alice")["version"],
+    }
+    binary = table.json("put", "hex:ff00", "3", "--family", "f")
+    assert (binary["key"], binary["key_encoding"], binary["family"]) == ("/wA=", "base64", "f")
+
+
+def test_failed_conditions_exit_4(table: Tables, snapshot: Any) -> None:
+    version = table.value("put", "alice", "1")
+    table.value("put", "alice", "2")
+    for result in (
+        table("put", "alice", "3", "--if-version", version),
+        table("put-if-absent", "alice", "3"),
+        table("remove", "alice", "--if-version", version),
+        table("remove", "bob", "--if-version", version),
+        table("put", "bob", "1", "--if-version", version),
+    ):
+        assert result == snapshot
+    assert table.value("get", "alice") == "2"
+
+
+def test_get_gives_exact_bytes(table: Tables) -> None:
+    value = bytes(range(256))
+    assert table("put", "raw", "-", stdin=value).exit_code == 0
+    assert table("get", "raw").stdout == value
+    assert table("get", "raw", "--encoding", "utf-8").exit_code == 1
+    entry = table.json("get", "raw")
+    assert (entry["key_encoding"], entry["encoding"]) == ("utf-8", "base64")
+    assert table("get", "none").exit_code == 3
+
+
+def test_an_empty_family_is_one(table: Tables) -> None:
+    table.value("put", "k", "empty", "--family", "")
+    assert table.value("get", "k", "--family", "") == "empty"
+    assert table("get", "k").exit_code == 3
+    assert table.json("keys")["keys"][0]["family"] == ""
+
+
+def test_exists(table: Tables) -> None:
+    table.value("put", "k", "")
+    yes, no = table("exists", "k"), table("exists", "none")
+    assert (yes.exit_code, yes.out, no.exit_code, no.out) == (0, "true\n", 3, "false\n")
+
+
+def test_rm_removes_an_entry_and_never_the_table(table: Tables) -> None:
+    table.value("put", "k", "v")
+    assert table("rm", "k").exit_code == 0
+    assert table("rm").exit_code == 2
+    assert table("exists", "k").exit_code == 3
+    assert table("remove", "k").exit_code == 0
+
+
+def test_get_all_keeps_order_and_holes(table: Tables) -> None:
+    for key in "abc":
+        table.value("put", key, key * 2)
+    found = table.json("get-all", "c", "none", "a", "c")
+    assert [entry and entry["value"] for entry in found] == ["cc", None, "aa", "cc"]
+    result = table("get-all", "c", "none", "a")
+    assert result.exit_code == 3
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == ["c", "a"]
+
+
+def test_a_batch_from_ndjson_and_yaml(table: Tables) -> None:
+    old = table.value("put", "gone", "v")
+    lines = [
+        {"insert": "a", "value": "1"},
+        {"put": "Yg==", "key_encoding": "base64", "value": "AP8=", "encoding": "base64", "family": ""},
+        {"remove": "gone", "version": old},
+    ]
+    result = table("update", "-f", "-", stdin="".join(json.dumps(line) + "\n" for line in lines).encode())
+    assert (result.exit_code, result.err) == (0, "")
+    a, b, gone = result.out.split("\n")[:3]
+    assert gone == ""
+    assert [table.json("get", "a")["version"], table.json("get", "b", "--family", "")["version"]] == [a, b]
+    yaml = f"- put: a\n  value: '2'\n  version: {a}\n- insert: c\n  value: ''\n".encode()
+    assert table("update", "-f", "-", "--dry-run", stdin=yaml).exit_code == 0
+    assert table("update", "-f", "-", stdin=yaml).exit_code == 0
+    failed = table("update", "-f", "-", stdin=yaml)
+    assert failed.exit_code == 4
+    assert "`a` is at version" in failed.err
+    assert "`c` exists, at version" in failed.err
+    assert table("update", "-f", "-", "--dry-run", stdin=yaml).exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "3", "- 3", "- put: a", "- {put: a, value: 1}", "- {put: a, value: x, valeu: y}", "- {value: x}",
+        "- {put: a, insert: b, value: x}", "- {remove: a, value: x}", "- {insert: a, value: x, version: not-exists}",
+        "- {put: '', value: x}", "- {put: a, value: '***', encoding: base64}", "- {put: a, value: x, encoding: hex}",
+        "- {put: a, value: x, version: what}", "- {put: a, value: x}\n- {remove: a}",
+        '{"put": "a", "value": "x"}\n{"put"',
+    ],
+)  # fmt: skip
+def test_what_is_no_batch_is_refused_with_its_place(table: Tables, text: str) -> None:
+    result = table("update", "-f", "-", stdin=text.encode())
+    assert result.exit_code == 2
+    assert table.json("keys")["keys"] == []
+
+
+def test_listings_are_cut_and_go_on(table: Tables) -> None:
+    for number in range(5):
+        table.value("put", f"k{number}", "v")
+    first = table.json("keys", "--limit", "2")
+    assert [key["key"] for key in first["keys"]] == ["k0", "k1"]
+    rest = table.json("entries", "--after", first["next"], "--limit", "3")
+    assert [entry["key"] for entry in rest["entries"]] == ["k2", "k3", "k4"]
+    assert rest["next"] is None
+    *entries, last = table.value("entries", "--limit", "2", "-o", "ndjson").splitlines()
+    assert len(entries) == 2
+    assert json.loads(last) == {"next": first["next"]}
+    whole = table.value("keys", "-o", "ndjson").splitlines()
+    assert len(whole) == 5
+    assert table("keys", "--after", first["next"], "--prefix", "k").exit_code == 2
+    assert table("keys", "--after", "nonsense").exit_code == 2
+    assert [key["key"] for key in table.json("keys", "--from", "k1", "--to", "hex:6b33")["keys"]] == ["k1", "k2", "k3"]
+
+
+def test_a_terminal_is_told_how_to_go_on(table: Tables, snapshot: Any) -> None:
+    for key in ("a", "b"):
+        table.value("put", key, "some value", "--family", "f")
+    result = table("entries", "--limit", "1", tty=True)
+    assert result.masked({r"--after \S+": "--after TOKEN"}) == snapshot
+
+
+def test_creating_again(table: Tables) -> None:
+    same = table("create", "--partitions", "4")
+    assert (same.exit_code, "exists already" in same.err) == (0, True)
+    other = table("create", "--partitions", "5")
+    assert (other.exit_code, "partitions: 4 -> 5" in other.err) == (4, True)
+    assert table("edit", "--partitions", "4", "--description", "x").exit_code == 0
+    refused = table("edit", "--partitions", "5")
+    assert (refused.exit_code, "keeps them for ever" in refused.err) == (1, True)
+
+
+def test_show_tells_each_partition(table: Tables) -> None:
+    for number in range(20):
+        table.value("put", str(number), "v")
+    shown = table.json("show")
+    details = shown["partition_details"]
+    assert shown["partitions"] == len(details) == 4
+    assert sum(part["entries"] for part in details) == shown["entries"] == 20
+    assert details[0]["range"][0] == "0" * 16
+    assert details[3]["range"][1] == "f" * 16
+    assert all(part["stream"] == f"KVT_{table.name}" and part["leader"] for part in details)
+
+
+def test_sealing_and_deleting_ask(table: Tables) -> None:
+    table.value("put", "k", "v")
+    assert table("seal").exit_code == 2
+    assert table("seal", stdin=b"n\n", tty=True).exit_code == 1
+    assert table("seal", "--yes").exit_code == 0
+    assert table("put", "k", "w").exit_code == 1
+    assert table.value("get", "k") == "v"
+    assert table("delete").exit_code == 2
+    assert table("delete", "--dry-run").exit_code == 0
+    assert table("delete", "--yes").exit_code == 0
+    assert table("show").exit_code == 3
+
+
+def test_a_batch_over_partition_streams_is_refused(run: Run, server: Server, unique: Callable[..., str]) -> None:
+    table = Tables(run, server.url, unique("T"))
+    assert table("create", "--partitions", "4", "--partition-streams").exit_code == 0
+    wide = "".join(f"- {{put: k{number}, value: v}}\n" for number in range(10))
+    assert table("update", "-f", "-", stdin=wide.encode()).exit_code == 2
+    assert table("update", "-f", "-", stdin=wide.replace("value", "family: f, value").encode()).exit_code == 0
+    assert len(table.json("keys", "--family", "f")["keys"]) == 10
+    assert len({part["stream"] for part in table.json("show")["partition_details"]}) == 4
+    assert table("delete", "--yes").exit_code == 0

@@ -1,0 +1,140 @@
+"""Batches: several entries written, inserted and removed together or not at all."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, TableSealed, UsageError
+from kvctl.tables.changes import NOT_EXISTS, Change, Insert, Put, Remove
+from kvctl.tables.table import Table
+
+FAMILY = "f"
+KEYS = [b"%02d" % number for number in range(40)]
+
+
+async def held(table: Table, keys: Sequence[bytes] = KEYS) -> list[bytes | None]:
+    return [entry and entry.value for entry in await table.get_all(keys, family=FAMILY)]
+
+
+async def test_all_or_nothing(table: Table) -> None:
+    version = await table.put(b"00", b"old", family=FAMILY)
+    await table.put(b"01", b"old", family=FAMILY)
+    changes: list[Change] = [
+        Put(b"00", b"new", version, FAMILY), Remove(b"01", family=FAMILY), Insert(b"02", b"new", FAMILY),
+        Put(b"03", b"", family=FAMILY), Remove(b"04", NOT_EXISTS, FAMILY),
+    ]  # fmt: skip
+    versions = await table.update(changes)
+    assert await held(table, KEYS[:5]) == [b"new", None, b"new", b"", None]
+    entries = await table.get_all(KEYS[:5], family=FAMILY)
+    assert versions == [entry and entry.version for entry in entries]
+    with pytest.raises(ConditionalUpdateError):
+        await table.update(changes)
+    assert await table.get_all(KEYS[:5], family=FAMILY) == entries
+
+
+async def test_every_failing_condition_is_named(table: Table) -> None:
+    old = await table.put(b"00", b"v", family=FAMILY)
+    now = await table.put(b"00", b"w", family=FAMILY)
+    with pytest.raises(BadKeyVersion) as caught:
+        await table.update([
+            Put(b"00", b"x", old, FAMILY), Remove(b"01", old, FAMILY), Insert(b"02", b"x", FAMILY),
+            Put(b"03", b"x", family=FAMILY),
+        ])  # fmt: skip
+    assert caught.value.failed == ((FAMILY, b"00", str(now)), (FAMILY, b"01", None))
+    with pytest.raises(NoSuchKey, match="`01` of family `f` is not at version"):
+        await table.update([Put(b"01", b"x", old, FAMILY), Put(b"03", b"x", family=FAMILY)])
+    with pytest.raises(BadKeyVersion) as caught:
+        await table.update([Insert(b"00", b"x", FAMILY), Remove(b"00" * 2, family=FAMILY)])
+    assert caught.value.failed == ((FAMILY, b"00", str(now)),)
+    assert await held(table, KEYS[:4]) == [b"w", None, None, None]
+
+
+async def test_removed_keys_are_inserted_again_in_a_batch(table: Table) -> None:
+    for _ in range(3):
+        await table.update([Insert(key, b"v", FAMILY) for key in KEYS])
+        await table.update([Remove(key, family=FAMILY) for key in KEYS])
+    assert await held(table) == [None] * len(KEYS)
+
+
+async def test_a_removal_of_what_is_missing_holds_also_when_it_comes_meanwhile(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, _ = table._place(FAMILY, b"01")
+    commit = bucket.commit
+
+    async def late(transaction: object) -> object:
+        await table.put(b"01", b"came between", family=FAMILY)
+        return await commit(transaction)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bucket, "commit", late)
+    await table.update([Put(b"00", b"v", family=FAMILY), Remove(b"01", family=FAMILY)])
+    assert await held(table, KEYS[:2]) == [b"v", None]
+    with pytest.raises(BadKeyVersion):
+        await table.update([Put(b"00", b"w", family=FAMILY), Remove(b"01", NOT_EXISTS, FAMILY)])
+    assert await held(table, KEYS[:2]) == [b"v", b"came between"]
+
+
+async def test_a_batch_of_guards_alone_writes_nothing(table: Table) -> None:
+    assert await table.update([Remove(key, NOT_EXISTS, FAMILY) for key in KEYS]) == [None] * len(KEYS)
+    await table.put(KEYS[3], b"v", family=FAMILY)
+    with pytest.raises(BadKeyVersion, match="`03` of family `f` exists"):
+        await table.update([Remove(key, NOT_EXISTS, FAMILY) for key in KEYS])
+    assert await table.update([]) == []
+
+
+async def test_what_is_no_batch_is_refused_before_anything_is_sent(table: Table) -> None:
+    with pytest.raises(UsageError, match="twice"):
+        await table.update([Put(b"00", b"v", family=FAMILY), Remove(b"00", family=FAMILY)])
+    if table.config.apart:
+        with pytest.raises(UsageError, match="several partitions"):
+            await table.update([Put(key, b"v") for key in KEYS])
+    else:
+        await table.update([Put(key, b"v") for key in KEYS])
+
+
+async def test_a_thousand_entries_at_once(table: Table) -> None:
+    keys = [b"%d" % number for number in range(1000)]
+    versions = await table.update([Insert(key, key, FAMILY) for key in keys])
+    entries = await table.get_all(keys, family=FAMILY)
+    assert [entry and (entry.value, entry.version) for entry in entries] == list(zip(keys, versions, strict=True))
+
+
+async def test_writers_of_batches_lose_and_double_nothing(table: Table) -> None:
+    """Each takes one from an entry and gives it to another, on condition of both versions."""
+    await table.update([Insert(key, b"100", FAMILY) for key in KEYS[:6]])
+    done = 0
+
+    async def transfer(seed: int) -> None:
+        nonlocal done
+        for number in range(12):
+            giver, taker = KEYS[(seed + number) % 6], KEYS[(seed + 2 * number + 1) % 6]
+            if giver == taker:
+                continue
+            while True:
+                one, other = await table.get_all([giver, taker], family=FAMILY)
+                assert one
+                assert other
+                try:
+                    await table.update([
+                        Put(giver, b"%d" % (int(one.value) - 1), one.version, FAMILY),
+                        Put(taker, b"%d" % (int(other.value) + 1), other.version, FAMILY),
+                    ])  # fmt: skip
+                except ConditionalUpdateError:
+                    await asyncio.sleep(0.002)
+                else:
+                    done += 1
+                    break
+
+    await asyncio.gather(*(transfer(seed) for seed in range(6)))
+    values = [int(value or b"") for value in await held(table, KEYS[:6])]
+    assert done > 40
+    assert sum(values) == 600
+
+
+async def test_a_sealed_table_takes_no_batch(table: Table) -> None:
+    from kvctl.tables import catalog
+
+    await catalog.seal(table._api, table.name)
+    with pytest.raises(TableSealed):
+        await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v", family=FAMILY)])
