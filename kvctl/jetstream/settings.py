@@ -1,0 +1,322 @@
+"""The configuration of a stream or consumer as people write it: files, `path=value`, differences. [pure]
+
+Configurations are the server's own JSON. Durations may be written as `90s`, sizes as `10MB`, times as RFC 3339.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from kvctl.errors import UsageError
+from kvctl.quantities import (
+    duration_from_ns,
+    duration_ns,
+    duration_seconds,
+    format_duration,
+    format_time,
+    parse_duration,
+    parse_size,
+    parse_time,
+)
+
+Config = dict[str, Any]
+Schema = Mapping[str, Any]
+"""Field to what it holds: the name of a kind, a schema for an object, or a list of one of the two."""
+
+TEXT, NUMBER, FLAG, DURATION, SIZE, TIME, WORDS = "text", "number", "true or false", "duration", "size", "time", "map"
+
+_TRANSFORM: Schema = {"src": TEXT, "dest": TEXT}
+_SOURCE: Schema = {
+    "name": TEXT, "opt_start_seq": NUMBER, "opt_start_time": TIME, "filter_subject": TEXT,
+    "subject_transforms": [_TRANSFORM], "external": {"api": TEXT, "deliver": TEXT},
+    "consumer": {"name": TEXT, "deliver_subject": TEXT},
+}  # fmt: skip
+STREAM: Schema = {
+    "name": TEXT, "description": TEXT, "subjects": [TEXT], "retention": TEXT, "max_consumers": NUMBER,
+    "max_msgs": NUMBER, "max_bytes": SIZE, "max_age": DURATION, "max_msgs_per_subject": NUMBER, "max_msg_size": SIZE,
+    "discard": TEXT, "discard_new_per_subject": FLAG, "storage": TEXT, "num_replicas": NUMBER, "no_ack": FLAG,
+    "template_owner": TEXT, "duplicate_window": DURATION, "placement": {"cluster": TEXT, "tags": [TEXT]},
+    "mirror": _SOURCE, "sources": [_SOURCE], "sealed": FLAG, "deny_delete": FLAG, "deny_purge": FLAG,
+    "allow_rollup_hdrs": FLAG, "first_seq": NUMBER, "compression": TEXT, "subject_transform": _TRANSFORM,
+    "republish": {"src": TEXT, "dest": TEXT, "headers_only": FLAG}, "allow_direct": FLAG, "mirror_direct": FLAG,
+    "consumer_limits": {"inactive_threshold": DURATION, "max_ack_pending": NUMBER}, "allow_msg_ttl": FLAG,
+    "subject_delete_marker_ttl": DURATION, "allow_atomic": FLAG, "allow_batched": FLAG, "allow_msg_counter": FLAG,
+    "allow_msg_schedules": FLAG, "persist_mode": TEXT, "metadata": WORDS,
+}  # fmt: skip
+CONSUMER: Schema = {
+    "name": TEXT, "durable_name": TEXT, "description": TEXT, "deliver_policy": TEXT, "opt_start_seq": NUMBER,
+    "opt_start_time": TIME, "ack_policy": TEXT, "ack_wait": DURATION, "max_deliver": NUMBER, "backoff": [DURATION],
+    "filter_subject": TEXT, "filter_subjects": [TEXT], "replay_policy": TEXT, "rate_limit_bps": NUMBER,
+    "sample_freq": TEXT, "max_waiting": NUMBER, "max_ack_pending": NUMBER, "flow_control": FLAG,
+    "headers_only": FLAG, "max_batch": NUMBER, "max_expires": DURATION, "max_bytes": SIZE, "deliver_subject": TEXT,
+    "deliver_group": TEXT, "idle_heartbeat": DURATION, "inactive_threshold": DURATION, "num_replicas": NUMBER,
+    "mem_storage": FLAG, "metadata": WORDS, "pause_until": TIME, "priority_groups": [TEXT], "priority_policy": TEXT,
+    "priority_timeout": DURATION,
+}  # fmt: skip
+SERVER_METADATA = "_nats."
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that differs; durations in seconds, None for unset."""
+
+    field: str
+    before: Any
+    after: Any
+    kind: Any = None
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """Both values as people read them."""
+        return _shown(self.before, self.kind), _shown(self.after, self.kind)
+
+    def __str__(self) -> str:
+        return f"{self.field}: {' -> '.join(self.words)}"
+
+
+def assign(config: Config, text: str, schema: Schema) -> None:
+    """Set what `path=value` says: `max_age=1h`, `placement.tags=a,b`, `sources.0.name=X`; no value, or null, unsets.
+
+    Raises UsageError for a path that does not exist, naming the nearest, and for a value of another kind.
+    """
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise UsageError(
+            f"`{text}` is not PATH=VALUE", hint="As in `--set max_age=1h` or `--set placement.cluster=lon`"
+        )
+    _assign(config, path.split("."), value, schema, path)
+
+
+def read(document: Any, schema: Schema, source: Callable[..., str]) -> Config:
+    """A configuration from a file: an object, or what `show -o json` prints, which has one.
+
+    `source` gives the place of a path in the file. Raises UsageError.
+    """
+    path: tuple[str | int, ...] = ()
+    if isinstance(document, dict) and isinstance(document.get("config"), dict):
+        document, path = document["config"], ("config",)
+    if not isinstance(document, dict):
+        raise UsageError(f"{source()}: This is no object with the fields of a configuration")
+    found: Config = _value(document, schema, path, source)
+    return found
+
+
+def changes(before: Config, after: Config, schema: Schema) -> list[Change]:
+    """The fields in which two configurations say something else; what is left out, empty or unlimited says nothing."""
+    kinds: dict[str, Any] = {}
+    first, second = _flat(before, schema, kinds), _flat(after, schema, kinds)
+    return [
+        Change(name, first.get(name), second.get(name), kind)
+        for name, kind in kinds.items()
+        if first.get(name) != second.get(name)
+    ]
+
+
+def missing(wanted: Config, found: Config, schema: Schema) -> list[Change]:
+    """The fields that were asked for and are not so."""
+    asked = _flat(wanted, schema, {})
+    return [change for change in changes(wanted, found, schema) if change.field in asked]
+
+
+def copied(config: Config) -> Config:
+    """A copy to change, without the metadata that the server adds by itself."""
+    copy = deepcopy(config)
+    metadata = {name: text for name, text in (copy.pop("metadata", None) or {}).items() if not _servers(name)}
+    return copy | ({"metadata": metadata} if metadata else {})
+
+
+# -- paths ---------------------------------------------------------------------------------------------------
+
+
+def _assign(target: Any, steps: list[str], text: str, schema: Any, path: str) -> None:
+    if schema == WORDS:
+        _assign_word(target, ".".join(steps), text, path)
+        return
+    step, *rest = steps
+    kind = _kind_of(step, schema, path)
+    key: Any = step
+    if isinstance(schema, list):
+        key = int(step)
+        if key > len(target):
+            raise UsageError(f"`{path}`: the list has {len(target)} items", hint=f"`{len(target)}` adds one")
+    if not rest:
+        _assign_leaf(target, key, text, kind, path)
+        return
+    if isinstance(kind, str) and kind != WORDS:
+        raise UsageError(f"`{path}` does not exist: `{step}` is a {kind}")
+    if isinstance(target, list) and key == len(target):
+        target.append([] if isinstance(kind, list) else {})
+    elif isinstance(target, dict) and not isinstance(target.get(key), list if isinstance(kind, list) else dict):
+        target[key] = [] if isinstance(kind, list) else {}
+    _assign(target[key], rest, text, kind, path)
+
+
+def _kind_of(step: str, schema: Any, path: str) -> Any:
+    if isinstance(schema, list):
+        if not step.isdecimal():
+            raise UsageError(f"`{path}`: `{step}` is no position in a list", hint="They count from 0")
+        return schema[0]
+    if step not in schema:
+        raise unknown_field(step, schema, f"`{path}`")
+    return schema[step]
+
+
+def _assign_leaf(target: Any, key: Any, text: str, kind: Any, path: str) -> None:
+    value = None if text in ("", "null") else _parsed(text, kind, path)
+    if isinstance(target, list):
+        target[key : key + 1] = [] if value is None else [value]
+    elif value is None:
+        target.pop(key, None)
+    else:
+        target[key] = value
+
+
+def _assign_word(target: dict[str, Any], name: str, text: str, path: str) -> None:
+    if _servers(name):
+        raise UsageError(f"`{path}` is the server's own")
+    if text:
+        target[name] = text
+    else:
+        target.pop(name, None)
+
+
+def unknown_field(name: str, schema: Schema, where: str) -> UsageError:
+    """The error for a field that does not exist; names the nearest one."""
+    near = get_close_matches(name, schema, n=1)
+    hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(f'`{field}`' for field in sorted(schema))}"
+    return UsageError(f"{where}: there is no field `{name}`", hint=hint)
+
+
+# -- values --------------------------------------------------------------------------------------------------
+
+
+def _parsed(text: str, kind: Any, path: str) -> Any:
+    """The value that a text stands for."""
+    if isinstance(kind, list) and not text.startswith("["):
+        if not isinstance(kind[0], str):
+            raise UsageError(f"`{path}` is a list of objects: give JSON, or set its fields, as in `{path}.0.name=X`")
+        return [_parsed(part, kind[0], path) for part in text.split(",")]
+    if isinstance(kind, list | Mapping) or kind == WORDS:
+        try:
+            return _value(json.loads(text), kind, (), lambda *_: f"`{path}`")
+        except ValueError:
+            raise UsageError(
+                f"`{path}` takes JSON, not `{text}`", hint=f"Or set its fields: `{path}.FIELD=VALUE`"
+            ) from None
+    if kind == FLAG:
+        if text not in _FLAGS:
+            raise UsageError(f"`{path}` is true or false, not `{text}`")
+        return _FLAGS[text]
+    if kind == NUMBER or (kind in (SIZE, DURATION) and text.lstrip("-").isdecimal()):
+        try:
+            return int(text)
+        except ValueError:
+            raise UsageError(f"`{path}` is a whole number, not `{text}`") from None
+    return _from_text(text, kind)
+
+
+def _from_text(text: str, kind: str) -> Any:
+    if kind == DURATION:
+        return duration_ns(parse_duration(text))
+    if kind == SIZE:
+        return parse_size(text)
+    return format_time(parse_time(text)) if kind == TIME else text
+
+
+def _value(value: Any, kind: Any, path: tuple[str | int, ...], source: Callable[..., str]) -> Any:
+    """A value from a document, checked against its kind."""
+    if value is None:
+        return None
+    if isinstance(kind, Mapping):
+        _expect(value, dict, "an object", path, source)
+        for name in value:
+            if name not in kind:
+                raise unknown_field(name, kind, source(*path, name))
+        return {
+            name: _value(item, kind[name], (*path, name), source) for name, item in value.items() if item is not None
+        }
+    if isinstance(kind, list):
+        _expect(value, list, "a list", path, source)
+        return [_value(item, kind[0], (*path, number), source) for number, item in enumerate(value)]
+    if kind == WORDS:
+        _expect(value, dict, "an object", path, source)
+        return {name: text for name, text in value.items() if not _servers(name)}
+    if isinstance(value, str) and kind in (DURATION, SIZE, TIME):
+        try:
+            return _from_text(value, kind)
+        except UsageError as error:
+            raise UsageError(f"{source(*path)}: {error.message}", hint=error.hint) from None
+    wanted = {FLAG: bool, NUMBER: int, DURATION: int, SIZE: int}.get(kind, str)
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise UsageError(f"{source(*path)}: `{path[-1] if path else value}` is a {kind}, not `{json.dumps(value)}`")
+    return value
+
+
+def _expect(value: Any, kind: type, text: str, path: tuple[str | int, ...], source: Callable[..., str]) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"{source(*path)}: `{path[-1] if path else 'this'}` is {text}")
+
+
+# -- differences ---------------------------------------------------------------------------------------------
+
+
+def _flat(config: Config, schema: Schema, kinds: dict[str, Any]) -> dict[str, Any]:
+    """The values that say something by their paths; adds their kinds."""
+    flat = {}
+    for path, value, kind in _said(config, schema):
+        flat[path], kinds[path] = value, kind
+    return flat
+
+
+def _said(config: Config, schema: Schema, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The paths that say something, their values as output has them, and their kinds."""
+    for name, kind in schema.items():
+        value, path = config.get(name), f"{prefix}{name}"
+        if isinstance(kind, Mapping):
+            yield from _said(value or {}, kind, f"{path}.")
+        elif kind == WORDS:
+            yield from ((f"{path}.{word}", text, TEXT) for word, text in (value or {}).items() if not _servers(word))
+        elif value not in (None, "", [], 0, False) and _DEFAULTS.get(path) != value and not _unlimited(value):
+            yield path, _output(value, kind), kind
+
+
+def _unlimited(value: Any) -> bool:
+    return isinstance(value, int) and value < 0
+
+
+def _output(value: Any, kind: Any) -> Any:
+    if kind == DURATION:
+        return duration_seconds(duration_from_ns(value))
+    if kind == [DURATION]:
+        return [_output(item, DURATION) for item in value]
+    if isinstance(kind, list) and isinstance(kind[0], Mapping):
+        return [_flat(item, kind[0], {}) for item in value]
+    return value
+
+
+def _shown(value: Any, kind: Any) -> str:
+    if value in (None, "", [], {}):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if kind == DURATION:
+        return format_duration(duration_from_ns(round(value * 10**9)))
+    if isinstance(value, list):
+        return ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
+    return str(value)
+
+
+def _servers(name: str) -> bool:
+    return name.startswith(SERVER_METADATA)
+
+
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_DEFAULTS = {
+    "retention": "limits", "storage": "file", "discard": "old", "compression": "none", "num_replicas": 1,
+    "deliver_policy": "all", "replay_policy": "instant", "priority_policy": "none", "persist_mode": "default",
+}  # fmt: skip
