@@ -83,6 +83,15 @@ class RequestWindow:
             while len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
                 await self._collect()
 
+    @property
+    def oldest(self) -> Any:
+        """The tag of the first request that has no outcome yet; None where all have one."""
+        return next(iter(self._open.values()))[0] if self._open else None
+
+    async def flush(self) -> None:
+        """Send what is queued, without waiting for answers."""
+        await self._write()
+
     async def finish(self) -> None:
         """Send what is queued and wait until everything has an outcome."""
         await self._write()

@@ -19,8 +19,9 @@ from kvctl.kv.fields import DUPLICATE_WINDOW
 from kvctl.kv.kinds import Kind, StreamConfig, kind_of, own_metadata
 from kvctl.kv.moving import ttl_left
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
+from kvctl.kv.rewriting import may_roll_up, own_headers
 from kvctl.quantities import duration_ns
-from kvctl.wire import decode_headers, encode_headers
+from kvctl.wire import encode_headers
 
 StreamInfo = dict[str, Any]
 Advance = Callable[[int], None]
@@ -29,7 +30,6 @@ Advance = Callable[[int], None]
 LATEST, HISTORY = "latest", "history"
 
 _NOT_OF_A_BUCKET = ("mirror", "sources", "mirror_direct", "first_seq", "sealed", "deny_purge", "subject_transform")
-_NOT_THE_WRITERS = ("nats-expected-", "nats-batch-", "nats-msg-id", "nats-stream-source", "nats-rollup", "nats-ttl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +183,10 @@ def headers_to_keep(entry: Entry) -> bytes:
     """The headers that the copy is written with: the writer's own, the operation, what is left of a ttl."""
     if not entry.header:
         return b""
-    headers = {
-        name: value
-        for name, value in decode_headers(entry.header).items()
-        if not name.lower().startswith(_NOT_THE_WRITERS)
-    }
+    headers = own_headers(entry)
     left: timedelta | None = ttl_left(entry)
     if left is not None:
         headers["Nats-TTL"] = f"{int(left.total_seconds())}s"
-    wild = any(token in ("*", ">") for token in entry.key.split("."))
-    if entry.operation is Operation.PURGE and not wild:
-        headers["Nats-Rollup"] = "sub"  # of a foreign key `a.*` it would erase the keys that match
+    if entry.operation is Operation.PURGE and may_roll_up(entry.key):
+        headers["Nats-Rollup"] = "sub"
     return encode_headers(headers)

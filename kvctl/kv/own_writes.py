@@ -24,13 +24,18 @@ class OwnWrites:
             _, oldest = self._last.popitem(last=False)
             self._forgotten = max(self._forgotten, oldest)
 
+    def note_many(self, revision: int) -> None:
+        """Remember that any key may have been written, up to this revision."""
+        self._forgotten = max(self._forgotten, revision)
+        self.highest = max(self.highest, revision)
+
     def last(self, key: str) -> int:
         """The revision of the key's last write; 0 for none, or one of long ago."""
         return self._last.get(key, 0)
 
     def any(self) -> bool:
         """Whether there were any writes."""
-        return bool(self._last)
+        return bool(self._last or self._forgotten)
 
     def stale(self, key: str, revision: int, *, sole: bool = False) -> bool:
         """Whether an answer of this revision (0: none) may be older than what this session wrote.

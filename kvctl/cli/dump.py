@@ -1,0 +1,156 @@
+"""Dump a bucket into a file that `load` reads."""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.inputs import check_filters, open_bucket
+from kvctl.cli.options import BucketName, Filters
+from kvctl.cli.session import Session
+from kvctl.errors import KvctlError, PartlyDone, UsageError
+from kvctl.render.view import Column, document
+
+if TYPE_CHECKING:
+    from kvctl.kv.dumping import Dumped
+
+app = group()
+
+BLOCK = 1 << 20
+NAMED = 100
+"""Keys that an error names; `-v` names all."""
+
+
+@command(
+    app,
+    "dump",
+    examples=[
+        "kvctl dump orders > orders.ndjson",
+        "kvctl dump orders --history --to orders.ndjson",
+        "kvctl dump orders 'NEW.>' | kvctl load orders-new -",
+    ],
+    see=["load", "bucket backup", "bucket copy", "help formats"],
+)
+async def dump(
+    session: Session,
+    bucket: BucketName,
+    filters: Filters = None,
+    history: Annotated[bool, typer.Option("--history", help="Every entry, with operations, oldest first")] = False,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Write into a file, which appears when it is complete")
+    ] = None,
+) -> None:
+    """Dump a bucket into a file that `load` reads.
+
+    Writes the living keys, or with --history every entry, as they are at one revision, the cut: what is written
+    meanwhile is not in it. The form is ndjson: a header, an entry a line, and at the end a count and a hash.
+
+    Where a writer overwrites what has not been read yet, and the bucket's history does not hold it any more, the dump
+    is not of one exact cut: the header says `"exact": false`, the keys are named, and the command exits 7. What expires
+    while it is read is left out.
+
+    Standard output gets it when it is complete, and until then a temporary file (see TMPDIR) holds it: the header comes
+    first and has to be true. --to replaces a file that exists; only you may read the new one.
+    """
+    chosen = check_filters(filters)
+    if to is None and session.options.output not in (None, "ndjson"):
+        raise UsageError(
+            f"A dump is ndjson, not {session.options.output}", hint="`kvctl get BUCKET '>'` shows entries in any format"
+        )
+    source = await open_bucket(session, bucket)
+
+    async def write(file: BinaryIO) -> "Dumped":
+        from kvctl.kv.dumping import dump as write_dump
+
+        with session.progress(f"Dumping {bucket}") as progress:
+            return await write_dump(source, file, chosen, history=history, advance=progress.advance)
+
+    if to is None:
+        with _aside() as file:
+            made = await write(file)
+            file.seek(0)
+            await session.stream_bytes(_blocks(session, file))
+    else:
+        with _appearing(to) as file:
+            made = await write(file)
+        _report(session, bucket, to, made)
+    _require_exact(session, bucket, made)
+
+
+@contextmanager
+def _aside() -> Iterator[BinaryIO]:
+    """A temporary file without a name."""
+    try:
+        with tempfile.TemporaryFile(buffering=BLOCK) as file:
+            yield cast(BinaryIO, file)
+    except OSError as error:
+        raise KvctlError(
+            f"The dump does not go into the temporary directory `{tempfile.gettempdir()}`: {error.strerror}",
+            hint="`--to FILE` needs none, `TMPDIR` names another one",
+        ) from None
+
+
+@contextmanager
+def _appearing(path: Path) -> Iterator[BinaryIO]:
+    """A file that has its name once it is complete and on the disk."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"`{path}` is no regular file", hint="Without `--to` the dump goes to standard output")
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w+b", buffering=BLOCK) as file:
+            os.fchmod(descriptor, 0o600)
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(partial, path)
+    except OSError as error:
+        _remove(partial)
+        raise KvctlError(f"The dump cannot be written to `{path}`: {error.strerror}") from None
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+async def _blocks(session: Session, file: BinaryIO) -> AsyncIterator[bytes]:
+    from kvctl.render.escapes import escape_unicode
+
+    while block := file.read(BLOCK):
+        if session.terminal.is_terminal:
+            block += file.readline()
+            block = escape_unicode(block.decode()).encode()
+        yield block
+
+
+def _report(session: Session, bucket: str, to: Path, made: "Dumped") -> None:
+    row = {"bucket": bucket, "file": str(to), "entries": made.entries, "cut": made.cut, "exact": made.exact}
+    if session.options.output:
+        session.show(document(row, *map(Column, row), name="file"))
+    else:
+        plural = "entry" if made.entries == 1 else "entries"
+        session.note(f"Dumped {made.entries} {plural} of `{bucket}` to `{to}`, as of revision {made.cut}")
+
+
+def _require_exact(session: Session, bucket: str, made: "Dumped") -> None:
+    if made.exact:
+        return
+    named = made.lost if session.options.verbose else made.lost[:NAMED]
+    keys = ", ".join(f"`{key}`" for key in named) + (
+        f" and {len(made.lost) - len(named)} more" if len(named) < len(made.lost) else ""
+    )
+    gone = f"{made.vanished} entries were removed" if made.vanished else ""
+    overwritten = f"of these keys entries were, or may have been, overwritten: {keys}" if made.lost else ""
+    raise PartlyDone(
+        f"The dump is not of one exact cut: before they were read, {' and '.join(filter(None, (gone, overwritten)))}",
+        hint=f"Dump again when there is less writing, or keep more: `kvctl bucket edit {bucket} --history N`",
+    )

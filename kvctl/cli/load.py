@@ -1,0 +1,161 @@
+"""Load rows or a dump into a bucket."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.inputs import check_forced, check_writable, open_bucket
+from kvctl.cli.options import BucketName, DryRun, Force
+from kvctl.cli.session import Session
+from kvctl.errors import PartlyDone, UsageError
+from kvctl.render.view import Column, document
+
+if TYPE_CHECKING:
+    from kvctl.kv.load_input import LoadInput
+    from kvctl.kv.rows import BadRow
+
+app = group()
+
+SHOWN = 20
+"""Rejected rows that are named; `-v` names all."""
+
+
+def _formats(incomplete: str) -> list[str]:
+    return [name for name in ("ndjson", "csv", "tsv") if name.startswith(incomplete)]
+
+
+@command(
+    app,
+    "load",
+    examples=[
+        "kvctl load orders orders.ndjson",
+        "kvctl load stock stock.csv --key sku --value count --if-different",
+        "kvctl dump orders --history | kvctl load orders-copy -",
+    ],
+    see=["dump", "bucket copy", "help formats", "help scale"],
+)
+async def load(
+    session: Session,
+    bucket: BucketName,
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Rows or a dump; `-` reads standard input")],
+    format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="FORMAT", help="`ndjson`, `csv` or `tsv`", autocompletion=_formats),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="COL", help="Column or field that holds the key; else `key`")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", metavar="COL", help="Column or field that holds the value; else `value`")
+    ] = None,
+    create_only: Annotated[bool, typer.Option("--create-only", help="Leave keys alone that exist")] = False,
+    if_different: Annotated[
+        bool, typer.Option("--if-different", help="Write only what differs from what the leader holds")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Check all rows first, and write nothing when one is bad")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted load of FILE stopped")] = False,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Load rows or a dump into a bucket.
+
+    A dump is known by its header and verified first: a damaged one is refused (4) before anything is written, without
+    --force broken-dump. What it holds is written as it was and in its order: deletions, purges and keys of other
+    programs included. Revisions and times are the bucket's own. A dump of history needs a bucket that keeps as much, or
+    --force shorter-history.
+
+    Rows are ndjson objects with `key` and `value`, and optionally `encoding` (`base64`) and `ttl`; or lines of a table
+    with a heading, csv or tsv by the extension of FILE. Rows that cannot be written are named with their line, and the
+    command exits 7; --strict refuses them all (2). Prints how many rows were written, unchanged, and rejected.
+
+    An interrupted load, even a killed one, goes on with --resume: FILE.kvctl-progress, beside FILE, says how far it
+    came, and what was on its way is found in the bucket. Without FILE, --if-different completes it.
+    """
+    check_writable(session, bucket)
+    forced = force or []
+    check_forced(forced, "broken-dump", "shorter-history")
+    if create_only and if_different:
+        raise UsageError("`--create-only` and `--if-different` exclude each other")
+    if resume and file == "-":
+        raise UsageError(
+            "`--resume` needs a file, not standard input", hint="`--if-different` writes what is not there yet"
+        )
+    from kvctl.kv import bulk, load_input, load_progress
+    from kvctl.kv.loading import Mode
+
+    with session.terminal.blocking():
+        source = load_input.open_input(
+            "standard input" if file == "-" else file, _opened(file),
+            format=format, key=key, value=value, twice=strict, forced=load_input.BROKEN_DUMP in forced,
+        )  # fmt: skip
+    target = await open_bucket(session, bucket, write=True)
+    noted = load_progress.path_for(file) if file != "-" and source.repeatable else None
+    if noted is not None and noted.exists() and not resume and not dry_run:
+        session.note(f"An interrupted load of `{file}` begins anew; `--resume` would have gone on with it")
+    rejections = _Rejections(session)
+    mode = Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT
+    try:
+        with session.progress(f"Loading {bucket}", source.size) as progress:
+            loaded = await bulk.load(
+                target,
+                source,
+                bulk.LoadOptions(
+                    mode=mode, strict=strict, dry_run=dry_run, resume=resume,
+                    shorter_history=bulk.SHORTER_HISTORY in forced, progress=noted,
+                    rejected=rejections.add, advance=progress.advance,
+                ),
+            )  # fmt: skip
+    except BaseException:
+        rejections.finish()
+        if session.terminal.interruption is not None:
+            _say_how_to_go_on(session, file, source, noted)
+        raise
+    rejections.finish()
+    row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
+    session.show(document(row, *map(Column, row), name="written"))
+    if loaded.rejected and not dry_run:
+        rows = "1 row was" if loaded.rejected == 1 else f"{loaded.rejected} rows were"
+        raise PartlyDone(f"{rows} rejected", hint="The others are written; correct these and load them")
+
+
+class _Rejections:
+    """Names the first rejected rows, with `-v` all of them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._unnamed = 0
+        self._named = 0
+
+    def add(self, bad: "BadRow") -> None:
+        if self._named < SHOWN or self._session.options.verbose:
+            self._named += 1
+            self._session.warn(f"Line {bad.line}: {bad.reason}")
+        else:
+            self._unnamed += 1
+
+    def finish(self) -> None:
+        if self._unnamed:
+            self._session.warn(f"{self._unnamed} more rows were rejected; `-v` names them all")
+
+
+def _opened(file: str) -> BinaryIO:
+    if file == "-":
+        if sys.stdin is None:
+            raise UsageError("Standard input is closed")
+        return cast(BinaryIO, sys.stdin.buffer)
+    try:
+        return open(file, "rb")  # read until the process ends
+    except OSError as error:
+        raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
+
+
+def _say_how_to_go_on(session: Session, file: str, source: "LoadInput", noted: Path | None) -> None:
+    if noted is not None and noted.exists():
+        session.warn(f"Interrupted: the same with `--resume` goes on, as `{noted}` says")
+    else:
+        session.warn("Interrupted: the same with `--if-different` writes what is not there yet")

@@ -1,0 +1,93 @@
+"""What a bucket holds for the rows of a load at the moment, asked of the leader, few enough at a time for memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, RequestTimeout
+from kvctl.jetstream.direct import StoredMessage
+from kvctl.kv.binding import Binding
+from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.names import is_plain
+from kvctl.kv.rows import Row
+
+AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisabled)
+"""Errors after which the server is asked again: it, its leader or the connection is missing for the moment."""
+PATIENCE = 15.0
+"""Seconds for which a server that is away is waited for."""
+AT_ONCE = 1000
+MAX_BYTES = 8 << 20
+"""What the answers may come to, by the bucket's average."""
+
+
+class Current:
+    """Compares rows with what is there."""
+
+    def __init__(self, binding: Binding, state: dict[str, Any]) -> None:
+        self.binding = binding
+        average = state["bytes"] // max(state["messages"], 1) + 1
+        self._at_once = max(1, min(AT_ONCE, MAX_BYTES // average))
+
+    def chunks(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        """The rows in order, as many as may be asked for at once, and no key twice."""
+        chunk: dict[str, Row] = {}
+        for row in rows:
+            if row.key in chunk or len(chunk) == self._at_once:
+                yield list(chunk.values())
+                chunk = {}
+            chunk[row.key] = row
+        if chunk:
+            yield list(chunk.values())
+
+    async def unchanged(self, rows: Sequence[Row]) -> set[int]:
+        """Lines of the rows that would change nothing: the same value, or the deletion of what does not live."""
+        found = await self.last(rows)
+        return {row.line for row in rows if _same(row, found.get(row.key))}
+
+    async def living(self, rows: Sequence[Row]) -> set[int]:
+        """Lines of the rows whose keys live."""
+        found = await self.last(rows)
+        return {row.line for row in rows if _lives(found.get(row.key))}
+
+    async def last(self, rows: Sequence[Row]) -> dict[str, StoredMessage | None]:
+        """The last message of each key, None for none; a key of which nobody knew anything is left out."""
+        from kvctl.jetstream.direct_batch import last_of_each
+
+        binding = self.binding
+        plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
+        found = {row.key: await last_literal(binding, row.key) for row in rows if not is_plain(row.key)}
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                messages = await last_of_each(binding.api, binding.stream, list(plain), leader=True)
+                return found | {plain[subject]: message for subject, message in messages.items()}
+            except AWAY:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+
+async def last_literal(binding: Binding, key: str) -> StoredMessage | None:
+    """The last message of a key that a request would take for a wildcard, or cannot name."""
+    from kvctl.kv.listing import entry_batches
+
+    found = None
+    async for batch in entry_batches(binding, [key], deleted=True, literal=True):
+        entry = batch[-1]
+        found = StoredMessage(
+            binding.stream, binding.subject(key), entry.revision, entry.created_ns, entry.header, entry.value
+        )
+    return found
+
+
+def _lives(message: StoredMessage | None) -> bool:
+    return message is not None and operation_of(message.header)[0] is Operation.PUT
+
+
+def _same(row: Row, message: StoredMessage | None) -> bool:
+    if row.operation is not Operation.PUT:
+        return not _lives(message)
+    return message is not None and _lives(message) and message.payload == row.value

@@ -1,0 +1,142 @@
+"""Writes of a load that were not acknowledged: found in the bucket, or written if they are not there.
+
+A message that was sent once is never simply sent again: it may have been stored, or be stored yet. What is sent again
+expects the key's last revision as it was read, so that the server refuses it if the first one came through after all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+
+from kvctl.errors import KvctlError, OutcomeUnknown, WrongRevision
+from kvctl.jetstream import direct
+from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.publish import PublishWindow
+from kvctl.kv.current import AWAY, PATIENCE, Current
+from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.names import is_plain
+from kvctl.kv.rows import Row
+from kvctl.kv.writing import EXPECTED
+from kvctl.wire import encode_headers
+
+PAUSE = 0.1
+
+
+class Outcome(Enum):
+    """What became of a write."""
+
+    WRITTEN = auto()
+    EXISTS = auto()
+    """The key lives: a write that only creates was not done."""
+    OVERTAKEN = auto()
+    """Another write of the key was stored, and this one, as far as can be seen, was not before it."""
+
+
+Told = Callable[[Row, Outcome | KvctlError, int], object]
+"""A row, what became of it, and its revision where it was written."""
+
+
+class Settler:
+    """Settles writes of distinct keys, as many at once as are given."""
+
+    def __init__(self, current: Current, told: Told) -> None:
+        self._current = current
+        self._target = current.binding
+        self._told = told
+        self._left: dict[str, tuple[Row, int]] = {}
+        self._cause: KvctlError | None = None
+
+    async def settle(self, rows: Sequence[tuple[Row, int]], *, create: bool) -> None:
+        """Find each row above its revision, or write it; with `create` only where the key does not live.
+
+        Each ends in one call of `told`, with the error where the server refuses it. Raises OutcomeUnknown when the
+        server stays away.
+        """
+        self._left = {row.key: (row, after) for row, after in rows}
+        deadline = time.monotonic() + PATIENCE
+        while self._left:
+            before = len(self._left)
+            try:
+                await self._resend(await self._look(create))
+            except AWAY as error:
+                self._cause = error
+            if len(self._left) == before:
+                if time.monotonic() > deadline:
+                    raise OutcomeUnknown(self._cause.message if self._cause else "The key changes all the time")
+                await asyncio.sleep(PAUSE)
+
+    async def _look(self, create: bool) -> list[tuple[Row, int]]:
+        """Tell of what is decided by what is there; the others, with the last revisions of their keys."""
+        last = await self._current.last([row for row, _ in self._left.values()])
+        missing = []
+        for row, after in list(self._left.values()):
+            if row.key not in last:
+                continue  # nobody answered
+            message = last[row.key]
+            decided = await self._decided(row, after, message, create) if message else None
+            if decided:
+                self._tell(row, *decided)
+            else:
+                missing.append((row, message.sequence if message else 0))
+        return missing
+
+    async def _decided(self, row: Row, after: int, last: StoredMessage, create: bool) -> tuple[Outcome, int] | None:
+        if last.sequence > after:
+            if _same(last, row):
+                return Outcome.WRITTEN, last.sequence
+            if not create:
+                found = await self._below(row, after)
+                return (Outcome.WRITTEN, found) if found else (Outcome.OVERTAKEN, after)
+        lives = operation_of(last.header)[0] is Operation.PUT
+        return (Outcome.EXISTS, last.sequence) if create and lives else None
+
+    async def _below(self, row: Row, after: int) -> int:
+        """The revision of the write where it stands under the key's last one; 0 where it does not."""
+        sequence = after + 1
+        while is_plain(row.key):
+            subject = self._target.subject(row.key)
+            message = await direct.from_leader(
+                self._target.api, self._target.stream, seq=sequence, next_by_subj=subject
+            )
+            if message is None:
+                break
+            if _same(message, row):
+                return message.sequence
+            sequence = message.sequence + 1
+        return 0
+
+    async def _resend(self, rows: list[tuple[Row, int]]) -> None:
+        """Write what is not there, unless it comes to be there meanwhile."""
+        if not rows:
+            return
+        prefix = self._target.write_prefix.encode()
+        window = PublishWindow(
+            self._target.api.connection, lambda row, revision: self._tell(row, Outcome.WRITTEN, revision), self._failed
+        )
+        async with window:
+            for row, last in rows:
+                subject = prefix + row.key.encode(errors="surrogateescape")
+                await window.send(row, subject, row.value, with_expected(row.header, last))
+
+    def _failed(self, row: Row, error: KvctlError) -> None:
+        if isinstance(error, AWAY):
+            self._cause = error
+        elif not isinstance(error, WrongRevision):  # else the first one came through, or another's
+            self._tell(row, error, 0)
+
+    def _tell(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
+        del self._left[row.key]
+        self._told(row, outcome, revision)
+
+
+def with_expected(header: bytes, revision: int) -> bytes:
+    """The header block with the expectation that this is the key's last revision."""
+    expected = encode_headers({EXPECTED: str(revision)})
+    return expected[:-2] + header[10:] if header else expected
+
+
+def _same(message: StoredMessage, row: Row) -> bool:
+    return message.payload == row.value and operation_of(message.header)[0] is row.operation

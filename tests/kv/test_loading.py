@@ -1,0 +1,445 @@
+"""Loads: what is dumped comes out the same elsewhere, rows are written on their conditions, none is lost or doubled."""
+
+import asyncio
+import io
+import itertools
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kvctl
+from kvctl.errors import (
+    BucketNotFound,
+    ConflictError,
+    HazardRefused,
+    OutcomeUnknown,
+    PartlyDone,
+    ReadOnly,
+    ServerError,
+    UsageError,
+)
+from kvctl.kv import bulk, dumping, load_progress
+from kvctl.kv.bulk import LoadOptions
+from kvctl.kv.load_input import open_input
+from kvctl.kv.load_progress import Position
+from kvctl.kv.loading import Loaded, Loader, Mode, target_of
+from kvctl.kv.resuming import _aligned
+from kvctl.kv.row_input import Batch
+from kvctl.kv.rows import BadRow, Row
+from kvctl.server import Server
+from tests.kv.test_foreign_keys import BESIDE, FOREIGN
+from tests.raw import RawClient
+
+Rows = list[dict[str, Any]]
+
+
+async def load(bucket: kvctl.Bucket, content: bytes | Rows, name: str = "rows.ndjson", **options: Any) -> Loaded:
+    """Load bytes, or rows as ndjson."""
+    if isinstance(content, list):
+        content = b"".join(json.dumps(row).encode() + b"\n" for row in content)
+    return await bulk.load(bucket, open_input(name, io.BytesIO(content)), LoadOptions(**options))
+
+
+async def dump(bucket: kvctl.Bucket, *, history: bool = False) -> bytes:
+    file = io.BytesIO()
+    await dumping.dump(bucket, file, history=history)
+    return file.getvalue()
+
+
+def content(dumped: bytes) -> Rows:
+    """The entries of a dump, without what is the bucket's own."""
+    rows = [json.loads(line) for line in dumped.splitlines()[1:-1]]
+    return [{name: row[name] for name in row if name not in ("bucket", "revision", "created", "ttl")} for row in rows]
+
+
+async def history(bucket: kvctl.Bucket) -> list[tuple[str, bytes]]:
+    return [(entry.key, entry.value) async for entry in bucket.history()]
+
+
+# -- dump and load ------------------------------------------------------------------------------------------
+
+_KEYS = st.sampled_from([*BESIDE, *FOREIGN, "k", "k.1"])
+_VALUES = st.one_of(
+    st.binary(max_size=40), st.text(max_size=20).map(str.encode), st.just(b""), st.just(b"x" * 70_000),
+    st.sampled_from([b'{"key": "k"}\n', b"\xe2\x80\xa8\x85\r\n", b"\x00", "\U0001f600".encode()]),
+)  # fmt: skip
+_HEADERS = st.sampled_from([
+    {}, {}, {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}, {"KV-Operation": "PURGE"},
+    {"Nats-Marker-Reason": "MaxAge"}, {"KV-Operation": "MOVED"}, {"X-Own": "a, b"}, {"Nats-TTL": "100"},
+])  # fmt: skip
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(writes=st.lists(st.tuples(_KEYS, _VALUES, _HEADERS), max_size=40), whole=st.booleans())
+async def test_a_dump_loaded_elsewhere_is_the_same(
+    server: Server, raw: RawClient, unique: Callable[..., str], writes: list[Any], whole: bool
+) -> None:
+    """Values, operations, headers and order, also of foreign keys."""
+    first, second = unique("FROM"), unique("TO")
+    for name in (first, second):
+        raw.create_bucket(name, max_msgs_per_subject=4, allow_msg_ttl=True, storage="memory")
+    for key, value, headers in writes:
+        if headers.get("Nats-Rollup") and key in FOREIGN:
+            headers = {"KV-Operation": "PURGE"}
+        raw.put(first, key, value, headers or None)
+    async with kvctl.connect(server.url) as client:
+        dumped = await dump(client.bucket(first), history=whole)
+        loaded = await load(client.bucket(second), dumped)
+        again = await dump(client.bucket(second), history=whole)
+        assert content(again) == content(dumped)
+        assert (loaded.written, loaded.rejected) == (len(content(dumped)), 0)
+        await client.delete_bucket(first)
+        await client.delete_bucket(second)
+
+
+async def test_history_needs_a_bucket_that_keeps_as_much(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    deep, shallow = await client.create_bucket(unique(), history=5), await client.create_bucket(unique(), history=2)
+    for number in range(4):
+        await deep.put("k", b"%d" % number)
+    dumped = await dump(deep, history=True)
+    with pytest.raises(HazardRefused, match="up to 5 entries"):
+        await load(shallow, dumped)
+    assert (await shallow.status()).last_revision == 0
+    await load(shallow, dumped, shorter_history=True)
+    assert await history(shallow) == [("k", b"2"), ("k", b"3")]
+    await load(await client.create_bucket(unique(), history=1), await dump(deep))
+    for mode in (Mode.CREATE_ONLY, Mode.IF_DIFFERENT):
+        with pytest.raises(UsageError, match="dump of living keys"):
+            await load(deep, dumped, mode=mode)
+
+
+async def test_a_damaged_dump_is_refused_and_can_be_forced(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    source, target = await client.create_bucket(unique()), await client.create_bucket(unique())
+    for number in range(10):
+        await source.put(f"k.{number}", b"v")
+    dumped = await dump(source)
+    for damaged in (dumped[:-30], dumped.replace(b'"v"', b'"w"', 1), dumped[:500]):
+        with pytest.raises(ConflictError, match="damaged"):
+            await load(target, damaged)
+    assert (await target.status()).last_revision == 0
+    cut = dumped[: dumped.index(b'"k.6"') + 3]
+    found = open_input("x", io.BytesIO(cut), forced=True)
+    bad: list[BadRow] = []
+    loaded = await bulk.load(target, found, LoadOptions(rejected=bad.append))
+    assert (loaded.written, [row.line for row in bad]) == (6, [8])
+
+
+# -- rows ---------------------------------------------------------------------------------------------------
+
+
+async def test_rows_are_written_in_order_and_bad_ones_named(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), history=5)
+    lines = [
+        b'{"key": "a", "value": "1"}', b'{"key": "a b", "value": ""}', b"", b'{"value": "x"}', b"[1]", b"\xff{",
+        b'{"key": "a", "value": "Mg==", "encoding": "base64", "more": 1}', b'{"key": "n", "value": 1}',
+        b'{"key": "_kv.x", "value": ""}', b'{"key": "e", "value": "", "encoding": "latin-1"}',
+        b'{"key": "b", "value": "!", "encoding": "base64"}', b'{"key": "t", "value": "", "ttl": 30}',
+        b'{"key": "s", "value": "\\udc80"}', b'{"key": "a", "operation": "DEL"}', b'{"key": "o", "operation": "X"}',
+        b'{"key": "h", "value": "", "headers": {"A": "b\\nc"}}', b'{"key": "two", "value": ""}{"key": "x"}',
+        b'{"key": "r", "value": "", "headers": {"Nats-Rollup": "all", "X": "y"}}',
+    ]  # fmt: skip
+    bad: list[BadRow] = []
+    loaded = await load(bucket, b"\xef\xbb\xbf" + b"\r\n".join(lines), rejected=bad.append)
+    assert sorted(entry.line for entry in bad) == [2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 15, 16, 17]
+    assert all(entry.reason for entry in bad)
+    assert (loaded.written, loaded.rejected) == (4, 13)
+    assert await history(bucket) == [("a", b"1"), ("a", b"2"), ("a", b""), ("r", b"")]
+    assert (await bucket.last_entry("r")).headers == {"X": "y"}  # type: ignore[union-attr]
+
+
+async def test_strict_writes_nothing_when_a_row_is_bad(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), max_value_size=10)
+    rows = [{"key": f"k.{number}", "value": "v"} for number in range(10)]
+    for bad in ({"key": "k..", "value": ""}, {"key": "k", "value": "x" * 11}, {"key": "k", "value": "", "ttl": 10}):
+        found: list[BadRow] = []
+        with pytest.raises(UsageError, match="1 row is bad: nothing was written"):
+            await load(bucket, [*rows, bad], strict=True, rejected=found.append)
+        assert [row.line for row in found] == [11]
+    assert (await bucket.status()).last_revision == 0
+    assert await load(bucket, rows, strict=True) == Loaded(written=10)
+
+
+async def test_ttl_goes_along_where_the_bucket_allows_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    from datetime import timedelta
+
+    bucket = await client.create_bucket(unique(), marker_ttl=timedelta(seconds=1))
+    rows = [{"key": "n", "value": "", "ttl": 90}, {"key": "d", "value": "", "ttl": "2h"}]
+    assert await load(bucket, [*rows, {"key": "x", "value": "", "ttl": 0.5}]) == Loaded(written=2, rejected=1)
+    assert (await bucket.get("n")).ttl == timedelta(seconds=90)
+    assert (await bucket.get("d")).ttl == timedelta(hours=2)
+
+
+async def test_create_only_leaves_living_keys_alone(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), history=5)
+    await bucket.put("lives", b"old")
+    await bucket.put("deleted", b"old")
+    await bucket.delete("deleted")
+    rows = [{"key": key, "value": "new"} for key in ("lives", "deleted", "fresh", "fresh")]
+    for dry_run in (True, False, False):
+        loaded = await load(bucket, rows, mode=Mode.CREATE_ONLY, dry_run=dry_run)
+        if dry_run:
+            assert loaded == Loaded(written=3, unchanged=1)  # it cannot know of rows that it did not write
+            assert (await bucket.status()).last_revision == 3
+        else:
+            assert loaded.written + loaded.unchanged == 4
+    assert {entry.key: entry.value async for entry in bucket.entries()} == {
+        "lives": b"old", "deleted": b"new", "fresh": b"new",
+    }  # fmt: skip
+    assert (await bucket.status()).last_revision == 5
+
+
+async def test_if_different_writes_what_differs(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), history=5)
+    await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(2500))
+    await bucket.delete("k.3")
+    rows = [{"key": f"k.{number}", "value": str(number)} for number in range(2500)]
+    rows += [{"key": "k.5", "value": "five"}, {"key": "k.5", "value": "5"}, {"key": "k.9", "operation": "DEL"}]
+    rows += [{"key": "gone", "operation": "DEL"}]
+    assert await load(bucket, rows, mode=Mode.IF_DIFFERENT, dry_run=True) == Loaded(written=3, unchanged=2501)
+    assert await load(bucket, rows, mode=Mode.IF_DIFFERENT) == Loaded(written=4, unchanged=2500)
+    assert (await bucket.get("k.5")).value == b"5"
+    assert (await bucket.get("k.3")).value == b"3"
+    assert (await bucket.status()).last_revision == 2505
+
+
+async def test_a_dry_run_writes_nothing(client: kvctl.Client, unique: Callable[..., str], tmp_path: Path) -> None:
+    bucket = await client.create_bucket(unique())
+    rows = [{"key": "a", "value": ""}, {"key": "", "value": ""}]
+    progress = tmp_path / "p"
+    assert await load(bucket, rows, dry_run=True, progress=progress) == Loaded(written=1, rejected=1)
+    assert (await bucket.status()).last_revision == 0
+    assert not progress.exists()
+
+
+async def test_what_takes_no_writes_is_refused(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    origin, aggregate = unique("O"), unique("A")
+    raw.create_bucket(origin)
+    raw.create_bucket(aggregate, subjects=[], sources=[{"name": f"KV_{origin}"}], duplicate_window=0)
+    with pytest.raises(ReadOnly, match=origin):
+        await load(client.bucket(aggregate), [{"key": "a", "value": ""}])
+    with pytest.raises(BucketNotFound):
+        await load(client.bucket(unique()), [{"key": "a", "value": ""}])
+    with pytest.raises(ReadOnly):
+        await load(client.bucket(origin, read_only=True), [{"key": "a", "value": ""}])
+
+
+async def test_a_full_bucket_ends_it_with_the_count(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), max_bytes=20_000)
+    rows = [{"key": f"k.{number}", "value": "v" * 100} for number in range(1000)]
+    with pytest.raises(PartlyDone, match=r"(\d+) rows are written, then in line \d+: The bucket is full") as stopped:
+        await load(bucket, rows)
+    assert f"{(await bucket.status()).values} rows" in stopped.value.message
+    assert "--max-bytes" in (stopped.value.hint or "")
+    with pytest.raises(ServerError) as refused:
+        await load(bucket, [{"key": "new", "value": "v" * 1000}])
+    assert refused.value.message.startswith("Line 1: The bucket is full")
+
+
+async def test_a_bucket_deleted_meanwhile_ends_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique())
+
+    async def batches() -> AsyncIterator[Batch]:
+        yield Batch([Row(1, "a", b"")], [], 1, 1)
+        await client.delete_bucket(bucket.name)
+        yield Batch([Row(2, "b", b"")], [], 2, 1)
+
+    with pytest.raises(kvctl.errors.KvctlError):
+        async with asyncio.timeout(20):
+            await Loader(bucket, await target_of(bucket)).run(batches())
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs come a few hundred rows at a time."""
+    monkeypatch.setattr("kvctl.kv.row_input.BLOCK", 20_000)
+
+
+# -- lost acknowledgements ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [Mode.PUT, Mode.CREATE_ONLY, Mode.IF_DIFFERENT])
+async def test_over_lost_connections_each_row_is_stored_once_and_in_order(
+    client: kvctl.Client, unique: Callable[..., str], small_batches: None, mode: Mode
+) -> None:
+    bucket = await client.create_bucket(unique(), history=64)
+    keys = 5000 if mode is Mode.CREATE_ONLY else 500
+    rows = [{"key": f"k.{number % keys}", "value": str(number)} for number in range(5000 if keys > 500 else 15_000)]
+    chance = random.Random(7)
+
+    def cut(_: int) -> None:
+        if chance.random() < 0.1:
+            client.connection._client.cut()
+
+    loaded = await load(bucket, rows, mode=mode, advance=cut)
+    assert loaded == Loaded(written=len(rows))
+    assert client.connection.epoch
+    assert await history(bucket) == [(row["key"], row["value"].encode()) for row in rows]
+
+
+async def test_over_a_restart_of_the_server(own_server: Server, small_batches: None) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        bucket = await client.create_bucket("B", history=64)
+        rows = [{"key": f"k.{number % 3000}", "value": str(number)} for number in range(30_000)]
+        batches = itertools.count()
+
+        def restart(_: int) -> None:
+            if next(batches) == 20:
+                own_server.stop()
+                own_server.start()
+
+        assert await load(bucket, rows, advance=restart) == Loaded(written=30_000)
+        assert client.connection.epoch
+        assert sorted(await history(bucket)) == sorted((row["key"], row["value"].encode()) for row in rows)
+
+
+async def test_what_stays_unknown_is_said_and_can_be_resumed(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("current", "settling"):
+        monkeypatch.setattr(f"kvctl.kv.{module}.PATIENCE", 0.5)
+    file = tmp_path / "rows.ndjson"
+    file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(20_000)))
+    context = kvctl.Context(url=own_server.url)
+    async with kvctl.connect(replace(context, timeout=kvctl_seconds(1))) as client:
+        bucket = await client.create_bucket("B", history=5)
+        with pytest.raises(OutcomeUnknown, match=r"It is not known whether \d+ rows? from line"):
+            await _load_file(bucket, file, advance=lambda _: own_server.pause())
+        own_server.resume()
+    async with kvctl.connect(own_server.url) as client:
+        bucket = client.bucket("B")
+        assert await _load_file(bucket, file, resume=True) == Loaded(written=20_000)
+        assert await history(bucket) == [(f"k.{n}", b"%d" % n) for n in range(20_000)]
+
+
+def kvctl_seconds(number: float) -> Any:
+    from datetime import timedelta
+
+    return timedelta(seconds=number)
+
+
+# -- going on -----------------------------------------------------------------------------------------------
+
+
+async def _load_file(bucket: kvctl.Bucket, file: Path, **options: Any) -> Loaded:
+    with file.open("rb") as opened:
+        source = open_input(str(file), opened)
+        return await bulk.load(bucket, source, LoadOptions(progress=load_progress.path_for(str(file)), **options))
+
+
+@pytest.fixture
+def rows_file(tmp_path: Path) -> Path:
+    """30,000 rows, each of 1,000 keys every so often, some of them bad."""
+    file = tmp_path / "rows.ndjson"
+    lines = (f'{{"key": "k.{n % 1000}", "value": "{n}"}}' if n % 7000 else "bad" for n in range(1, 30_001))
+    file.write_text("\n".join(lines))
+    return file
+
+
+class Killed(BaseException):
+    """Ends a load without letting it tidy up."""
+
+
+@pytest.mark.parametrize("after", [1, 10, 25, 40])
+async def test_a_killed_load_goes_on_without_writing_anything_twice(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None, after: int
+) -> None:
+    bucket = await client.create_bucket(unique(), history=64)
+    seen = 0
+    with pytest.MonkeyPatch.context() as patch:
+
+        def kill(_: int) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == after:
+                patch.setattr(Loader, "_save", lambda self: None)
+                raise Killed
+
+        with pytest.raises(Killed):
+            await _load_file(bucket, rows_file, advance=kill)
+    assert load_progress.path_for(str(rows_file)).exists()
+    assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    expected = [(f"k.{n % 1000}", b"%d" % n) for n in range(1, 30_001) if n % 7000]
+    assert await history(bucket) == expected
+    assert not load_progress.path_for(str(rows_file)).exists()
+
+
+async def test_a_cancelled_load_notes_where_it_stood(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket = await client.create_bucket(unique(), history=64)
+    seen: list[int] = []
+    task = asyncio.create_task(_load_file(bucket, rows_file, advance=seen.append))
+    while not seen:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    assert len(await history(bucket)) == 29_996
+
+
+async def test_it_goes_on_only_with_the_same_file_bucket_and_options(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket, other = await client.create_bucket(unique()), await client.create_bucket(unique())
+
+    def stop(_: int) -> None:
+        raise UsageError("stop")
+
+    with pytest.raises(UsageError):
+        await _load_file(bucket, rows_file, advance=stop)
+    for target, options, reason in (
+        (other, {}, f"into bucket `{bucket.name}`"), (bucket, {"mode": Mode.CREATE_ONLY}, "other options: put"),
+    ):  # fmt: skip
+        with pytest.raises(ConflictError, match=reason):
+            await _load_file(target, rows_file, resume=True, **options)
+    await client.delete_bucket(bucket.name)
+    await client.create_bucket(bucket.name)
+    with pytest.raises(ConflictError, match="deleted since"):
+        await _load_file(bucket, rows_file, resume=True)
+    with rows_file.open("a") as more:
+        more.write("\n")
+    with pytest.raises(ConflictError, match="another file"):
+        await _load_file(bucket, rows_file, resume=True)
+    load_progress.path_for(str(rows_file)).write_text("{")
+    with pytest.raises(ConflictError, match="cannot be read"):
+        await _load_file(bucket, rows_file, resume=True)
+    assert (await _load_file(bucket, rows_file)).rejected == 4
+
+
+async def test_without_a_place_for_its_notes_it_loads_all_the_same(
+    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path
+) -> None:
+    bucket = await client.create_bucket(unique())
+    nowhere = tmp_path / "no" / "such" / "directory"
+    assert await load(bucket, [{"key": "a", "value": ""}], progress=nowhere) == Loaded(written=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "stored", "history", "done"),
+    [
+        ("abc", "ab", 5, 2), ("abc", "", 5, 0), ("aba", "a", 5, 1), ("ab", "b", 1, 2), ("abcd", "bc", 2, 3),
+        ("abc", "x", 5, 0), ("abc", "axb", 5, 2), ("abc", "c", 5, 0), ("aaaa", "aa", 2, 2),
+    ],
+)  # fmt: skip
+def test_which_rows_of_a_key_are_stored(rows: str, stored: str, history: int, done: int) -> None:
+    assert _aligned([*map(ord, rows)], [*map(ord, stored)], history) == done
+
+
+def test_the_position_outlives_a_kill_and_power_loss_at_worst_costs_it(tmp_path: Path) -> None:
+    task = load_progress.Task(input="1", bucket="B", created="c", mode="m")
+    progress = load_progress.ProgressFile(tmp_path / "p", task)
+    assert progress.load() is None
+    progress.save(Position(line=7, revision=9, written=5, unchanged=1, rejected=1))
+    assert progress.load() == Position(line=7, revision=9, written=5, unchanged=1, rejected=1)
+    assert os.listdir(tmp_path) == ["p"]
