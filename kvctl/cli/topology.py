@@ -1,6 +1,6 @@
 """Topology files: render."""
 
-from kvctl.cli import topology_apply, topology_audit, topology_export, topology_graph, topology_plan
+from kvctl.cli import topology_apply, topology_audit, topology_export, topology_graph, topology_plan, topology_status
 from kvctl.cli.command import command, group
 from kvctl.cli.session import Session
 from kvctl.cli.topology_file import File, read_file
@@ -35,5 +35,6 @@ app.entries.update(
         **topology_audit.app.entries,
         **topology_export.app.entries,
         **topology_graph.app.entries,
+        **topology_status.app.entries,
     }
 )

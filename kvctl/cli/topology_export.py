@@ -32,7 +32,7 @@ Names = Annotated[
         "kvctl topology export ORDERS ORDERS_NYC",
         "kvctl topology export -o json | jq '.buckets | keys'",
     ],
-    see=["help topologies", "topology render"],
+    see=["help topologies", "topology plan", "topology graph"],
 )
 async def export(session: Session, names: Names = None) -> None:
     """Write the topology file of what there is.
@@ -66,7 +66,7 @@ async def export(session: Session, names: Names = None) -> None:
     app,
     "schema",
     examples=["kvctl topology schema > topology.schema.json"],
-    see=["help topologies", "topology render"],
+    see=["help topologies", "topology plan", "topology graph"],
 )
 def schema(session: Session) -> None:
     """Print the JSON Schema of topology files.

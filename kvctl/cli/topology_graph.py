@@ -35,7 +35,7 @@ def _formats(incomplete: str) -> list[str]:
         "kvctl topology graph -f topology.yaml --format mermaid",
         "kvctl topology graph --format svg > topology.svg",
     ],
-    see=["help topologies", "topology export"],
+    see=["help topologies", "topology status", "topology export"],
 )
 async def graph(
     session: Session,
@@ -79,7 +79,7 @@ async def _graph(session: Session, names: list[str], file: str | None) -> "Graph
     from kvctl.topology import standing, world
 
     found = await world.survey({"": (await session.client()).api})
-    return graph.of_world(found, await standing.standings(found), names)
+    return graph.of_world(found, await standing.standings(graph.around(found, names)), names)
 
 
 def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:

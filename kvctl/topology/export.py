@@ -135,7 +135,9 @@ def _tell(name: str, info: StreamInfo, origins: Sequence[StreamConfig | None], i
     left = differences(_meant(section, name, fields, config, origins), config)
     if any(item.field in ("mirror", "sources") for item in left):
         raise UsageError("what it reads cannot be said in full")
-    return _Told(fields, [_remark(item) for item in left])
+    # What a mirror without an origin answers, servers decide when there is one.
+    unseen = {"mirror_direct"} if origins == [None] else set()
+    return _Told(fields, [_remark(item) for item in left if item.field not in unseen])
 
 
 def _beginning(config: StreamConfig) -> tuple[str, dict[str, Any]]:

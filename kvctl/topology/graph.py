@@ -101,6 +101,21 @@ class Graph:
         return {"nodes": [_node_json(node) for node in self.nodes], "edges": [_edge_json(edge) for edge in self.edges]}
 
 
+def nodes_of_link(link: Link) -> tuple[Node, Node]:
+    """The replica and the origin of a link."""
+    return _node(link.place, link.info), _origin_node(link)
+
+
+def around(world: World, names: Collection[str]) -> World:
+    """The same with those links alone that lead to the named streams or from them; all without names."""
+    ends = [tuple(node.id for node in nodes_of_link(link)) for link in world.links]
+    edges = [Edge(origin, replica) for replica, origin in ends]
+    start = {node.id for link in world.links for node in nodes_of_link(link) if node.name in names}
+    kept = _around(start, edges)
+    links = [link for link, ends_of in zip(world.links, ends, strict=True) if not names or kept.issuperset(ends_of)]
+    return World(world.places, tuple(links))
+
+
 def of_world(world: World, standings: Iterable[Standing], names: Collection[str] = ()) -> Graph:
     """The graph of live servers: what replicates or is replicated, or what leads to and from the named ones alone.
 
@@ -109,11 +124,10 @@ def of_world(world: World, standings: Iterable[Standing], names: Collection[str]
     nodes = {node.id: node for place in world.places.values() for node in _nodes_of(place)}
     edges = []
     for standing in standings:
-        origin = _origin_node(standing.link)
-        nodes.setdefault(origin.id, origin)
-        replica = standing.link.place.name, standing.link.info["config"]["name"]
-        nodes.setdefault(_id(*replica), _node(standing.link.place, standing.link.info))
-        edges.append(Edge(origin.id, _id(*replica), _rules(standing.link.source), standing))
+        replica, origin = nodes_of_link(standing.link)
+        for node in (origin, replica):
+            nodes.setdefault(node.id, node)
+        edges.append(Edge(origin.id, replica.id, rules_of(standing.link.source), standing))
     return _chosen(nodes, edges, names)
 
 
@@ -127,8 +141,25 @@ def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
         for origin, source in zip(_origins(replica), reads({"config": replica.to_stream()}), strict=True):
             read = _origin_in_file(topology, nodes, reader, origin)
             nodes.setdefault(read.id, read)
-            edges.append(Edge(read.id, reader.id, _rules(source)))
+            edges.append(Edge(read.id, reader.id, rules_of(source)))
     return _chosen(nodes, edges, names, whole=True)
+
+
+def rules_of(source: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """A source's filters and destinations in keys; none where all keys keep their names."""
+    rules = parse(source.get("subject_transforms") or ())
+    if source.get("filter_subject"):
+        rules.append(Transform(source["filter_subject"], ""))
+    found = []
+    for rule in rules:
+        src, dest = _keys(rule.src), dollars(_keys(rule.dest or rule.src))
+        found.append((src, "" if _plain(src) == dest else dest))
+    return () if found == [(">", "")] else tuple(found)
+
+
+def rules_json(rules: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    """The rules as JSON output shows them."""
+    return [{"keys": src, "land": dest or _plain(src)} for src, dest in rules]
 
 
 def _chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str], *, whole: bool = False) -> Graph:
@@ -179,7 +210,7 @@ def _nodes_of(place: Place) -> list[Node]:
     return [*found, *(replace(node, domain=place.domain) for node in hidden)]
 
 
-def _node(place: Place, info: StreamInfo, name: str = "") -> Node:
+def _node(place: Place, info: StreamInfo) -> Node:
     config, stream = info["config"], info["config"]["name"]
     kind = _kind(info, place)
     return Node(
@@ -219,18 +250,6 @@ def _cluster(info: StreamInfo) -> str | None:
 
 def _id(place: str, stream: str) -> str:
     return f"{place}/{stream}" if place else stream
-
-
-def _rules(source: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """A source's filters and destinations in keys; none where all keys keep their names."""
-    rules = parse(source.get("subject_transforms") or ())
-    if source.get("filter_subject"):
-        rules.append(Transform(source["filter_subject"], ""))
-    found = []
-    for rule in rules:
-        src, dest = _keys(rule.src), dollars(_keys(rule.dest or rule.src))
-        found.append((src, "" if _plain(src) == dest else dest))
-    return () if found == [(">", "")] else tuple(found)
 
 
 def _keys(subject: str) -> str:
@@ -296,7 +315,6 @@ def _node_json(node: Node) -> dict[str, Any]:
 
 def _edge_json(edge: Edge) -> dict[str, Any]:
     standing = edge.standing
-    rules = [{"keys": src, "land": dest or _plain(src)} for src, dest in edge.rules]
     known = {
         "state": str(standing.state),
         "evidence": standing.evidence or None,
@@ -304,4 +322,4 @@ def _edge_json(edge: Edge) -> dict[str, Any]:
         "active": standing.upstream.active,
         "error": standing.upstream.error,
     } if standing else dict.fromkeys(("state", "evidence", "lag", "active", "error"))  # fmt: skip
-    return {"origin": edge.origin, "replica": edge.replica, "rules": rules, **known}
+    return {"origin": edge.origin, "replica": edge.replica, "rules": rules_json(edge.rules), **known}

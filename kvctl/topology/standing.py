@@ -18,7 +18,7 @@ from kvctl.topology.observe import Upstream, upstreams
 from kvctl.topology.origins import PATIENCE, Seen
 from kvctl.topology.replica_hazards import name_of
 from kvctl.topology.waiting import Goal
-from kvctl.topology.world import Link, StreamInfo, World
+from kvctl.topology.world import Link, StreamInfo, World, reads
 
 SECOND_LOOK = 1.0
 """Seconds after which what has not arrived is looked at again: is anything moving?"""
@@ -75,12 +75,7 @@ class Standing:
 
 async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Standing]:
     """How all replicas stand, in the order of the world's links; takes `second_look` seconds when something is late."""
-    numbers: dict[tuple[str, str], int] = {}
-    looks = []
-    for link in world.links:
-        key = (link.place.name, link.info["config"]["name"])
-        number = numbers[key] = numbers.get(key, -1) + 1
-        looks.append(_Look(link, number))
+    looks = [_Look(link) for link in world.links]
     slots = asyncio.Semaphore(AT_ONCE)
     found = await asyncio.gather(*(look.first(slots) for look in looks))
     late = [at for at, standing in enumerate(found) if standing is None]
@@ -93,12 +88,14 @@ async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Stan
 class _Look:
     """One link, looked at once, and again when that leaves it open."""
 
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
         known = {stream: info["config"] for stream, info in link.place.infos.items()}
         config = link.info["config"]
         kind = kind_of(config, known) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
-        self._plain = Standing(link, bucket_name(config, kind), kind, upstreams(link.info)[number], State.OK)
+        come = int(link.info["state"]["last_seq"]) if config.get("mirror") else None
+        upstream = upstreams(link.info)[reads(link.info).index(link.source)]
+        self._plain = Standing(link, bucket_name(config, kind), kind, upstream, State.OK, arrived=come)
         self._goal: Goal | None = None
         self._come = 0
 

@@ -1,0 +1,168 @@
+"""How replicas stand, once or as it changes."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.options import bucket_names, duration
+from kvctl.cli.session import Session
+from kvctl.cli.topology_file import OptionalFile, open_places, read_file
+from kvctl.errors import RequestTimeout, UnreachableError, UsageError
+from kvctl.render.view import Column, View, duration_text
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.topology.status import Row, Wanted
+
+app = group()
+
+INTERVAL = timedelta(seconds=2)
+_SHORTEST = timedelta(milliseconds=100)
+
+
+@command(
+    app,
+    "status",
+    examples=[
+        "kvctl topology status",
+        "kvctl topology status ORDERS --watch",
+        "kvctl topology status -f topology.yaml -o json | jq '.[] | select(.state != \"ok\")'",
+        "kvctl topology status --watch --interval 10s -o ndjson >> replicas.ndjson",
+    ],
+    see=["help topologies", "topology graph", "bucket show"],
+)
+async def status(
+    session: Session,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME", help="Replicas, or origins for all of theirs; else all", autocompletion=bucket_names
+        ),
+    ] = None,
+    file: OptionalFile = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C")] = False,
+    interval: Annotated[timedelta | None, duration("--interval", help="Time between two looks, if not 2s")] = None,
+) -> None:
+    """Show how replicas stand to their origins.
+
+    The state is judged by evidence, as that nothing lags proves nothing: `ok` is a replica that holds the origin's last
+    entry. `behind` and `stalled` do not, and were looked at twice, a second apart. `silent`, `never connected` and
+    `failing` say what the server heard of the origin; `unconfirmed`, that the origin cannot be seen from here. A mirror
+    of a `recreated origin` serves what was there before. What is `unreachable` does not answer.
+
+    With --file, the replicas of the file are shown, in its contexts; what is not there is `absent`.
+
+    With --watch, a terminal shows a live table. Elsewhere rows are printed first all, then as they change; what goes is
+    `gone`. It is a view: the exit code is 0, whatever it shows.
+    """
+    if interval is not None and (not watch or interval < _SHORTEST):
+        raise UsageError("`--interval` is 100ms at least" if watch else "`--interval` needs `--watch`")
+    from kvctl.topology.status import Wanted
+
+    topology = read_file(session, file) if file is not None else None
+    wanted = Wanted(names or (), topology)
+    apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
+    looks = _looks(session, apis, wanted, (interval or INTERVAL).total_seconds())
+    if not watch:
+        session.show(_view(await anext(looks)))
+    elif session.output == "table" and session.terminal.is_terminal:
+        await _live(session, looks, interval or INTERVAL)
+    else:
+        await session.stream(_view([]), _changes(looks), endless=True)
+
+
+async def _looks(
+    session: Session, apis: "dict[str, Api]", wanted: "Wanted", interval: float
+) -> AsyncGenerator[list["Row"], None]:
+    """The rows at every look. The first has to succeed; later, servers may be away for a while."""
+    from kvctl.topology.status import status as look
+
+    rows: list[Row] | None = None
+    away = False
+    while True:
+        begun = time.monotonic()
+        try:
+            rows, away = await look(apis, wanted, min(interval / 2, 1)), False
+            wanted = replace(wanted, must_exist=False)
+        except (UnreachableError, RequestTimeout) as error:
+            if rows is None:
+                raise
+            if not away:
+                session.note(f"{error.message}; waiting for it", always=True)
+            away = True
+        yield rows
+        await asyncio.sleep(max(begun + interval - time.monotonic(), 0.05))
+
+
+async def _changes(looks: AsyncIterator[list["Row"]]) -> AsyncGenerator[list["Row"], None]:
+    from kvctl.topology.status import changes
+
+    before: list[Row] = []
+    async for rows in looks:
+        if changed := changes(before, rows):
+            yield changed
+        before = rows
+
+
+async def _live(session: Session, looks: AsyncIterator[list["Row"]], interval: timedelta) -> None:
+    """The table, drawn anew at every look."""
+    from kvctl.render.formats import render
+    from kvctl.render.screen import Screen
+    from kvctl.render.table import TableWriter
+
+    rows = await anext(looks)
+    with Screen(session.terminal) as screen:
+        while True:
+            amiss = sum(row["state"] != "ok" for row in rows)
+            count = f"{len(rows)} {'replica' if len(rows) == 1 else 'replicas'}, {amiss or 'none'} amiss"
+            table = TableWriter(_view(rows), width=session.terminal.width, color=session.terminal.colored)
+            head = f"{count}  (every {duration_text(interval.total_seconds())}, {time.strftime('%H:%M:%S')})\n\n"
+            screen.draw(head.encode() + render(table, rows))
+            rows = await anext(looks)
+
+
+def _state_style(state: str) -> str:
+    return {"ok": "green", "unconfirmed": "yellow", "behind": "yellow"}.get(state, "red")
+
+
+def _active_text(seconds: float) -> str:
+    return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
+
+
+def _view(rows: "list[Row]") -> View:
+    """The rows; a table has no columns that are empty in all of them."""
+    said = {name for row in rows for name, value in row.items() if value not in (None, "", [])}
+    columns = [replace(column, table=column.table and (column.key in said or not rows)) for column in _COLUMNS]
+    return View(columns=columns, rows=rows, name="replica", empty="No mirrors or aggregates")
+
+
+_COLUMNS = (
+    Column("replica"),
+    Column("stream", table=False),
+    Column("kind"),
+    Column("context"),
+    Column("domain"),
+    Column("cluster"),
+    Column("origin"),
+    Column("origin_stream", table=False),
+    Column("origin_context", table=False),
+    Column("origin_domain"),
+    Column("origin_api", table=False),
+    Column("origin_cluster", table=False),
+    Column("rules", table=False),
+    Column("state", style=_state_style),
+    Column("lag", right=True),
+    Column("active", text=_active_text),
+    Column("error", table=False),
+    Column("revision", right=True),
+    Column("origin_revision", "OF", right=True),
+    Column("created", table=False),
+    Column("origin_created", table=False),
+    Column("evidence", flex=True),
+)
