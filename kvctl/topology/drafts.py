@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.kv.difference import Difference, differences
 from kvctl.kv.fields import FIELDS, edited
-from kvctl.kv.kinds import SERVER_METADATA, TOPOLOGY, Kind, StreamConfig
+from kvctl.kv.kinds import TOPOLOGY, Kind, StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.document import Topology
 from kvctl.topology.model import Aggregate, Mirror, Origin
@@ -58,6 +58,10 @@ class Draft:
     """As they will be."""
     follows: bool = False
     """Whether it changes because an origin does."""
+    anew: bool = False
+    """Whether it is made anew: no server can change it in place, or its origin's content is another."""
+    cascades: bool = False
+    """Whether it is made anew for its origin's sake."""
 
     @property
     def where(self) -> Where:
@@ -86,10 +90,11 @@ class Draft:
         )
 
     @property
-    def other_content(self) -> bool:
-        """Whether, made anew, it holds something else than before."""
+    def renews(self) -> bool:
+        """Whether it will hold something else than before, under sequences that were used before."""
         mirror = (self.before or {}).get("mirror")
-        return not mirror or not same_mirror(mirror, self.after.get("mirror"))
+        other = self.cascades or not mirror or not same_mirror(mirror, self.after.get("mirror"))
+        return self.anew and other
 
 
 Looked = Mapping[tuple[str, Origin], "Seen"]
@@ -132,12 +137,15 @@ class Drafts:
 
     def after(self, where: Where | None) -> StreamConfig | None:
         """What will be there."""
-        name = self._name_at(where)
-        made = self.draft(name) if name is not None else None
+        made = self._at(where)
         if made is not None:
             return made.after
         live = self.live(where)
         return live["config"] if live else None
+
+    def _at(self, where: Where | None) -> Draft | None:
+        name = self._name_at(where)
+        return self.draft(name) if name is not None else None
 
     # -- drafts ----------------------------------------------------------------------------------------------
 
@@ -145,8 +153,9 @@ class Drafts:
         if name in self.topology.aggregates:
             return self._aggregate(name)
         model, live = self.topology.buckets[name], self.live(self.where(name))
-        after = edited(live["config"], self._named(name, model)) if live else model.to_stream()
-        return Draft(name, Kind.BUCKET, self.topology.place_of(name), live, self._marked(after))
+        fresh = model.to_stream()
+        after = edited(live["config"], self._named(name, model)) if live else fresh
+        return self._settled(Draft(name, Kind.BUCKET, self.topology.place_of(name), live, self._marked(after)), fresh)
 
     def _mirror(self, name: str) -> Draft:
         place, model, live = self.topology.place_of(name), self.topology.mirrors[name], self.live(self.where(name))
@@ -163,7 +172,8 @@ class Drafts:
                 after["mirror"] = fresh["mirror"]
             follows = self._follow(name, after, model.to_stream(self._config_now(located)), fresh)
             self._deny_purge(name, after, model)
-        return Draft(name, Kind.MIRROR, place, live, self._marked(after), (located,), (config,), follows)
+        draft = Draft(name, Kind.MIRROR, place, live, self._marked(after), (located,), (config,), follows)
+        return self._settled(draft, fresh)
 
     def _aggregate(self, name: str) -> Draft:
         place, model, live = self.topology.place_of(name), self.topology.aggregates[name], self.live(self.where(name))
@@ -179,7 +189,15 @@ class Drafts:
             self._deny_purge(name, after, model)
             if "writable" in self.topology.named.get(name, ()) and model.writable != bool(after.get("subjects")):
                 after["subjects"] = fresh["subjects"]
-        return Draft(name, Kind.AGGREGATE, place, live, self._marked(after), located, configs, follows)
+        draft = Draft(name, Kind.AGGREGATE, place, live, self._marked(after), located, configs, follows)
+        return self._settled(draft, fresh)
+
+    def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
+        """As it is, or made anew: from the file alone, so that it is the same after a kill in between."""
+        cascades = any(made.renews for item in draft.origins if (made := self._at(item.where)) is not None)
+        if draft.live is None or (draft.in_place and not cascades):
+            return draft
+        return replace(draft, after=self._marked(fresh), follows=False, anew=True, cascades=cascades)
 
     def _named(self, name: str, model: Any) -> dict[str, Any]:
         """The fields of a bucket that the file names, with their values."""
@@ -290,14 +308,6 @@ class Drafts:
     def _config_now(self, located: Located) -> StreamConfig | None:
         live = self.live(located.where)
         return live["config"] if live else (located.seen.config if located.seen else None)
-
-
-def recreated(config: StreamConfig) -> StreamConfig:
-    """A configuration to make a stream anew with: without what the server wrote into it."""
-    metadata = {
-        key: text for key, text in (config.get("metadata") or {}).items() if not key.startswith(SERVER_METADATA)
-    }
-    return {**config, "metadata": metadata}
 
 
 def _guessed(origin: Origin) -> Origin:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kvctl.errors import BucketExists, UnreachableError
 from kvctl.kv.difference import Difference, differences
-from kvctl.kv.kinds import TOPOLOGY, Kind, StreamConfig, bucket_name, kind_of
+from kvctl.kv.kinds import SERVER_METADATA, TOPOLOGY, Kind, StreamConfig, bucket_name, kind_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.drafts import Draft, Drafts, Where, recreated
+from kvctl.topology.drafts import Draft, Drafts, Where
 from kvctl.topology.hazards import Hazard
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Change:
     hazards: Sequence[Hazard] = ()
     follows: bool = False
     """It changes because its origin does, and before that one."""
+    cascades: bool = False
+    """It is made anew because its origin is."""
 
     @property
     def where(self) -> Where:
@@ -108,7 +110,10 @@ def fingerprint(info: StreamInfo | None) -> str:
     """What tells one state of a stream from another: its incarnation and its configuration, as text."""
     if info is None:
         return ABSENT
-    config = json.dumps(recreated(info["config"]), sort_keys=True).encode()
+    own = {
+        key: text for key, text in (info["config"].get("metadata") or {}).items() if not key.startswith(SERVER_METADATA)
+    }
+    config = json.dumps({**info["config"], "metadata": own}, sort_keys=True).encode()
     return f"{info['created']} sha256:{hashlib.sha256(config).hexdigest()}"
 
 
@@ -129,33 +134,51 @@ def compare(drafts: Drafts, world: World, *, prune: bool = False) -> Comparison:
     made = drafts.all()
     unlisted = _unlisted(drafts, world)
     _refuse_conflicts(made, world, {change.where for change in unlisted} if prune else set())
-    renewed = _renewed(made)
-    changes = [change for draft in made if (change := _change(draft, anew=draft.name in renewed)) is not None]
+    changes = [change for draft in made if (change := _change(draft)) is not None]
     deleted = [_with_readers(change, world, made, unlisted) for change in unlisted]
     return Comparison(made, [*changes, *(deleted if prune else [])], deleted)
 
 
 def ordered(changes: Iterable[Change]) -> list[Change]:
-    """In the order of the file, origins first; what follows its origin before that, deletions last, readers first."""
+    """In an order in which each state in between is one from which planning again leads to the same end.
+
+    What is made comes before what reads from it; what changes because its origin does comes before that, as nothing
+    would tell of the change afterwards. Deletions are last, readers first, but for those that make way for a name.
+    """
     changes = list(changes)
-    following = [change for change in changes if change.follows and change.action is Action.CHANGE]
     deleted = [change for change in changes if change.action is Action.DELETE]
-    others = [change for change in changes if change not in following and change not in deleted]
+    others = [change for change in changes if change.action is not Action.DELETE]
     freeing = [change for change in deleted if any(_same_name(change, other) for other in others)]
-    return [*freeing, *reversed(following), *others, *(item for item in readers_first(deleted) if item not in freeing)]
+    rest = [change for change in readers_first(deleted) if change not in freeing]
+    return [*freeing, *_sorted(others, lambda change: _before(change, others)), *rest]
+
+
+def _before(change: Change, others: Iterable[Change]) -> list[Change]:
+    """The changes that have to be made before this one."""
+    made = (Action.CREATE, Action.RECREATE)
+    return [
+        other
+        for other in others
+        if (other.where in change.origins and other.action in made)
+        or (change.where in other.origins and other.follows and change.action is other.action is Action.CHANGE)
+    ]
 
 
 def readers_first(changes: Sequence[Change]) -> list[Change]:
     """In an order in which whatever reads from another comes before it."""
+    return _sorted(changes, lambda change: [reader for reader in changes if change.where in reader.origins])
+
+
+def _sorted(changes: Sequence[Change], before: Callable[[Change], list[Change]]) -> list[Change]:
+    """Each after what has to be before it, else as they were."""
     found: list[Change] = []
     begun: set[Where] = set()
 
     def add(change: Change) -> None:
         if change.where not in begun:
             begun.add(change.where)
-            for reader in changes:
-                if change.where in reader.origins:
-                    add(reader)
+            for other in before(change):
+                add(other)
             found.append(change)
 
     for change in changes:
@@ -166,41 +189,28 @@ def readers_first(changes: Sequence[Change]) -> list[Change]:
 # -- changes -----------------------------------------------------------------------------------------------
 
 
-def _change(draft: Draft, *, anew: bool) -> Change | None:
+def _change(draft: Draft) -> Change | None:
     if draft.live is None:
         action = Action.CREATE
-    elif anew:
+    elif draft.anew:
         action = Action.RECREATE
     elif draft.differences:
         action = Action.CHANGE
     else:
         return None
-    after = recreated(draft.after) if action is Action.RECREATE else draft.after
     return Change(
         action=action,
         kind=draft.kind,
         name=draft.name,
         place=draft.place,
-        stream=after["name"],
+        stream=draft.after["name"],
         live=draft.live,
-        after=after,
-        differences=draft.differences if draft.live else differences({"name": after["name"]}, after),
+        after=draft.after,
+        differences=differences(draft.before or {"name": draft.after["name"]}, draft.after),
         origins=tuple(item.where for item in draft.origins if item.where is not None),
         follows=draft.follows,
+        cascades=draft.cascades,
     )
-
-
-def _renewed(drafts: Sequence[Draft]) -> set[str]:
-    """What has to be made anew: for what no server changes in place, and because its origin's content is another."""
-    found: set[str] = set()
-    content: set[Where] = set()
-    for draft in drafts:
-        cascades = any(item.where in content for item in draft.origins)
-        if draft.live and (cascades or not draft.in_place):
-            found.add(draft.name)
-            if cascades or draft.other_content:
-                content.add(draft.where)
-    return found
 
 
 def _unlisted(drafts: Drafts, world: World) -> list[Change]:

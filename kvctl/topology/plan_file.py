@@ -121,6 +121,7 @@ def _change_to_json(change: Change) -> dict[str, Any]:
         "readers": list(change.readers),
         "hazards": [[item.name, item.evidence, item.remedy] for item in change.hazards],
         "follows": change.follows,
+        "cascades": change.cascades,
     }
 
 
@@ -145,4 +146,5 @@ def _change_from_json(found: Mapping[str, Any]) -> Change:
         readers=found["readers"],
         hazards=[Hazard(*item) for item in found["hazards"]],
         follows=found["follows"],
+        cascades=found["cascades"],
     )

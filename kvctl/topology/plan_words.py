@@ -38,7 +38,7 @@ def differences(change: Change) -> list[Difference]:
 def remarks(change: Change) -> list[str]:
     """What becomes of the data, and why, where the differences do not tell."""
     found = []
-    if change.action is Action.RECREATE and not change.differences:
+    if change.action is Action.RECREATE and change.cascades:
         found.append("its origin is made anew, and it would go on serving the old one's entries")
     if change.follows and change.action is Action.CHANGE:
         found.append("as its origin changes, and before that")

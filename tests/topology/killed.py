@@ -59,7 +59,7 @@ def _run(args: Sequence[str], pipe: int, at: int | None, answered: bool) -> int:
 def state(raw: RawClient, suffix: str) -> dict[str, Any]:
     """Configuration and content of all streams whose names end like this, the suffix left out."""
     found: dict[str, Any] = {}
-    for stream in sorted(name for name in _names(raw) if name.endswith(suffix)):
+    for stream in streams(raw, suffix):
         info = raw.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
         config = info["config"]
         config["metadata"] = {
@@ -74,13 +74,14 @@ def state(raw: RawClient, suffix: str) -> dict[str, Any]:
     return {name.removesuffix(suffix): value for name, value in found.items()}
 
 
-def _names(raw: RawClient) -> list[str]:
+def streams(raw: RawClient, suffix: str) -> list[str]:
+    """All streams whose names end like this."""
     names: list[str] = []
     while True:
         page = raw.api("STREAM.NAMES", {"offset": len(names)})
         names += page.get("streams") or []
         if not page.get("streams") or len(names) >= page["total"]:
-            return names
+            return sorted(name for name in names if name.endswith(suffix))
 
 
 def _without(value: Any, suffix: str) -> Any:

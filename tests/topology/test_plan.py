@@ -121,8 +121,8 @@ async def test_what_replicas_have_from_their_origins_follows_these(client: kvctl
     )
     assert steps(found) == [
         f"~ {aggregate} history: 3 -> 5; allow_msg_ttl: yes",
-        f"~ {own} allow_msg_ttl: yes",
         f"~ {mirror} history: 3 -> 5; allow_msg_ttl: yes",
+        f"~ {own} allow_msg_ttl: yes",
         f"~ {bucket} history: 3 -> 5; allow_msg_ttl: yes; marker_ttl: 1m",
     ]
     assert found.hazards == []

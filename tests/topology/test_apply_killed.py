@@ -1,0 +1,161 @@
+"""An apply that is killed at any of its writes and run again ends where one ends that was left alone."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvctl.server import Server
+from tests.raw import RawClient
+from tests.topology import killed
+
+BEFORE = """
+version: 1
+name: TITLE
+buckets:
+  KEPT: {{history: 2}}
+  MOVED: {{}}
+  OTHER: {{}}
+  LEFT: {{}}
+mirrors:
+  COPY: {{origin: KEPT}}
+  NEAR: {{origin: MOVED}}
+  GONE: {{origin: LEFT}}
+aggregates:
+  MORE: {{origins: [{bucket: KEPT, prefix: kept}]}}
+  LESS: {{origins: [{bucket: KEPT, prefix: kept}, {bucket: OTHER, prefix: other}]}}
+  ALL: {{origins: [{bucket: NEAR, prefix: near}]}}
+"""
+"""What there is: replicas of what will change, be made anew, and go."""
+
+AFTER = """
+version: 1
+name: TITLE
+buckets:
+  NEW: {{ttl: 1h}}
+  KEPT: {{history: 4}}
+  MOVED: {{storage: memory}}
+  OTHER: {{}}
+mirrors:
+  COPY: {{origin: KEPT}}
+  NEAR: {{origin: MOVED}}
+  YOUNG: {{origin: NEW}}
+aggregates:
+  MORE: {{origins: [{bucket: KEPT, prefix: kept}, {bucket: OTHER, prefix: other}]}}
+  LESS: {{origins: [{bucket: KEPT, prefix: kept}]}}
+  ALL: {{origins: [{bucket: NEAR, prefix: near}]}}
+"""
+"""What is wanted: made, changed with what follows, made anew with what reads it, an origin more, one less, deleted."""
+
+NAMES = ("NEW", "KEPT", "MOVED", "OTHER", "LEFT", "COPY", "NEAR", "GONE", "YOUNG", "MORE", "LESS", "ALL", "TITLE")
+WRITES = [
+    "CREATE.KV_NEW", "UPDATE.COPY", "UPDATE.KV_MORE", "UPDATE.KV_KEPT", "DELETE.KV_ALL", "DELETE.NEAR",
+    "DELETE.KV_MOVED", "CREATE.KV_MOVED", "CREATE.NEAR", "CREATE.YOUNG", "DELETE.KV_LESS", "CREATE.KV_LESS",
+    "CREATE.KV_ALL", "DELETE.GONE", "DELETE.KV_LEFT",
+]  # fmt: skip
+"""What one that is left alone sends: each is a place to be killed at."""
+
+
+class Scene:
+    """The topology under names of its own, as it is before."""
+
+    def __init__(self, raw: RawClient, server: Server, suffix: str, directory: Path) -> None:
+        self.raw, self.server, self.suffix, self.directory = raw, server, suffix, directory
+        assert self.apply(BEFORE)[0] == 0
+        for bucket in ("KEPT", "MOVED", "OTHER", "LEFT"):
+            for number in range(3):
+                raw.put(f"{bucket}{suffix}", f"k.{number}", b"v")
+
+    def apply(self, text: str = AFTER, **settings: Any) -> tuple[int, list[str]]:
+        """Apply a file; the exit code and the writes."""
+        return killed.run(["topology", "apply", "-f", str(self._file(text)), *self._options()], **settings)
+
+    def apply_saved(self, plan: Path, **settings: Any) -> tuple[int, list[str]]:
+        """Apply a saved plan."""
+        return killed.run(["topology", "apply", str(plan), *self._options()[1:]], **settings)
+
+    def save(self) -> Path:
+        """A saved plan."""
+        plan = self.directory / f"{self.suffix}.plan"
+        file = str(self._file(AFTER))
+        assert killed.run(["topology", "plan", "-f", file, "--prune", "--out", str(plan), *self._server()])[0] == 0
+        return plan
+
+    def state(self) -> dict[str, Any]:
+        """What is there."""
+        return killed.state(self.raw, self.suffix)
+
+    def close(self) -> None:
+        """Leave nothing on the server that all tests share."""
+        for stream in killed.streams(self.raw, self.suffix):
+            self.raw.api(f"STREAM.DELETE.{stream}")
+
+    def _file(self, text: str) -> Path:
+        for name in NAMES:
+            text = text.replace(name, name + self.suffix)
+        file = self.directory / f"{self.suffix}.yaml"
+        file.write_text(text.replace("{{", "{").replace("}}", "}"))
+        return file
+
+    def _options(self) -> list[str]:
+        names = [f"--confirm={name}{self.suffix}" for name in ("MOVED", "NEAR", "ALL", "LESS")]
+        return ["--prune", "--yes", *names, *self._server()]
+
+    def _server(self) -> list[str]:
+        return ["-s", self.server.url]
+
+
+@pytest.fixture
+def scene(raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path) -> Iterator[Callable[[], Scene]]:
+    """Makes scenes, and removes them."""
+    made: list[Scene] = []
+
+    def make() -> Scene:
+        made.append(Scene(raw, server, unique("_"), tmp_path))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.close()
+
+
+@pytest.fixture(scope="module")
+def wanted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What is there after an apply that was left alone, which makes each of the writes once."""
+    with RawClient(server.url) as raw:
+        one = Scene(raw, server, "_alone", tmp_path_factory.mktemp("alone"))
+        code, writes = one.apply()
+        assert (code, [write.replace(one.suffix, "").removeprefix("STREAM.") for write in writes]) == (0, WRITES)
+        assert one.apply() == (0, [])
+        state = one.state()
+        one.close()
+    assert len(state) == 10
+    return state
+
+
+def _places(*few: int) -> list[Any]:
+    """All places to be killed at, but for a few only in the long run."""
+    return [pytest.param(at, id=write, marks=() if at in few else pytest.mark.slow) for at, write in enumerate(WRITES)]
+
+
+@pytest.mark.parametrize("at", _places(1, 6, 10))
+def test_killed_and_run_again(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
+    one = scene()
+    code, writes = one.apply(at=at, answered=True)
+    assert (code, len(writes)) == (killed.KILLED, at + 1)
+    code, rest = one.apply()
+    assert (code, len(rest)) == (0, len(WRITES) - at - 1)
+    assert one.state() == wanted
+    assert one.apply() == (0, [])
+
+
+@pytest.mark.parametrize("at", _places(8))
+def test_a_saved_plan_goes_on_where_it_was(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
+    one = scene()
+    plan = one.save()
+    assert one.apply_saved(plan, at=at)[0] == killed.KILLED
+    code, rest = one.apply_saved(plan)
+    assert (code, len(rest)) == (0, len(WRITES) - at)
+    assert one.state() == wanted
+    assert one.apply_saved(plan) == (0, [])
