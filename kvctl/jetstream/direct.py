@@ -17,6 +17,8 @@ from kvctl.wire import status
 MANY_LIMIT = 1024
 """Subjects that one `multi_last` may match."""
 
+_PLAIN = b"NATS/1.0"
+_SERVERS = b"\r\nNats-Stream: "
 # What the server adds stands last: a republished message that was stored again carries older ones.
 _TOLD = re.compile(
     rb"\r\nNats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
@@ -92,7 +94,10 @@ class DirectRequest:
 
 @dataclass(slots=True)
 class StoredMessage:
-    """One message of a stream. `stream` is the replica that answered; `time_ns` since the epoch."""
+    """One message of a stream. `stream` is the replica that answered; `time_ns` since the epoch.
+
+    `header` is the writer's own, empty for none: what the server adds to an answer is in the other fields.
+    """
 
     stream: str
     subject: str
@@ -159,21 +164,28 @@ def told(header: bytes, payload: bytes) -> StoredMessage | None:
 
     Raises TooManySubjects (413), NotUnderstood (408), ServerError.
     """
-    code, text = status(header)
-    if code == 404:
+    start = header.rfind(_SERVERS)
+    found = _TOLD.match(header, start) if start >= 0 else None
+    if found is None:
+        _check(*status(header))
         return None
+    stream, subject, sequence, stamp, pending, last_sequence = found.groups()
+    return StoredMessage(
+        stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(stamp),
+        b"" if start == len(_PLAIN) else header[:start] + b"\r\n\r\n", payload,
+        None if pending is None else int(pending), None if pending is None else int(last_sequence),
+    )  # fmt: skip
+
+
+def _check(code: int, text: str) -> None:
+    """Raises the error for a status that is more than that nothing is there."""
+    if code == 404:
+        return
     if code == 413:
         raise TooManySubjects(f"More than {MANY_LIMIT} subjects match: {text}", code=code)
     if code == 408:
         raise NotUnderstood(f"The server does not understand the request: {text}", code=code)
-    found = _TOLD.match(header, header.rfind(b"\r\nNats-Stream: ")) if not code else None
-    if found is None:
-        raise ServerError(f"The server refused a direct get: {code} {text}".rstrip(), code=code)
-    stream, subject, sequence, stamp, pending, last_sequence = found.groups()
-    return StoredMessage(
-        stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(stamp.decode()),
-        header, payload, None if pending is None else int(pending), None if pending is None else int(last_sequence),
-    )  # fmt: skip
+    raise ServerError(f"The server refused a direct get: {code} {text}".rstrip(), code=code)
 
 
 async def _get(api: Api, endpoint: str, request: bytes, timeout: float | None = None) -> StoredMessage | None:

@@ -52,6 +52,8 @@ class Past:
         self.bucket = bucket
         self.moment = moment
         self.revision = revision
+        self.caveat = kept.caveat
+        """What may be missing all the same, as a sentence; None for nothing."""
         self._binding = binding
         self._kept = kept
 
@@ -104,7 +106,7 @@ class Past:
     ) -> AsyncGenerator[list[Entry], None]:
         if not self.revision:
             return  # before the first message of all
-        survey = Survey(self._binding, self.revision, choice)
+        survey = Survey(self._binding, self.revision, choice, self._kept)
         await survey.run()
         self._check(survey, named)
         wanted = {trace.found for trace in survey.traces.values() if trace.living or (deleted and trace.found)}
@@ -115,7 +117,7 @@ class Past:
             raise self._lost([survey.key(subject) for subject, trace in survey.traces.items() if trace.found in wanted])
 
     def _check(self, survey: Survey, named: Sequence[str] | None) -> None:
-        lost = [survey.key(subject) for subject, trace in survey.traces.items() if self._kept.lost(trace)]
+        lost = survey.lost()
         if self._kept.dropped is not None:
             held = {survey.key(subject) for subject in survey.traces}
             lost += [key for key in named or () if key not in held]

@@ -14,7 +14,7 @@ from kvctl.jetstream.direct_batch import REQUEST_BYTES, MomentLost, last_of_each
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.window import WINDOW
 from kvctl.kv.binding import Binding
-from kvctl.kv.entry import Entry
+from kvctl.kv.entry import Entry, from_message
 from kvctl.kv.names import check_key
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ __all__ = ["WINDOW", "PutSummary", "get_many", "put_many"]
 
 AT_ONCE = 4
 MANY_KEYS = 1000
+
+Answers = dict[str, StoredMessage | None]
+"""By subject."""
 
 
 @dataclass(slots=True)
@@ -43,42 +46,50 @@ async def get_many(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> dict
     """
     if not keys:
         return {}
-    found = {
-        keys[0]: await bucket.last_entry(keys[0], leader=leader)
-    }  # finds out what the name means and how to read it
-    rest = list(keys[1:])
+    # The first finds out what the name means and how to read it.
+    found = {keys[0]: await bucket.last_entry(keys[0], leader=leader)}
 
-    def take(binding: Binding, messages: dict[str, StoredMessage | None], replica: bool) -> list[str]:
-        for subject, message in messages.items():
-            key = subject[len(binding.prefix) :]
-            if not (replica and bucket.behind(key, message)):
-                found[key] = bucket.entry(key, message)
-        return [key for key in rest if key not in found]
+    def left() -> list[str]:
+        return [key for key in keys if key not in found]
 
     near, source = bucket.binding, bucket.binding.source
     if not leader and near.direct:
-        rest = take(near, await _in_few_requests(near, rest), True)
-        rest = take(near, await last_of_each(near.api, near.stream, [near.subject(key) for key in rest]), True)
-    subjects = [source.subject(key) for key in rest]
-    rest = take(source, await last_of_each(source.api, source.stream, subjects, leader=True), False)
-    for key in rest:  # nobody answered: the long way, that waits
+        await _in_few_requests(bucket, near, keys[1:], found)
+        _take(bucket, near, await last_of_each(near.api, near.stream, [near.subject(key) for key in left()]), found)
+    subjects = [source.subject(key) for key in left()]
+    answers = await last_of_each(source.api, source.stream, subjects, leader=True)
+    _take(bucket, source, answers, found, replica=False)
+    for key in left():  # nobody answered: the long way, that waits
         found[key] = await bucket.last_entry(key, leader=leader)
     return found
 
 
-async def _in_few_requests(binding: Binding, keys: Sequence[str]) -> dict[str, StoredMessage | None]:
-    """The messages of as many keys as can be read so."""
-    found: dict[str, StoredMessage | None] = {}
+def _take(
+    bucket: Bucket, binding: Binding, answers: Answers, found: dict[str, Entry | None], *, replica: bool = True
+) -> None:
+    """Add the answers to what was found, but for a replica's that may be older than this session's own writes."""
+    cut, doubted = len(binding.prefix), replica and bucket.own.any()
+    for subject, message in answers.items():
+        key = subject[cut:]
+        if not (doubted and bucket.behind(key, message)):
+            found[key] = None if message is None else from_message(bucket.name, cut, message)
+
+
+async def _in_few_requests(
+    bucket: Bucket, binding: Binding, keys: Sequence[str], found: dict[str, Entry | None]
+) -> None:
+    """Find as many of the keys as can be read so."""
     chunks = _chunks([binding.subject(key) for key in keys])
 
     async def work() -> None:
         for subjects in chunks:
-            answer: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
+            answers: Answers = dict.fromkeys(subjects)
             request = DirectRequest(last_of=tuple(subjects))
-            async with aclosing(pages(binding.api, binding.stream, request)) as answers:
-                async for page in answers:
-                    answer.update((message.subject, message) for message in page.messages)
-            found.update(answer)
+            async with aclosing(pages(binding.api, binding.stream, request)) as reading:
+                async for page in reading:
+                    for message in page.messages:
+                        answers[message.subject] = message
+            _take(bucket, binding, answers, found)
 
     tasks = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
     try:
@@ -88,7 +99,6 @@ async def _in_few_requests(binding: Binding, keys: Sequence[str]) -> dict[str, S
     finally:
         for task in tasks:
             task.cancel()
-    return found
 
 
 def _chunks(subjects: Iterable[str]) -> Iterator[list[str]]:

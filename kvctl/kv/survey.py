@@ -16,7 +16,7 @@ from typing import Any
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
-from kvctl.jetstream.delivery import RawFrame, delivery
+from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.direct import from_leader
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.kv.binding import Binding
@@ -63,114 +63,27 @@ class Trace:
     """What is held of one key."""
 
     count: int = 0
+    last: int = 0
+    """The last revision of all."""
     erased: bool = False
     """Whether it begins with what erased the rest: a purge, or a marker that the server left."""
     found: int = 0
     """The last revision up to the cut; 0 for none."""
     living: bool = False
     """Whether that one is a value."""
-    passed: bool = False
-    """Whether anything held is later than the cut."""
-    gap: bool = False
-    """Whether the next one is a marker that the server left for an entry that is gone."""
+    unknown: bool = False
+    """Whether it changed too fast to be looked at."""
 
     def add(self, sequence: int, header: bytes, cut: int) -> None:
-        """Count the next of the key's entries, in their order."""
+        """Count the next of the key's entries, in their order; one that comes again is left out."""
+        if sequence <= self.last:
+            return
         if not self.count:
             self.erased = _erases(header)
         self.count += 1
+        self.last = sequence
         if sequence <= cut:
             self.found, self.living = sequence, not (header and is_tombstone(header))
-        elif not self.passed:
-            self.passed, self.gap = True, header_value(header, MARKER_HEADER) is not None
-
-
-LOST = Trace(found=1, gap=True)
-"""The trace of a key of which nothing is certain."""
-
-
-class Survey:
-    """What is held of the chosen keys, up to a cut; keys that are written meanwhile are looked at once more."""
-
-    def __init__(self, binding: Binding, cut: int, choice: Choice) -> None:
-        self.traces: dict[bytes, Trace] = {}
-        """By subject: some 250 bytes a key."""
-        self._binding = binding
-        self._cut = cut
-        self._choice = choice
-        self._prefix = len(binding.prefix.encode())
-
-    async def run(self) -> None:
-        """Read what is held. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
-        selection = Selection(subjects=self._choice.subjects, deliver="all", headers_only=True)
-        end = await self._read(selection, self._add)
-        written = await self._written_since(end)
-        gate = asyncio.Semaphore(CHECKS_AT_ONCE)
-
-        async def check(subject: bytes) -> None:
-            async with gate:
-                self.traces[subject] = await self._looked_at_again(subject, self.traces.get(subject, Trace()))
-
-        async with asyncio.TaskGroup() as group:
-            for subject in written:
-                trace = self.traces.get(subject)
-                if trace is None or not trace.living:  # a value is read afterwards, and missed if it is gone
-                    group.create_task(check(subject))
-
-    def key(self, subject: bytes) -> str:
-        """The key that lives there."""
-        return subject[self._prefix :].decode(errors="surrogateescape")
-
-    def _add(self, frame: RawFrame, sequence: int) -> None:
-        trace = self.traces.get(frame[0])
-        if trace is None:
-            trace = self.traces[frame[0]] = Trace()
-        trace.add(sequence, frame[2], self._cut)
-
-    async def _read(self, selection: Selection, add: Any) -> int:
-        """Hand what comes to `add`, each once; returns the stream's last sequence as of the start."""
-        last = 0
-        choice = self._choice
-        async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
-            end = int(consumer.info["state"]["last_seq"]) if consumer.info else self._cut
-            async for batch in consumer.batches():
-                for frame in batch:
-                    sequence = delivery(frame[1])[0]
-                    if sequence > last and (choice.everything or choice.takes(self.key(frame[0]))):
-                        add(frame, sequence)
-                    last = max(last, sequence)
-        return end
-
-    async def _written_since(self, end: int) -> set[bytes]:
-        """The subjects written since the survey began, which may have lost what they held up to the cut."""
-        state = (await streams.info(self._binding.api, self._binding.stream))["state"]
-        if int(state["last_seq"]) == end:
-            return set()
-        found: set[bytes] = set()
-        selection = Selection(
-            subjects=self._choice.subjects, deliver="by_start_sequence", start=end + 1, headers_only=True
-        )
-        await self._read(selection, lambda frame, _: found.add(frame[0]))
-        return found
-
-    async def _looked_at_again(self, subject: bytes, trace: Trace) -> Trace:
-        """The trace of a key that holds no value up to the cut, from a moment when it did not change."""
-        text = subject.decode(errors="surrogateescape")
-        api, stream = self._binding.api, self._binding.stream
-        for _ in range(CHECKS if is_plain(text) else 0):
-            before = await from_leader(api, stream, last_by_subj=text)
-            first = await from_leader(api, stream, next_by_subj=text, seq=1)
-            counts = (await streams.info(api, stream, subjects_filter=text))["state"].get("subjects") or {}
-            still = await from_leader(api, stream, seq=trace.found) if trace.found else None
-            after = await from_leader(api, stream, last_by_subj=text)
-            if not (before and first and after) or before.sequence != after.sequence:
-                continue
-            if trace.found:
-                return trace if still is not None and still.subject == text else LOST
-            if first.sequence <= self._cut:
-                return LOST  # it was not there a moment ago
-            return replace(trace, count=counts.get(text, 0), erased=_erases(first.header))
-        return LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +94,98 @@ class Keeping:
     """Entries of a key."""
     dropped: str | None = None
     """Why whole keys may be gone, if so."""
+    caveat: str | None = None
+    """What may be gone without a trace, if so."""
 
     def lost(self, trace: Trace) -> bool:
         """Whether it cannot be told what the key was at the cut."""
         if trace.found:
-            return trace.gap
-        return trace.erased or trace.count >= self.history or self.dropped is not None
+            return trace.unknown
+        return trace.unknown or trace.erased or trace.count >= self.history or self.dropped is not None
+
+
+class Survey:
+    """What is held of the chosen keys, up to a cut; keys that are written meanwhile are looked at once more."""
+
+    def __init__(self, binding: Binding, cut: int, choice: Choice, kept: Keeping) -> None:
+        self.traces: dict[bytes, Trace] = {}
+        """By subject: some 250 bytes a key."""
+        self._binding = binding
+        self._cut = cut
+        self._choice = choice
+        self._kept = kept
+        self._prefix = len(binding.prefix.encode())
+
+    async def run(self) -> None:
+        """Read what is held. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
+        selection = Selection(subjects=self._choice.subjects, deliver="all", headers_only=True)
+        end, _ = await self._read(selection)
+        written = await self._written_since(end)
+        gate = asyncio.Semaphore(CHECKS_AT_ONCE)
+
+        async def check(subject: bytes, trace: Trace) -> None:
+            async with gate:
+                self.traces[subject] = await self._looked_at_again(subject, trace)
+
+        async with asyncio.TaskGroup() as group:
+            for subject in written:
+                trace = self.traces[subject]
+                if not (trace.living or self._kept.lost(trace)):  # a value is read later, and missed if it is gone
+                    group.create_task(check(subject, trace))
+
+    def lost(self) -> list[str]:
+        """The keys of which it cannot be told what they were."""
+        return [self.key(subject) for subject, trace in self.traces.items() if self._kept.lost(trace)]
+
+    def key(self, subject: bytes) -> str:
+        """The key that lives there."""
+        return subject[self._prefix :].decode(errors="surrogateescape")
+
+    async def _read(self, selection: Selection) -> tuple[int, set[bytes]]:
+        """Trace what comes; returns the stream's last sequence as of the start, and the subjects that came."""
+        came: set[bytes] = set()
+        choice, traces, cut = self._choice, self.traces, self._cut
+        async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
+            end = int(consumer.info["state"]["last_seq"]) if consumer.info else cut
+            async for batch in consumer.batches():
+                for subject, reply, header, _ in batch:
+                    if choice.everything or choice.takes(self.key(subject)):
+                        trace = traces.get(subject)
+                        if trace is None:
+                            trace = traces[subject] = Trace()
+                        trace.add(delivery(reply)[0], header, cut)
+                        came.add(subject)
+        return end, came
+
+    async def _written_since(self, end: int) -> set[bytes]:
+        """The subjects written since the survey began, which may have lost what they held up to the cut."""
+        state = (await streams.info(self._binding.api, self._binding.stream))["state"]
+        if int(state["last_seq"]) == end:
+            return set()
+        selection = Selection(
+            subjects=self._choice.subjects, deliver="by_start_sequence", start=end + 1, headers_only=True
+        )
+        return (await self._read(selection))[1]
+
+    async def _looked_at_again(self, subject: bytes, trace: Trace) -> Trace:
+        """The trace of a key that holds no value up to the cut, though it is being written."""
+        text = subject.decode(errors="surrogateescape")
+        api, stream = self._binding.api, self._binding.stream
+        if trace.found and is_plain(text):  # what came between it and the cut would have gone after it
+            still = await from_leader(api, stream, seq=trace.found)
+            return trace if still is not None and still.subject == text else replace(trace, unknown=True)
+        for _ in range(CHECKS if is_plain(text) else 0):
+            first = await from_leader(api, stream, next_by_subj=text, seq=1)
+            counts = (await streams.info(api, stream, subjects_filter=text))["state"].get("subjects") or {}
+            again = await from_leader(api, stream, next_by_subj=text, seq=1)
+            if first and again and first.sequence == again.sequence:  # nothing was evicted or purged meanwhile
+                return replace(trace, count=counts.get(text, 0), erased=_erases(first.header))
+        return replace(trace, unknown=True)
 
 
 async def keeping(binding: Binding) -> Keeping:
     """What the bucket keeps; a mirror no more than its origin: the least there is, where that does not answer."""
-    history, dropped = sys.maxsize, None
+    history, dropped, caveat = sys.maxsize, None, None
     following: Binding | None = binding
     while following is not None:
         info = following.info
@@ -201,8 +195,9 @@ async def keeping(binding: Binding) -> Keeping:
         limit = info["config"].get("max_msgs_per_subject", -1) if info else 1
         history = min(history, limit if limit > 0 else sys.maxsize)
         dropped = dropped or (_dropped(info) if info else None)
+        caveat = caveat or (_caveat(info) if info else None)
         following = following.origin
-    return Keeping(history, dropped)
+    return Keeping(history, dropped, caveat)
 
 
 def _dropped(info: dict[str, Any]) -> str | None:
@@ -216,6 +211,14 @@ def _dropped(info: dict[str, Any]) -> str | None:
     if config.get("discard") == "old" and (config.get("max_bytes", -1) > 0 or config.get("max_msgs", -1) > 0):
         return "its limits drop the oldest entries"
     return None
+
+
+def _caveat(info: dict[str, Any]) -> str | None:
+    """What may be gone of the stream without a trace: servers mark an expired entry only where it was the last held."""
+    state = info["state"]
+    if not info["config"].get("allow_msg_ttl") or state["messages"] >= state["last_seq"]:
+        return None
+    return "What had a ttl of its own and has expired is missing: it leaves no trace"
 
 
 def _erases(header: bytes) -> bool:
