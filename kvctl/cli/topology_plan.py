@@ -91,7 +91,7 @@ def say(session: Session, found: "Plan", *, prune: bool) -> None:
 def say_interrupted(session: Session, journal: "Journal") -> None:
     """That an earlier apply did not come to its end, if so."""
     if (before := journal.interrupted()) is not None:
-        where = f", at `{before.doing}`" if before.doing else ""
+        where = f", at {before.doing}" if before.doing else ""
         session.note(
             f"An apply begun {format_age(parse_time(before.begun))} ended after {before.done} of {before.total} "
             f"writes{where}; applying again completes it",
