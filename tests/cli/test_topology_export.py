@@ -70,6 +70,16 @@ def test_the_file_is_yaml_and_what_it_leaves_out_is_named(
     assert run("topology", "export", "EVENTS", "-s", layout.url).exit_code == 1
 
 
+def test_applied_elsewhere_it_makes_the_same(run: Run, layout: Server) -> None:
+    file = run("topology", "export", "-s", layout.url).stdout
+    assert run("topology", "plan", "-f", "-", "--exit-code", "-s", layout.url, stdin=file).exit_code == 0
+    with run_server(name="elsewhere") as other:
+        applied = run("topology", "apply", "-f", "-", "--yes", "-s", other.url, stdin=file)
+        assert applied.exit_code == 0, applied.err
+        again = run("topology", "export", "-s", other.url).stdout
+        assert documents.parse(again, "f.yaml").data == documents.parse(file, "f.yaml").data
+
+
 def test_a_terminal_is_not_taken_in_by_texts(
     run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
 ) -> None:

@@ -1,18 +1,25 @@
 """What exists as a topology file: what it says, what it leaves to defaults and origins, what it cannot say."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+import kvctl
 from kvctl.documents import Document
 from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.kv.config import BucketConfig, Republish
 from kvctl.kv.difference import differences
+from kvctl.topology import planning
+from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.document import read_topology
 from kvctl.topology.export import Exported, export
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from kvctl.topology.world import Link, Place, World, reads
+from kvctl.topology.world import Link, Place, World, reads, survey
+from tests.raw import RawClient
+from tests.topology.conftest import Replicas, source
 
 ORDERS = BucketConfig("ORDERS", history=5, ttl=timedelta(days=30))
 EVERYTHING = BucketConfig(
@@ -167,3 +174,25 @@ def test_marks_of_one_topology_name_the_file() -> None:
 def test_a_name_that_does_not_exist_is_not_found() -> None:
     with pytest.raises(BucketNotFound, match="`NONE` does not exist"):
         exported(ORDERS.to_stream(), names=("ORDERS", "NONE"))
+
+
+async def test_a_plan_on_the_file_finds_nothing_to_do(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
+) -> None:
+    """Whatever kvctl or another tool made, as long as a file can hold it."""
+    orders, stock, odd, mirror, second, edge, other, loose = (unique(letter) for letter in "OSXMMAAA")
+    await client.create_bucket(replace(EVERYTHING, name=orders, replicas=1, cluster=None, tags=(), republish=None))
+    await client.create_bucket(stock)
+    raw.create_bucket(odd, max_msgs_per_subject=70, duplicate_window=60 * 10**9, allow_direct=False)
+    await create_mirror(client, Mirror(mirror, Origin(orders), description="1e3"))
+    await create_mirror(client, Mirror(second, Origin(orders, stream=mirror), max_bytes=10**9))
+    origins = (Origin(orders, keys=("NEW.>", "*.OLD"), prefix="p"), Origin(stock, maps=(("*.*", "s.$2.$1"),)))
+    await create_aggregate(client, Aggregate(edge, origins, metadata={"a": "b"}), force=["ttl-not-inherited"])
+    await create_aggregate(client, Aggregate(loose, (Origin(orders, stream=mirror), Origin(stock, prefix="x"))))
+    replicas.aggregate(other, source(stock, other, "a.>", "b.a.>"), max_msgs_per_subject=3, discard="old")
+    names = (orders, stock, odd, mirror, second, edge, other, loose)
+    for named in (names, *((name,) for name in names)):
+        found = export(await survey({"": client.api}), named)
+        assert sorted(found.names) == sorted(named)
+        topology = read_topology(Document(found.document, "f"))
+        assert (await planning.plan(topology, {"": client.api})).changes == []
