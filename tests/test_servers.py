@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import kvctl
-from kvctl.errors import KeyExists, KvctlError, WrongRevision
+from kvctl.errors import HistoryLost, KeyExists, KvctlError, WrongRevision
+from kvctl.jetstream import direct, direct_batch, gathered
+from kvctl.jetstream.direct import DirectRequest
 from kvctl.server import Server, run_server
 
 pytestmark = pytest.mark.slow
@@ -82,3 +84,60 @@ async def test_a_ttl_that_would_be_ignored_is_refused(client: kvctl.Client, buck
     else:
         await bucket.create("a", b"1", ttl=timedelta(seconds=10))
         assert (await bucket.get("a")).ttl == timedelta(seconds=10)
+
+
+@pytest.fixture
+async def bucket(client: kvctl.Client, bucket_name: str) -> kvctl.Bucket:
+    """With keys k.0 to k.9, written twice, and one more that was purged."""
+    bucket = await client.create_bucket(bucket_name, history=5)
+    for number in range(20):
+        await bucket.put(f"k.{number % 10}", b"%d" % number)
+    await bucket.put("gone", b"x")
+    await bucket.purge("gone")
+    return bucket
+
+
+@pytest.mark.parametrize("leader", [False, True])
+async def test_every_form_of_direct_get_has_its_answer(
+    client: kvctl.Client, bucket: kvctl.Bucket, monkeypatch: pytest.MonkeyPatch, leader: bool
+) -> None:
+    stream, k0, all_k = f"KV_{bucket.name}", f"$KV.{bucket.name}.k.0", f"$KV.{bucket.name}.k.*"
+    time = (await bucket.get("k.4", revision=5)).created_ns
+    monkeypatch.setattr(direct_batch, "ANSWER_BYTES", 10)  # a message a page: nothing is lost between them
+    for request, expected in (
+        (DirectRequest(sequence=3, batch=4), [3, 4, 5, 6]),
+        (DirectRequest(batch=30), [*range(1, 21), 22]),
+        (DirectRequest(sequence=2, next_for=k0, batch=9), [11]),
+        (DirectRequest(start_time_ns=time, batch=3), [5, 6, 7]),
+        (DirectRequest(start_time_ns=time, next_for=k0, batch=3), [11]),
+        (DirectRequest(last_of=(all_k,)), [*range(11, 21)]),
+        (DirectRequest(last_of=(k0, f"$KV.{bucket.name}.k.7")), [11, 18]),
+        (DirectRequest(last_of=(all_k,), up_to_sequence=13), [*range(4, 14)]),
+        (DirectRequest(last_of=(all_k,), up_to_time_ns=time), [1, 2, 3, 4, 5]),
+        (DirectRequest(last_of=(all_k,), sequence=14, up_to_sequence=20, batch=2), [14, 15]),
+        (DirectRequest(last_of=("none",)), []),
+    ):
+        pages = [page async for page in direct_batch.read(client.api, stream, request, leader=leader)]
+        assert [message.sequence for page in pages for message in page.messages] == expected, request
+    for request, sequence in ((DirectRequest(sequence=4), 4), (DirectRequest(next_for=k0, sequence=2), 11)):
+        one = await direct.get(client.api, stream, request, leader=leader)
+        assert one is not None
+        assert one.sequence == sequence
+    first = await gathered.one(client.api, stream, DirectRequest(start_time_ns=time, next_for=k0))
+    assert first is not None
+    assert first.sequence == 11
+
+
+async def test_many_keys_and_the_past_are_read(client: kvctl.Client, bucket: kvctl.Bucket) -> None:
+    found = [entry.value async for batch in bucket.get_matching("k.*") for entry in batch]
+    assert found == [b"%d" % number for number in range(10, 20)]
+    await bucket.put_many((f"m.{number}", b"x") for number in range(1500))
+    assert sum([len(batch) async for batch in client.bucket(bucket.name).get_matching("m.*")]) == 1500
+    time = (await bucket.get("k.4", revision=15)).created_ns
+    for moment in (15, kvctl.Moment(time_ns=time)):
+        past = await bucket.as_of(moment)
+        assert past.revision == 15
+        assert (await past.get("k.4")).value == b"14"
+        assert [entry.revision async for entry in past.entries("k.*")] == list(range(6, 16))
+        with pytest.raises(HistoryLost, match="`gone`"):
+            await past.get("gone")
