@@ -85,6 +85,5 @@ def _lines(change: "Change", forced: Collection[str], colored: bool) -> Iterator
             yield f"    {escape(line)}"
     for text in plan_words.remarks(change):
         yield f"    {escape(text)}"
-    for hazard in change.hazards:
-        state = "forced" if hazard.name in forced else "refused"
-        yield styled(f"    {state}: {hazard.name}: {hazard.evidence}", "dim" if state == "forced" else "red")
+    for name in dict.fromkeys(hazard.name for hazard in change.hazards):
+        yield styled(f"    hazard: {name}, forced", "dim") if name in forced else styled(f"    hazard: {name}", "red")

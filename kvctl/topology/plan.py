@@ -68,10 +68,15 @@ class Change:
         return self.live["state"]["messages"], self.live["state"]["bytes"]
 
     @property
-    def refilled(self) -> bool:
-        """Whether its content comes again from its origins; what was written to it alone does not."""
-        config = self.after or {}
+    def is_copy(self) -> bool:
+        """Whether its content is its origins', so that nothing of its own goes with it."""
+        config = self.live["config"] if self.live else self.after or {}
         return bool(config.get("mirror") or (config.get("sources") and not config.get("subjects")))
+
+    @property
+    def refilled(self) -> bool:
+        """Whether what is dropped comes again from its origins."""
+        return self.is_copy and self.action is Action.RECREATE
 
     @property
     def asks_name(self) -> bool:

@@ -45,8 +45,7 @@ def remarks(change: Change) -> list[str]:
     if change.drops is not None:
         messages, size = change.drops
         held = f"{messages:,} {'entry' if messages == 1 else 'entries'} ({format_size(size)})"
-        again = "and fills again from its origins" if change.refilled else "for good"
-        found.append(f"drops {held} {again if messages or change.refilled else ''}".rstrip())
+        found.append(f"drops {held}{_again(change)}" if messages else "holds nothing")
     if change.readers:
         names = ", ".join(f"`{name}`" for name in change.readers)
         found.append(f"{names} {'reads' if len(change.readers) == 1 else 'read'} from it, and would get no more")
@@ -65,6 +64,12 @@ def difference_lines(item: Difference) -> list[str]:
 def summary(plan: Plan) -> str:
     """How much there is to do: `2 to create, 1 to change, 0 to delete, 0 to recreate`."""
     return ", ".join(f"{count} to {action}" for action, count in plan.summary.items())
+
+
+def _again(change: Change) -> str:
+    if not change.is_copy:
+        return " for good"
+    return " and fills again from its origins" if change.action is Action.RECREATE else ", a copy"
 
 
 def _told(item: Difference, change: Change) -> Difference:
