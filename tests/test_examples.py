@@ -1,5 +1,6 @@
-"""The scripts in examples/, run as they stand."""
+"""The scripts and topology files in examples/, run as they stand."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from kvctl.contexts import ContextStore
+from kvctl.labs import Lab, run_lab
 from kvctl.server import Server
+from tests.cli.conftest import Result, run_process
 from tests.raw import RawClient
 from tests.readme import ROOT
+from tests.topology.conftest import until
 
 EXAMPLES = ROOT / "examples"
 
@@ -52,3 +57,76 @@ def test_increments_by_several_at_once_all_count(run: Run, raw: RawClient, bucke
     assert [done.returncode for done in runs] == [0] * 4
     stored = raw.request(f"$JS.API.DIRECT.GET.KV_{bucket_name}.$KV.{bucket_name}.counter")
     assert stored.data == b"4"
+
+
+class Applied:
+    """A topology file applied in a lab: kvctl in its contexts, and everything deleted at the end."""
+
+    def __init__(self, lab: Lab, file: str, context: str) -> None:
+        for known in lab.contexts.values():
+            ContextStore().save(known)
+        self.arguments = ("-f", str(EXAMPLES / file), "--context", context)
+        done = run_process("topology", "apply", *self.arguments, "--yes", timeout=60)
+        assert done.exit_code == 0, done.err
+        self.context = context
+
+    def __call__(self, *args: str, context: str = "") -> Result:
+        done = run_process(*args, "--context", context or self.context)
+        assert done.exit_code == 0, done.err
+        return done
+
+    def keys(self, bucket: str, *, count: int) -> list[str]:
+        """The bucket's keys, when there are so many."""
+        return until(lambda: len(found := sorted(self("keys", bucket).out.split())) == count and found)
+
+    def check(self) -> None:
+        """A second plan is empty, and every replica is well."""
+        assert run_process("topology", "plan", *self.arguments, "--exit-code").exit_code == 0
+        shown = run_process("topology", "status", *self.arguments, "-o", "json")
+        assert {row["state"] for row in json.loads(shown.out)} == {"ok"}, shown.out
+
+    def delete(self, *names: str, context: str = "") -> None:
+        """Replicas first."""
+        for name in names:
+            self("bucket", "delete", name, "--yes", "--confirm", name, context=context)
+
+
+def test_a_read_replica_in_another_cluster(supercluster: Lab) -> None:
+    kvctl = Applied(supercluster, "read-replica.yaml", "lon")
+    kvctl("put", "ORDERS", "7", "nails")
+    until(lambda: kvctl("get", "ORDERS", "7", context="nyc").out == "nails")
+    kvctl.check()
+    kvctl.delete("ORDERS_NYC", "ORDERS")
+
+
+def test_regions_merged_into_one_view(supercluster: Lab) -> None:
+    kvctl = Applied(supercluster, "merged-regions.yaml", "lon")
+    for region in ("lon", "nyc"):
+        kvctl("put", f"ORDERS_{region.upper()}", "7", region, context=region)
+    assert kvctl.keys("ORDERS_ALL", count=2) == ["lon.7", "nyc.7"]
+    assert kvctl.keys("ORDERS_ALL_NYC", count=2) == ["lon.7", "nyc.7"]
+    kvctl.check()
+    kvctl.delete("ORDERS_ALL_NYC", "ORDERS_ALL", "ORDERS_LON", "ORDERS_NYC")
+
+
+def test_a_copy_at_the_edge(leaf: Lab) -> None:
+    kvctl = Applied(leaf, "edge.yaml", "leaf")
+    kvctl("put", "PRICES", "bolts", "5", context="hub")
+    for key in ("17.bolts", "18.bolts"):
+        kvctl("put", "STOCK", key, "100", context="hub")
+    until(lambda: kvctl("keys", "PRICES_EDGE").out == "bolts\n")
+    assert kvctl("get", "PRICES", "bolts").out == "5"
+    assert kvctl.keys("MY_STOCK", count=1) == ["bolts"]
+    kvctl.check()
+    kvctl.delete("PRICES_EDGE", "MY_STOCK")
+    kvctl.delete("PRICES", "STOCK", context="hub")
+
+
+def test_a_bucket_replicated_into_another_account() -> None:
+    with run_lab("accounts") as lab:
+        kvctl = Applied(lab, "cross-account.yaml", "replica")
+        for key in ("NEW.7", "OLD.1"):
+            kvctl("put", "ORDERS", key, "nails", context="origin")
+        assert kvctl.keys("ORDERS_COPY", count=2) == ["NEW.7", "OLD.1"]
+        assert kvctl.keys("INBOX", count=1) == ["orders.7"]
+        kvctl.check()
