@@ -38,6 +38,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "mirror": ("mirror", "Copies of buckets that answer their reads nearby"),
         "aggregate": ("aggregate", "Buckets that other buckets feed"),
         "topology": ("topology", "Buckets, mirrors and aggregates described in a file"),
+        "doctor": ("doctor", "Find what is amiss, and say what mends it"),
     },
     "Tables": {
         "table": ("table", "Key-value tables: keys of any bytes, families, versions, atomic batches"),

@@ -43,13 +43,14 @@ class _Probe:
     """Nobody answers where there is no such bucket."""
 
 
-async def probe(api: Api, bucket: str | None = None) -> list[Access]:
+async def probe(api: Api, bucket: str | None = None, *, timeout: float | None = None) -> list[Access]:
     """What is allowed on the bucket, or on one that does not exist: permissions may name buckets one by one.
 
-    An existing bucket is asked for reading and writing only, never for deletion.
+    An existing bucket is asked for reading and writing only, never for deletion. `timeout` is each request's.
     """
     name = bucket or f"kvctl-probe-{os.urandom(4).hex()}"
-    found = await asyncio.gather(*(_ask(api.connection, item) for item in _probes(api, name, absent=not bucket)))
+    asked = (_ask(api.connection, item, timeout) for item in _probes(api, name, absent=not bucket))
+    found = await asyncio.gather(*asked)
     return [replace(item, subject=_shown(item.subject, name, bucket)) for item in found]
 
 
@@ -85,10 +86,10 @@ def _probes(api: Api, name: str, *, absent: bool) -> Iterator[_Probe]:
         yield _Probe("back up buckets", f"{api.prefix}.STREAM.SNAPSHOT.{stream}")
 
 
-async def _ask(connection: Connection, item: _Probe) -> Access:
+async def _ask(connection: Connection, item: _Probe, timeout: float | None) -> Access:
     reason = None
     try:
-        await connection.request(item.subject, item.payload, item.header)
+        await connection.request(item.subject, item.payload, item.header, timeout=timeout)
     except NoResponders:
         reason = None if item.silent else "nobody answers"
     except PermissionDenied as error:

@@ -146,7 +146,7 @@ def _import_everything() -> None:
 
     for module in pkgutil.walk_packages(kvctl.__path__, "kvctl."):
         if module.name != "kvctl.__main__":
-            with suppress(ImportError):  # the run that needs it says so
+            with suppress(Exception):  # the run that needs it says so
                 importlib.import_module(module.name)
     gc.freeze()
 

@@ -1,0 +1,105 @@
+"""`kvctl doctor`: what is amiss, and what mends it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.session import Session
+from kvctl.render.view import Column, View
+
+if TYPE_CHECKING:
+    from kvctl.doctor.finding import Finding
+
+app = group()
+
+_STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
+_COLUMNS = (
+    Column("severity", style=lambda severity: _STYLES[severity]),
+    Column("check"),
+    Column("subject"),
+    Column("evidence"),
+    Column("remedy"),
+)
+
+
+@command(
+    app,
+    "doctor",
+    examples=[
+        "kvctl doctor",
+        "kvctl doctor --strict -q",
+        "kvctl doctor -o json | jq '.[] | select(.severity == \"error\")'",
+    ],
+    see=["help hazards", "topology audit", "bucket show", "context test"],
+)
+async def doctor(
+    session: Session,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings, too")] = False,
+) -> int:
+    """Find what is amiss, and say what mends it.
+
+    Looks at the connection and the servers' versions, the account's limits, the servers and limits of every bucket, and
+    at all mirrors and aggregates in view: hazards in their configuration, origins that were made anew, sources that
+    stand still or were never connected. Nothing is changed.
+
+    An `error` means that data is lost, hidden or out of reach, or will be; a `warning` that something is likely to go
+    wrong; a `note` is worth knowing. Exit code 1 with errors, with --strict also with warnings. What the buckets hold
+    is not read: `kvctl topology audit` compares it.
+    """
+    from kvctl.doctor import checkup
+
+    with session.progress("Looking around"):
+        found = await checkup.examine((await session.client()).api)
+    if session.output == "table":
+        session.write(_text(session, found).encode())
+    else:
+        session.show(View(columns=_COLUMNS, rows=[_row(finding) for finding in found], name="check"))
+    counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
+    errors, warnings, notes = counts
+    session.note(_summary(errors, warnings, notes), always=session.output == "table")
+    return 1 if errors or (strict and warnings) else 0
+
+
+def _row(finding: "Finding") -> dict[str, str]:
+    return {
+        "severity": str(finding.severity),
+        "check": finding.check,
+        "subject": finding.subject,
+        "evidence": finding.evidence,
+        "remedy": finding.remedy,
+    }
+
+
+def _text(session: Session, found: "Sequence[Finding]") -> str:
+    """For people: a heading for each finding, and below it, as wide as the terminal, evidence and remedy."""
+    import textwrap
+
+    from kvctl.render.escapes import escape
+    from kvctl.render.terminal import paint
+
+    colored, width = session.terminal.colored, min(session.terminal.width or 100, 120)
+    blocks = []
+    for finding in found:
+        head, name = str(finding.severity), f"{escape(finding.subject)}  {finding.check}"
+        lines = textwrap.wrap(escape(finding.evidence), width - 2, break_on_hyphens=False, break_long_words=False)
+        if finding.remedy:
+            lines += textwrap.wrap(
+                f"-> {escape(finding.remedy)}", width - 2, subsequent_indent="   ",
+                break_on_hyphens=False, break_long_words=False,
+            )  # fmt: skip
+        shown = paint(head, _STYLES[head]) if colored else head
+        blocks.append(
+            "\n".join([f"{shown}  {paint(name, 'bold') if colored else name}", *(f"  {line}" for line in lines)])
+        )
+    return "\n\n".join(blocks) + "\n" if blocks else ""
+
+
+def _summary(errors: int, warnings: int, notes: int) -> str:
+    """`No errors, 1 warning, 2 notes`."""
+    from kvctl.cli.bucket_data import counted
+
+    said = [counted(errors, "error") if errors else "No errors"]
+    said += [counted(number, what) for number, what in ((warnings, "warning"), (notes, "note")) if number]
+    return ", ".join(said)

@@ -1,0 +1,1 @@
+"""Findings over connection, account, buckets and replicas, each with its evidence and what mends it."""

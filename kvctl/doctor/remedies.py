@@ -1,0 +1,59 @@
+"""What mends a hazard in a mirror or an aggregate that exists. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvctl.kv.kinds import StreamConfig
+from kvctl.quantities import duration_from_ns, format_duration
+from kvctl.topology.hazards import Hazard
+from kvctl.topology.replica_hazards import (
+    DUPLICATE_WINDOW,
+    FILTERED_MIRROR,
+    ORIGIN_NOT_DIRECT,
+    OUTSIDE_PREFIX,
+    RENAMING_MIRROR,
+    SHORTER_HISTORY,
+    SHORTER_TTL,
+    SMALLER_LIMITS,
+    TTL_NOT_INHERITED,
+)
+
+
+def remedy(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence[StreamConfig | None]) -> str:
+    """The command for a replica of this name and configuration, whose origins are as far as they can be seen."""
+    seen = [origin for origin in origins if origin is not None]
+    if hazard.name in (SHORTER_TTL, TTL_NOT_INHERITED):
+        return _ttl(name, config, seen)
+    if hazard.name in (FILTERED_MIRROR, RENAMING_MIRROR):
+        return f"`kvctl mirror delete {name}`; {hazard.remedy}"
+    commands = {
+        SHORTER_HISTORY: f"kvctl bucket edit {name} --history {_history(seen)}",
+        SMALLER_LIMITS: f"kvctl bucket edit {name} --clear {_limit(config)}",
+        DUPLICATE_WINDOW: f"kvctl stream edit {config['name']} --set duplicate_window=0",
+        ORIGIN_NOT_DIRECT: f"kvctl stream edit {seen[0]['name'] if seen else 'ORIGIN'} --set allow_direct=true",
+        OUTSIDE_PREFIX: f"kvctl aggregate remove-origin {name} ORIGIN` and `kvctl aggregate add-origin {name} ORIGIN",
+    }
+    if hazard.name in commands:
+        return f"`{commands[hazard.name]}`"
+    return hazard.remedy or "`kvctl help hazards`"
+
+
+def _ttl(name: str, config: StreamConfig, origins: Sequence[StreamConfig]) -> str:
+    ages = [origin.get("max_age", 0) for origin in origins]
+    wanted = max(ages, default=0) if all(ages) else 0
+    if wanted == config.get("max_age", 0):
+        return f"`kvctl stream edit {config['name']} --set allow_msg_ttl=true`"
+    if not wanted:
+        return f"`kvctl bucket edit {name} --clear ttl`"
+    return f"`kvctl bucket edit {name} --ttl {format_duration(duration_from_ns(wanted))}`"
+
+
+def _history(origins: Sequence[StreamConfig]) -> int:
+    """ADR-8 has 64 at most."""
+    kept = [origin.get("max_msgs_per_subject", -1) for origin in origins]
+    return max(kept, default=64) if all(number > 0 for number in kept) else 64
+
+
+def _limit(config: StreamConfig) -> str:
+    return "max-value-size" if config.get("max_msg_size", -1) > 0 else "max-bytes"

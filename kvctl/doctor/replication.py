@@ -1,0 +1,134 @@
+"""Mirrors and aggregates: hazards in their configuration, and whether anything arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
+from kvctl.doctor.remedies import remedy
+from kvctl.errors import KvctlError
+from kvctl.kv.kinds import bucket_name, kind_of
+from kvctl.quantities import duration_ns, parse_time
+from kvctl.topology import circles, replica_hazards
+from kvctl.topology.circles import Node, Reading
+from kvctl.topology.incarnations import lineage
+from kvctl.topology.inspection import GRACE
+from kvctl.topology.model import External
+from kvctl.topology.replica_hazards import (
+    CYCLE,
+    FILTERED_MIRROR,
+    MISSING_ORIGIN,
+    OUTSIDE_PREFIX,
+    RECREATED_ORIGIN,
+    RENAMING_MIRROR,
+    SHORTER_TTL,
+    UNCONNECTED,
+    name_of,
+)
+from kvctl.topology.standing import Standing, State, standings
+from kvctl.topology.world import Link, StreamInfo, World, survey
+
+_ERRORS = {FILTERED_MIRROR, RENAMING_MIRROR, SHORTER_TTL, OUTSIDE_PREFIX, CYCLE, RECREATED_ORIGIN}
+_STATES: dict[State, tuple[Severity, str]] = {
+    State.STALLED: (ERROR, "stalled"),
+    State.SILENT: (ERROR, "silent"),
+    State.FAILING: (ERROR, "failing"),
+    State.NEVER_CONNECTED: (ERROR, UNCONNECTED),
+    State.MISSING_ORIGIN: (ERROR, MISSING_ORIGIN),
+    State.RECREATED_ORIGIN: (ERROR, RECREATED_ORIGIN),
+    State.UNREACHABLE: (ERROR, "origin-unreachable"),
+    State.UNCONFIRMED: (NOTE, "unconfirmed"),
+}
+"""What is said of replicas that are not well; one that is behind, and moves, is."""
+
+
+async def examine(world: World) -> list[Finding]:
+    """All replicas in view."""
+    found = [*_hazards(world), *_circles(await _wider(world))]
+    for standing in await standings(world):
+        found += of_standing(standing)
+    return found
+
+
+def of_standing(standing: Standing) -> Iterator[Finding]:
+    """What is said of one replica and one of its origins."""
+    if standing.state not in _STATES or (standing.state is State.NEVER_CONNECTED and _is_new(standing.link.info)):
+        return
+    severity, check = _STATES[standing.state]
+    origin = name_of(standing.link.source)
+    evidence = standing.evidence if standing.evidence.startswith("`") else f"`{origin}`: {standing.evidence}"
+    if standing.state is State.NEVER_CONNECTED:
+        evidence = f"It was never connected to `{origin}`: nothing arrives, and its lag says 0"
+    yield Finding(severity, check, standing.name, evidence, _REMEDIES[standing.state].format(name=standing.name))
+
+
+async def _wider(world: World) -> World:
+    """With the domains that its streams read from: a circle goes through them and back."""
+    (place,) = world.places.values()
+    prefixes = {(link.source.get("external") or {}).get("api") for link in world.links if link.origin}
+    domains = {domain for prefix in prefixes if prefix and (domain := External(prefix).domain)}
+    if not domains:
+        return world
+    with suppress(KvctlError):
+        apis = {domain: place.api.at(External.of_domain(domain).api) for domain in domains}
+        return await survey({place.domain or "": place.api, **apis})
+    return world
+
+
+def _hazards(world: World) -> Iterator[Finding]:
+    grouped: dict[tuple[str, str], list[Link]] = {}
+    for link in world.links:
+        grouped.setdefault((link.place.name, link.info["config"]["name"]), []).append(link)
+    for links in grouped.values():
+        config = links[0].info["config"]
+        origins = [link.origin["config"] if link.origin else None for link in links]
+        for hazard in replica_hazards.of_replica(config, origins):
+            severity = ERROR if hazard.name in _ERRORS else WARNING
+            text = hazard.evidence[:1].upper() + hazard.evidence[1:]
+            yield Finding(
+                severity, hazard.name, _called(links[0]), text, remedy(hazard, _called(links[0]), config, origins)
+            )
+        if config.get("mirror") and links[0].origin and lineage(links[0].info, links[0].origin).same is None:
+            text = lineage(links[0].info, links[0].origin).evidence
+            name = _called(links[0])
+            yield Finding(WARNING, RECREATED_ORIGIN, name, text, f"`kvctl topology audit {name}` tells whether it does")
+
+
+def _circles(world: World) -> Iterator[Finding]:
+    readings = [
+        Reading(_node(link), (link.origin_place.name, link.source["name"]), link.source)
+        for link in world.links
+        if link.origin_place is not None
+    ]
+    for circle in circles.circles(readings):
+        remedy = f"Take one of them out: `kvctl aggregate remove-origin {name_of({'name': circle[0][1]})} BUCKET`"
+        yield Finding(ERROR, CYCLE, name_of({"name": circle[0][1]}), circles.hazard(circle, "domain ").evidence, remedy)
+
+
+def _is_new(info: StreamInfo) -> bool:
+    """Whether it may still be about to be connected."""
+    age = parse_time(info["ts"]) - parse_time(info["created"]) if info.get("ts") else 0
+    return age < duration_ns(GRACE)
+
+
+_REMEDIES = {
+    State.STALLED: "Look at its limits (`kvctl bucket show {name}`): a value too large or a full replica stops all",
+    State.SILENT: "Look at the connection to the origin's servers; `kvctl topology status` follows it",
+    State.FAILING: "`kvctl bucket show {name}` shows the server's error",
+    State.NEVER_CONNECTED: "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
+    State.MISSING_ORIGIN: "Make the origin, or delete `{name}`; `kvctl mirror promote` makes a bucket of a mirror",
+    State.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` makes it anew",
+    State.UNREACHABLE: "Start the origin's servers",
+    State.UNCONFIRMED: "Let the origin's account export its STREAM.INFO and DIRECT.GET: `kvctl help topologies`",
+}
+
+
+def _called(link: Link) -> str:
+    config = link.info["config"]
+    known = {stream: info["config"] for stream, info in link.place.infos.items()}
+    return bucket_name(config, kind_of(config, known))
+
+
+def _node(link: Link) -> Node:
+    return link.place.name, link.info["config"]["name"]

@@ -1,0 +1,144 @@
+"""Everything at once, on real servers: what is found in what exists."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import kvctl
+from kvctl.doctor.checkup import examine
+from kvctl.doctor.finding import Finding
+from kvctl.labs import Lab, run_lab
+from kvctl.server import Server
+from kvctl.topology.builders import create_aggregate, create_mirror
+from kvctl.topology.model import Aggregate, Mirror, Origin
+from tests.raw import RawClient
+from tests.topology.conftest import Replicas, source, until
+
+
+@pytest.fixture
+def seeds(own_server: Server) -> Iterator[RawClient]:
+    """A server of the test's own, on which nothing else is found."""
+    with RawClient(own_server.url) as client:
+        yield client
+
+
+def told(found: list[Finding]) -> set[tuple[str, str, str]]:
+    return {(str(item.severity), item.check, item.subject) for item in found if item.check != "fsync"}
+
+
+async def test_a_healthy_topology_has_nothing_to_tell(own_server: Server, seeds: RawClient) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        assert told(await examine(client.api)) == set()
+        bucket = await client.create_bucket("B", history=3)
+        await bucket.put("k", b"v")
+        await create_mirror(client, Mirror("M", Origin("B")))
+        await create_aggregate(client, Aggregate("A", (Origin("B", prefix="b"),)))
+        assert told(await examine(client.api)) == set()
+
+
+async def test_hazards_in_what_exists_are_found_with_what_mends_them(own_server: Server, seeds: RawClient) -> None:
+    replicas = Replicas(seeds)
+    seeds.create_bucket("B", max_msgs_per_subject=3, max_age=3600 * 10**9)
+    seeds.create_bucket("OTHER")
+    seeds.put("B", "k", b"v")
+    replicas.mirror("SHORT", "B", max_age=3600 * 10**9)
+    replicas.mirror("SOME", "B", max_msgs_per_subject=3, max_age=60 * 10**9, mirror={"filter_subject": "$KV.B.k"})
+    replicas.aggregate("ALL", source("B", "ALL"), source("OTHER", "ALL"), duplicate_window=10**9, max_age=3600 * 10**9)
+    async with kvctl.connect(own_server.url) as client:
+        found = await examine(client.api)
+    assert told(found) == {
+        ("warning", "shorter-history", "SHORT"),
+        ("error", "filtered-mirror", "SOME"),
+        ("error", "shorter-ttl", "SOME"),
+        ("warning", "key-collision", "ALL"),
+        ("warning", "duplicate-window", "ALL"),
+        ("error", "shorter-ttl", "ALL"),
+    }
+    remedies = {(item.check, item.subject): item.remedy for item in found}
+    assert remedies["shorter-history", "SHORT"] == "`kvctl bucket edit SHORT --history 3`"
+    assert remedies["shorter-ttl", "SOME"] == "`kvctl bucket edit SOME --ttl 1h`"
+    assert remedies["shorter-ttl", "ALL"] == "`kvctl bucket edit ALL --clear ttl`"
+    assert remedies["filtered-mirror", "SOME"].startswith("`kvctl mirror delete SOME`; `kvctl aggregate create")
+
+
+async def test_replicas_that_get_nothing_are_found(own_server: Server, seeds: RawClient) -> None:
+    replicas = Replicas(seeds)
+    for bucket in ("B", "OLD"):
+        seeds.create_bucket(bucket)
+        seeds.put(bucket, "k", b"v" * 300)
+    replicas.mirror("LOST", "NOWHERE")
+    replicas.mirror("POISONED", "OLD")
+    until(lambda: replicas.subjects("POISONED"))
+    seeds.api("STREAM.DELETE.KV_OLD")
+    seeds.create_bucket("OLD")
+    replicas.aggregate("STUCK", source("B", "STUCK"), max_bytes=200)
+    until(lambda: replicas.info("KV_STUCK")["sources"][0]["active"] >= 0)
+    seeds.create_bucket("HALF", metadata={"kvctl.unfinished": "x"})
+    async with kvctl.connect(own_server.url) as client:
+        found = await examine(client.api)
+    assert told(found) == {
+        ("error", "missing-origin", "LOST"),
+        ("error", "recreated-origin", "POISONED"),
+        ("error", "stalled", "STUCK"),
+        ("warning", "unfinished", "HALF"),
+    }
+    remedies = {item.check: item.remedy for item in found}
+    assert remedies["recreated-origin"] == "`kvctl topology audit POISONED --repair` makes it anew"
+
+
+async def test_a_circle_through_domains_is_found_before_it_turns(leaf: Lab) -> None:
+    with RawClient(leaf.contexts["hub"].url) as hub, RawClient(leaf.contexts["leaf"].url) as edge:
+        hub.create_bucket("ROUND", sources=[source("ABOUT", "ROUND", external={"api": "$JS.leaf.API"})])
+        edge.create_bucket("ABOUT", sources=[source("ROUND", "ABOUT", external={"api": "$JS.hub.API"})])
+        async with kvctl.connect(leaf.contexts["leaf"]) as client:
+            found = [item for item in await examine(client.api) if item.check == "cycle"]
+        hub.api("STREAM.DELETE.KV_ROUND")
+        edge.api("STREAM.DELETE.KV_ABOUT")
+    assert [str(item.severity) for item in found] == ["error"]
+    assert "in domain `hub`" in found[0].evidence
+
+
+async def test_many_buckets_cost_no_more_requests(own_server: Server, seeds: RawClient) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        asked: list[str] = []
+        client.connection.trace = lambda subject, seconds, note: asked.append(subject)
+        await examine(client.api)
+        few = len(asked)
+        for number in range(300):
+            seeds.create_bucket(f"B{number}")
+        asked.clear()
+        await examine(client.api)
+        assert len(asked) == few + 1  # another page of the listing
+
+
+async def test_buckets_on_one_server_of_three_are_found(cluster: Lab, bucket_name: str) -> None:
+    async with kvctl.connect(cluster.contexts["cluster"]) as client:
+        await client.create_bucket(bucket_name)
+        await client.create_bucket(f"{bucket_name}-3", replicas=3)
+        found = [item for item in await examine(client.api) if item.subject.startswith(bucket_name)]
+    assert [(str(item.severity), item.check, item.subject) for item in found] == [
+        ("warning", "one-replica", bucket_name)
+    ]
+
+
+@pytest.mark.slow
+async def test_servers_that_are_away_are_found_in_bounded_time() -> None:
+    import asyncio
+    import time
+
+    with run_lab("cluster") as lab:
+        async with kvctl.connect(lab.contexts["cluster"]) as client:
+            await client.create_bucket("B", replicas=3)
+        lab.servers["n2"].kill()
+        async with kvctl.connect(kvctl.Context(url=lab.servers["n1"].url)) as client:
+            for _ in range(20):
+                found = [item.check for item in await examine(client.api) if item.subject == "B"]
+                if found == ["server-away"]:
+                    break
+                await asyncio.sleep(1)
+            assert found == ["server-away"]
+            lab.servers["n3"].kill()
+            begun = time.monotonic()
+            found = [item.check for item in await examine(client.api)]
+            assert time.monotonic() - begun < 15
+            assert {"jetstream", "unseen"} & set(found) or "no-leader" in found

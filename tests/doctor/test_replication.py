@@ -1,0 +1,48 @@
+"""What is said of replicas, by how they stand to their origins."""
+
+from typing import Any
+
+import pytest
+
+from kvctl.doctor.replication import of_standing
+from kvctl.kv.kinds import Kind
+from kvctl.topology.observe import upstreams
+from kvctl.topology.standing import Standing, State
+from kvctl.topology.world import Link
+
+
+def standing(state: State, evidence: str = "", age: int = 60) -> Standing:
+    source = {"name": "KV_B", "external": {"api": "$JS.hub.API"}}
+    config: dict[str, Any] = {"name": "M", "mirror": source}
+    info = {"config": config, "created": "2026-01-01T00:00:00Z", "ts": f"2026-01-01T00:{age // 60:02}:{age % 60:02}Z"}
+    link = Link(None, info, source, None, None)  # type: ignore[arg-type]  # where it is says nothing here
+    return Standing(link, "M", Kind.MIRROR, upstreams(info)[0], state, evidence)
+
+
+@pytest.mark.parametrize(
+    ("state", "severity", "check"),
+    [
+        (State.STALLED, "error", "stalled"),
+        (State.SILENT, "error", "silent"),
+        (State.FAILING, "error", "failing"),
+        (State.NEVER_CONNECTED, "error", "unconnected"),
+        (State.MISSING_ORIGIN, "error", "missing-origin"),
+        (State.RECREATED_ORIGIN, "error", "recreated-origin"),
+        (State.UNREACHABLE, "error", "origin-unreachable"),
+        (State.UNCONFIRMED, "note", "unconfirmed"),
+    ],
+)
+def test_what_is_wrong_has_a_severity_and_a_remedy(state: State, severity: str, check: str) -> None:
+    (finding,) = of_standing(standing(state, "at revision 1 of 2"))
+    assert (str(finding.severity), finding.check, finding.subject) == (severity, check, "M")
+    assert finding.remedy
+    assert "`B`" in finding.evidence
+
+
+@pytest.mark.parametrize("state", [State.OK, State.BEHIND])
+def test_what_is_on_its_way_is_well(state: State) -> None:
+    assert list(of_standing(standing(state))) == []
+
+
+def test_a_new_replica_may_still_be_about_to_be_connected() -> None:
+    assert list(of_standing(standing(State.NEVER_CONNECTED, age=5))) == []

@@ -1,0 +1,68 @@
+"""What is said of single buckets, told from their infos."""
+
+from typing import Any
+
+import pytest
+
+from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, ordered
+from kvctl.doctor.storage import examine
+from kvctl.kv.config import BucketConfig
+
+MIRROR = {"name": "KV_M", "mirror": {"name": "KV_B"}, "max_msgs_per_subject": 1, "allow_direct": True}
+
+
+def info(messages: int = 0, size: int = 0, cluster: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    config = BucketConfig("B").to_stream() | changes
+    found: dict[str, Any] = {"config": config, "state": {"messages": messages, "bytes": size}}
+    return found | ({"cluster": cluster} if cluster else {})
+
+
+def said(infos: dict[str, Any], servers: int = 1) -> list[tuple[str, str]]:
+    found = ordered(examine({infos["config"]["name"]: infos}, servers))
+    assert {finding.subject for finding in found} <= {infos["config"]["name"].removeprefix("KV_")} | {"KV_B"}
+    return [(str(finding.severity), finding.check) for finding in found]
+
+
+def peers(*away: str, leader: str = "n1") -> dict[str, Any]:
+    others = [{"name": name, "current": name not in away, "lag": 0} for name in ("n2", "n3")]
+    return {"name": "c", "replicas": others, **({"leader": leader} if leader else {})}
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (info(), []),
+        (info(9, 700, max_bytes=1000), []),
+        (info(9, 800, max_bytes=1000), [("warning", "nearly-full")]),
+        (info(9, 1000, max_bytes=1000), [("error", "nearly-full")]),
+        (info(9, 900, max_bytes=1000, discard="old"), [("warning", "discards-old"), ("warning", "nearly-full")]),
+        (info(9, 90, max_msgs=10), [("warning", "nearly-full")]),
+        (info(allow_direct=False), [("warning", "no-direct-get")]),
+        (info(allow_rollup_hdrs=False), [("warning", "no-rollup")]),
+        (info(metadata={"kvctl.unfinished": "x"}), [("warning", "unfinished")]),
+        (info(max_msgs_per_subject=-1), [("note", "no-bucket")]),
+        ({**info(), "config": MIRROR}, [("note", "mirror-name")]),
+        ({**info(), "config": MIRROR | {"name": "M", "deny_purge": True}}, [("note", "deny-purge")]),
+        (info(num_replicas=3, cluster=peers()), []),
+        (info(num_replicas=3, cluster=peers("n2")), [("warning", "server-away")]),
+        (info(cluster=peers("n2", "n3", leader="")), [("error", "no-leader"), ("warning", "server-away")]),
+    ],
+)  # fmt: skip
+def test_what_is_amiss_with_one_bucket(stream: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert said(stream) == expected
+
+
+def test_one_server_alone_is_worth_a_word_where_there_are_three() -> None:
+    assert said(info(), servers=3) == [("warning", "one-replica")]
+    assert said(info(), servers=2) == []
+    assert said(info(num_replicas=3), servers=3) == []
+
+
+def test_what_leaves_no_quorum_says_so() -> None:
+    (finding,) = examine({"KV_B": info(num_replicas=3, cluster=peers("n2"))}, 3)
+    assert finding.evidence == "`n2` of 3 servers is offline, or far behind: one more, and it takes no writes"
+
+
+def test_the_worst_comes_first_and_each_once() -> None:
+    note, warning, error = (Finding(severity, "c", "s", "e") for severity in (NOTE, WARNING, ERROR))
+    assert ordered([note, warning, note, error]) == [error, warning, note]
