@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from kvctl.cli.command import command, group
-from kvctl.cli.inputs import check_filters, open_bucket
+from kvctl.cli.inputs import AsOf, check_filters, open_bucket
 from kvctl.cli.options import BucketName, Filters
 from kvctl.cli.session import Session
 from kvctl.errors import KvctlError, PartlyDone, UsageError
@@ -33,6 +33,7 @@ NAMED = 100
         "kvctl dump orders > orders.ndjson",
         "kvctl dump orders --history --to orders.ndjson",
         "kvctl dump orders 'NEW.>' | kvctl load orders-new -",
+        "kvctl dump orders --as-of -1h --to orders-before.ndjson",
     ],
     see=["load", "bucket backup", "bucket copy", "help formats"],
 )
@@ -41,6 +42,7 @@ async def dump(
     bucket: BucketName,
     filters: Filters = None,
     history: Annotated[bool, typer.Option("--history", help="Every entry, with operations, oldest first")] = False,
+    as_of: AsOf = None,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Write into a file, which appears when it is complete")
     ] = None,
@@ -54,10 +56,14 @@ async def dump(
     is not of one exact cut: the header says `"exact": false`, the keys are named, and the command exits 7. What expires
     while it is read is left out.
 
+    --as-of dumps the keys that lived at a moment of the past, or fails (3) and names what the bucket no longer holds.
+
     Standard output gets it when it is complete, and until then a temporary file (see TMPDIR) holds it: the header comes
     first and has to be true. --to replaces a file that exists; only you may read the new one.
     """
     chosen = check_filters(filters)
+    if history and as_of is not None:
+        raise UsageError("`--history` and `--as-of` exclude each other")
     if to is None and session.options.output not in (None, "ndjson"):
         raise UsageError(
             f"A dump is ndjson, not {session.options.output}", hint="`kvctl get BUCKET '>'` shows entries in any format"
@@ -65,10 +71,12 @@ async def dump(
     source = await open_bucket(session, bucket)
 
     async def write(file: BinaryIO) -> "Dumped":
-        from kvctl.kv.dumping import dump as write_dump
+        from kvctl.kv import dumping
 
         with session.progress(f"Dumping {bucket}") as progress:
-            return await write_dump(source, file, chosen, history=history, advance=progress.advance)
+            if as_of is not None:
+                return await dumping.dump_past(source, as_of, file, chosen, advance=progress.advance)
+            return await dumping.dump(source, file, chosen, history=history, advance=progress.advance)
 
     if to is None:
         with _aside() as file:
@@ -142,6 +150,8 @@ def _report(session: Session, bucket: str, to: Path, made: "Dumped") -> None:
 
 
 def _require_exact(session: Session, bucket: str, made: "Dumped") -> None:
+    if made.caveat:
+        session.warn(made.caveat)
     if made.exact:
         return
     named = made.lost if session.options.verbose else made.lost[:NAMED]

@@ -1,6 +1,8 @@
 """Load rows or a dump into a bucket."""
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
@@ -14,7 +16,9 @@ from kvctl.errors import PartlyDone, UsageError
 from kvctl.render.view import Column, document
 
 if TYPE_CHECKING:
+    from kvctl.kv.bulk import LoadOptions
     from kvctl.kv.load_input import LoadInput
+    from kvctl.kv.loading import Loaded
     from kvctl.kv.rows import BadRow
 
 app = group()
@@ -25,6 +29,22 @@ SHOWN = 20
 
 def _formats(incomplete: str) -> list[str]:
     return [name for name in ("ndjson", "csv", "tsv") if name.startswith(incomplete)]
+
+
+Input = Annotated[str, typer.Argument(metavar="FILE|-", help="Rows or a dump; `-` reads standard input")]
+Format = Annotated[
+    str | None, typer.Option("--format", metavar="FORMAT", help="`ndjson`, `csv` or `tsv`", autocompletion=_formats)
+]
+KeyColumn = Annotated[
+    str | None, typer.Option("--key", metavar="COL", help="Column or field that holds the key; else `key`")
+]
+ValueColumn = Annotated[
+    str | None, typer.Option("--value", metavar="COL", help="Column or field that holds the value; else `value`")
+]
+CreateOnly = Annotated[bool, typer.Option("--create-only", help="Leave keys alone that exist")]
+IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only what differs from what the leader holds")]
+Strict = Annotated[bool, typer.Option("--strict", help="Check all rows first, and write nothing when one is bad")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted load of FILE stopped")]
 
 
 @command(
@@ -40,25 +60,14 @@ def _formats(incomplete: str) -> list[str]:
 async def load(
     session: Session,
     bucket: BucketName,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Rows or a dump; `-` reads standard input")],
-    format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="FORMAT", help="`ndjson`, `csv` or `tsv`", autocompletion=_formats),
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="COL", help="Column or field that holds the key; else `key`")
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", metavar="COL", help="Column or field that holds the value; else `value`")
-    ] = None,
-    create_only: Annotated[bool, typer.Option("--create-only", help="Leave keys alone that exist")] = False,
-    if_different: Annotated[
-        bool, typer.Option("--if-different", help="Write only what differs from what the leader holds")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Check all rows first, and write nothing when one is bad")
-    ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted load of FILE stopped")] = False,
+    file: Input,
+    format: Format = None,
+    key: KeyColumn = None,
+    value: ValueColumn = None,
+    create_only: CreateOnly = False,
+    if_different: IfDifferent = False,
+    strict: Strict = False,
+    resume: Resume = False,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
@@ -85,42 +94,55 @@ async def load(
         raise UsageError(
             "`--resume` needs a file, not standard input", hint="`--if-different` writes what is not there yet"
         )
-    from kvctl.kv import bulk, load_input, load_progress
+    from kvctl.kv import bulk, load_input
     from kvctl.kv.loading import Mode
 
     with session.terminal.blocking():
         source = load_input.open_input(
             "standard input" if file == "-" else file, _opened(file),
-            format=format, key=key, value=value, twice=strict, forced=load_input.BROKEN_DUMP in forced,
+            format=format, key=key, value=value, twice=strict, forced="broken-dump" in forced,
         )  # fmt: skip
-    target = await open_bucket(session, bucket, write=True)
-    noted = load_progress.path_for(file) if file != "-" and source.repeatable else None
-    if noted is not None and noted.exists() and not resume and not dry_run:
-        session.note(f"An interrupted load of `{file}` begins anew; `--resume` would have gone on with it")
-    rejections = _Rejections(session)
-    mode = Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT
-    try:
-        with session.progress(f"Loading {bucket}", source.size) as progress:
-            loaded = await bulk.load(
-                target,
-                source,
-                bulk.LoadOptions(
-                    mode=mode, strict=strict, dry_run=dry_run, resume=resume,
-                    shorter_history=bulk.SHORTER_HISTORY in forced, progress=noted,
-                    rejected=rejections.add, advance=progress.advance,
-                ),
-            )  # fmt: skip
-    except BaseException:
-        rejections.finish()
-        if session.terminal.interruption is not None:
-            _say_how_to_go_on(session, file, source, noted)
-        raise
-    rejections.finish()
+    options = bulk.LoadOptions(
+        mode=Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT,
+        strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
+        progress=_noted(session, file, begins_anew=not (resume or dry_run)),
+    )  # fmt: skip
+    loaded = await _load(session, bucket, source, options)
     row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
     session.show(document(row, *map(Column, row), name="written"))
     if loaded.rejected and not dry_run:
         rows = "1 row was" if loaded.rejected == 1 else f"{loaded.rejected} rows were"
         raise PartlyDone(f"{rows} rejected", hint="The others are written; correct these and load them")
+
+
+async def _load(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
+    """Load under a bar that shows it, and say what did not go well."""
+    from kvctl.kv import bulk
+
+    target = await open_bucket(session, bucket, write=True)
+    rejections = _Rejections(session)
+    try:
+        with session.progress(f"Loading {bucket}", source.size) as bar:
+            told = replace(options, rejected=rejections.add, advance=bar.advance)
+            return await bulk.load(target, source, told)
+    except BaseException:
+        if session.terminal.interruption is not None:
+            _say_how_to_go_on(session, options.progress)
+        raise
+    finally:
+        rejections.finish()
+
+
+def _noted(session: Session, file: str, *, begins_anew: bool) -> Path | None:
+    """Where the position is noted: beside a file, nowhere for what is read from a pipe."""
+    if not os.path.isfile(file):
+        return None
+    from kvctl.kv.load_progress import path_for
+
+    path = path_for(file)
+    if path.exists() and begins_anew:
+        session.note(f"An interrupted load of `{file}` begins anew; `--resume` would have gone on with it")
+    return path
 
 
 class _Rejections:
@@ -154,7 +176,7 @@ def _opened(file: str) -> BinaryIO:
         raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
 
-def _say_how_to_go_on(session: Session, file: str, source: "LoadInput", noted: Path | None) -> None:
+def _say_how_to_go_on(session: Session, noted: Path | None) -> None:
     if noted is not None and noted.exists():
         session.warn(f"Interrupted: the same with `--resume` goes on, as `{noted}` says")
     else:

@@ -21,6 +21,7 @@ from kvctl.kv.dump_format import EntryLines
 from kvctl.kv.entry import Operation, from_message, is_tombstone
 from kvctl.kv.kinds import Kind, kind_of
 from kvctl.kv.listing import subjects_of
+from kvctl.kv.moment import Moment
 from kvctl.kv.names import matches
 from kvctl.quantities import format_time
 
@@ -42,6 +43,8 @@ class Dumped:
     """Keys of which something was overwritten before it could be read, or may have been."""
     vanished: int = 0
     """Entries that went without a trace: removed by somebody."""
+    caveat: str | None = None
+    """Of a dump of the past: what may be missing all the same, as a sentence."""
 
     @property
     def exact(self) -> bool:
@@ -72,6 +75,23 @@ async def dump(
     lost, vanished = await reading.shortfall(writer, lines)
     sha256 = writer.finish(exact=not (lost or vanished))
     return Dumped(writer.entries, cut, sha256, lost, vanished)
+
+
+async def dump_past(
+    bucket: Bucket, moment: Moment, file: BinaryIO, filters: Sequence[str] = (), *, advance: Advance = lambda _: None
+) -> Dumped:
+    """Write the keys that lived at a moment of the past into an empty file.
+
+    Raises HistoryLost where the bucket no longer holds them all, RevisionNotFound, BucketNotFound, OSError.
+    """
+    past = await bucket.as_of(moment)
+    writer = DumpWriter(file, header(bucket.binding, filters, past.revision, history=False))
+    lines = EntryLines(bucket.name, bucket.binding.prefix)
+    async with aclosing(past.entry_batches(*filters)) as batches:
+        async for entries in batches:
+            writer.add(lines.of_entries(entries), len(entries))
+            advance(len(entries))
+    return Dumped(writer.entries, past.revision, writer.finish(exact=True), caveat=past.caveat)
 
 
 def header(binding: Binding, filters: Sequence[str], cut: int, *, history: bool) -> dict[str, Any]:
