@@ -21,7 +21,9 @@ class Reader(Protocol):
 
     bucket: str
     when: str
-    """Nothing, or `at revision 12`."""
+    """Nothing, or ` as of revision 12`."""
+    caveat: str | None
+    """What may be missing all the same."""
 
     async def one(self, key: str) -> "Entry":
         """The living key. Raises KeyNotFound."""
@@ -37,6 +39,7 @@ class Now(Reader):
     """A bucket as it is; `leader` for what is never stale, `literal` for foreign keys, `revision` of a single key."""
 
     when = ""
+    caveat = None
 
     def __init__(self, bucket: "Bucket", *, revision: int | None, leader: bool, literal: bool) -> None:
         self.bucket = bucket.name
@@ -70,6 +73,7 @@ class Then(Reader):
     def __init__(self, past: "Past", *, literal: bool) -> None:
         self.bucket = past.bucket
         self.when = f" as of {past.moment}"
+        self.caveat = past.caveat
         self._past = past
         self._literal = literal
 
@@ -105,5 +109,5 @@ async def show_several(
     if missing:
         raise KeyNotFound(
             f"{listed(missing)} not in bucket `{reader.bucket}`{reader.when}",
-            hint=f"`kvctl keys {reader.bucket}` lists those that are",
+            hint=f"`kvctl keys {reader.bucket}` lists those that are" if not reader.when else None,
         )

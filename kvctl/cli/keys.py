@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kvctl.kv.as_of import Past
     from kvctl.kv.bucket import Bucket
     from kvctl.kv.entry import Entry
-    from kvctl.kv.moment import Moment
 
 app = group()
 
@@ -90,20 +89,14 @@ async def get(
     source = await open_bucket(session, bucket)
     reader: Reader = Now(source, revision=revision, leader=leader, literal=literal)
     if as_of is not None:
-        reader = Then(await _past(session, source, as_of), literal=literal)
+        reader = Then(await source.as_of(as_of), literal=literal)
     shape = Shape(encoding=encoding, headers=headers)
     if filters or len(named) != 1:
         await show_several(session, reader, named, filters, shape)
     else:
         _show_one(session, await reader.one(named[0]), shape)
-
-
-async def _past(session: Session, source: "Bucket", moment: "Moment") -> "Past":
-    """The bucket as it was, with a warning for what cannot be known."""
-    past = await source.as_of(moment)
-    if past.caveat:
-        session.warn(past.caveat)
-    return past
+    if reader.caveat:
+        session.warn(reader.caveat)
 
 
 def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
@@ -143,12 +136,15 @@ async def keys(
     """
     wanted = check_filters(filters)
     now = await open_bucket(session, bucket)
-    source = now if as_of is None else await _past(session, now, as_of)
+    past = None if as_of is None else await now.as_of(as_of)
+    source = past or now
     if session.output in ("tsv", "name"):
         await session.stream_bytes(_name_lines(session, source, wanted, deleted, limit, sort))
     else:
         rows = _name_rows(source, wanted, deleted, limit, sort)
         await session.stream(_keys_view(deleted), rows)
+    if past and past.caveat:
+        session.warn(past.caveat)
 
 
 def _keys_view(deleted: bool) -> View:

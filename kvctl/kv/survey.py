@@ -214,11 +214,11 @@ def _dropped(info: dict[str, Any]) -> str | None:
 
 
 def _caveat(info: dict[str, Any]) -> str | None:
-    """What may be gone of the stream without a trace: servers mark an expired entry only where it was the last held."""
+    """What may be gone without a trace: servers mark an expired entry only where it was all that the key held."""
     state = info["state"]
     if not info["config"].get("allow_msg_ttl") or state["messages"] >= state["last_seq"]:
         return None
-    return "What had a ttl of its own and has expired is missing: it leaves no trace"
+    return "Keys that had a ttl of their own may be missing: once expired, they leave no trace"
 
 
 def _erases(header: bytes) -> bool:

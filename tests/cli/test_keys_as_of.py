@@ -1,0 +1,84 @@
+"""`--as-of`: keys as they were, exactly, or exit code 3 with what is lost."""
+
+import json
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from tests.cli.conftest import Run
+from tests.cli.keyed import Keyed
+
+
+@pytest.fixture
+def past(keyed: Keyed) -> Keyed:
+    """With a.1 and a.2, then b; a.1 overwritten, a.2 deleted, new created: revisions 1 to 6; history 3."""
+    config = keyed.raw.api(f"STREAM.INFO.KV_{keyed.name}")["config"]
+    answer = keyed.raw.api(f"STREAM.UPDATE.KV_{keyed.name}", {**config, "max_msgs_per_subject": 3})
+    assert "error" not in answer
+    for key in ("a.1", "a.2", "b"):
+        keyed.put(key, b"then " + key.encode())
+    keyed.put("a.1", b"later")
+    keyed.delete("a.2")
+    keyed.put("new")
+    return keyed
+
+
+def test_one_key_is_its_bytes_of_then(past: Keyed) -> None:
+    assert past("get", "B", "a.1", "--as-of", "3").stdout == b"then a.1"
+    assert past("get", "B", "a.1", "--as-of", "4").stdout == b"later"
+    assert past("get", "B", "a.2", "--as-of=4", "--leader").stdout == b"then a.2"
+
+
+def test_several_keys_are_records_of_then(past: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert past("get", "B", "b", "a.*", "--as-of", "4") == snapshot(name="pipe")
+    assert past("get", "B", "b", "new", "a.1", "--as-of", "3", "-o", "name") == snapshot(name="missing")
+    assert past("get", "B", "a.2", "--as-of", "5") == snapshot(name="deleted")
+    rows = json.loads(past("get", "B", ">", "--as-of", "3", "-o", "json").out)
+    assert [(row["key"], row["revision"], row["value"]) for row in rows] == [
+        ("a.1", 1, "then a.1"), ("a.2", 2, "then a.2"), ("b", 3, "then b"),
+    ]  # fmt: skip
+
+
+def test_a_printed_time_can_be_given_back(past: Keyed) -> None:
+    for row in json.loads(past("history", "B", "-o", "json").out):
+        if row["operation"] == "PUT":
+            assert past("get", "B", row["key"], "--as-of", row["created"]).out == row["value"]
+
+
+def test_ago_counts_from_now(past: Keyed) -> None:
+    assert past("get", "B", "a.1", "--as-of", "-0s").out == "later"
+    result = past("get", "B", "a.1", "--as-of", "-15m")
+    assert (result.exit_code, result.out) == (3, "")
+
+
+def test_keys_lists_those_that_lived(past: Keyed, snapshot: SnapshotAssertion) -> None:
+    assert past("keys", "B", "--as-of", "4").out.split() == ["a.2", "b", "a.1"]
+    assert past("keys", "B", "a.*", "--as-of", "4", "--sort").out.split() == ["a.1", "a.2"]
+    assert past("keys", "B", "--as-of", "5", "--deleted", "-o", "json") == snapshot
+
+
+def test_what_is_lost_is_named_and_nothing_is_printed(past: Keyed, snapshot: SnapshotAssertion) -> None:
+    for key in ("b", "b", "b", "purged"):
+        past.put(key)
+    past.put("purged", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
+    assert past("get", "B", "a.1", "b", "purged", "--as-of", "6") == snapshot(name="several")
+    assert past("get", "B", ">", "--as-of", "6", "-o", "json") == snapshot(name="filter")
+    assert past("get", "B", "b", "--as-of", "6") == snapshot(name="one")
+    assert past("keys", "B", "--as-of", "6") == snapshot(name="keys")
+    assert past("get", "B", "a.1", "new", "--as-of", "6", "-o", "name").out.split() == ["a.1", "new"]
+
+
+def test_what_cannot_be_is_said(past: Keyed, run: Run, snapshot: SnapshotAssertion) -> None:
+    assert past("get", "B", "b", "--as-of", "7") == snapshot(name="above the last")
+    nowhere = ("-s", "nats://127.0.0.1:1")
+    assert run("get", "orders", "k", "--as-of", "yesterday", *nowhere) == snapshot(name="no moment")
+    assert run("get", "orders", "k", "--as-of", "0", *nowhere) == snapshot(name="zero")
+    assert run("get", "orders", "k", "--as-of", "3", "--revision", "3", *nowhere) == snapshot(name="both")
+
+
+def test_foreign_keys_too(past: Keyed) -> None:
+    past.store("star.*", value=b"then")
+    past.store("star.*", value=b"now")
+    past.put("star.a", b"sibling")
+    assert past("get", "B", "star.*", "--literal", "--as-of", "7").out == "then"
+    assert past("get", "B", "star.*", "--literal", "--as-of", "9", "--leader").out == "now"
