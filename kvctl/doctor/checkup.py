@@ -11,8 +11,6 @@ from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
 from kvctl.jetstream.api import Api
 from kvctl.topology.world import survey
 
-TABLES_AND_REPOSITORIES = ("table", "repository")
-
 
 async def examine(api: Api) -> list[Finding]:
     """Findings, the worst first. What cannot be looked at is a finding, too; raises nothing but a lost connection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.doctor.remedies import remedy
@@ -15,6 +16,7 @@ from kvctl.topology.circles import Node, Reading
 from kvctl.topology.incarnations import lineage
 from kvctl.topology.inspection import GRACE
 from kvctl.topology.model import External
+from kvctl.topology.repairs import is_stand_in, is_temporary, original
 from kvctl.topology.replica_hazards import (
     CYCLE,
     FILTERED_MIRROR,
@@ -45,8 +47,9 @@ _STATES: dict[State, tuple[Severity, str]] = {
 
 async def examine(world: World) -> list[Finding]:
     """All replicas in view."""
-    found = [*_hazards(world), *_circles(await _wider(world))]
-    for standing in await standings(world):
+    sound = replace(world, links=tuple(link for link in world.links if not _of_repair(link)))
+    found = [*_repairs(world), *_hazards(sound), *_circles(await _wider(sound))]
+    for standing in await standings(sound):
         found += of_standing(standing)
     return found
 
@@ -61,6 +64,19 @@ def of_standing(standing: Standing) -> Iterator[Finding]:
     if standing.state is State.NEVER_CONNECTED:
         evidence = f"It was never connected to `{origin}`: nothing arrives, and its lag says 0"
     yield Finding(severity, check, standing.name, evidence, _REMEDIES[standing.state].format(name=standing.name))
+
+
+def _of_repair(link: Link) -> bool:
+    """Whether it is there only while a repair is at work."""
+    return is_stand_in(link.info["config"]) or is_temporary(link.source)
+
+
+def _repairs(world: World) -> Iterator[Finding]:
+    for link in filter(_of_repair, world.links):
+        config = link.info["config"]
+        name = _called(link) if not is_stand_in(config) else original(config)["name"]
+        text = "An interrupted repair left something on the server, or one is under way"
+        yield Finding(WARNING, "unfinished", name, text, f"`kvctl topology audit {name} --repair` completes it")
 
 
 async def _wider(world: World) -> World:

@@ -73,6 +73,7 @@ async def test_replicas_that_get_nothing_are_found(own_server: Server, seeds: Ra
     seeds.create_bucket("OLD")
     replicas.aggregate("STUCK", source("B", "STUCK"), max_bytes=200)
     until(lambda: replicas.info("KV_STUCK")["sources"][0]["active"] >= 0)
+    replicas.mirror("kvctl-repair-M", "B", metadata={"kvctl.repair": "M"})
     seeds.create_bucket("HALF", metadata={"kvctl.unfinished": "x"})
     async with kvctl.connect(own_server.url) as client:
         found = await examine(client.api)
@@ -81,6 +82,7 @@ async def test_replicas_that_get_nothing_are_found(own_server: Server, seeds: Ra
         ("error", "recreated-origin", "POISONED"),
         ("error", "stalled", "STUCK"),
         ("warning", "unfinished", "HALF"),
+        ("warning", "unfinished", "M"),
     }
     remedies = {item.check: item.remedy for item in found}
     assert remedies["recreated-origin"] == "`kvctl topology audit POISONED --repair` makes it anew"
