@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from kvctl.cli.options import bucket_names, duration
 from kvctl.cli.session import Session
 from kvctl.cli.topology_file import OptionalFile, open_places, read_file
 from kvctl.errors import RequestTimeout, UnreachableError, UsageError
+from kvctl.render.escapes import escape, utf8
 from kvctl.render.view import Column, View, duration_text
 
 if TYPE_CHECKING:
@@ -68,63 +69,72 @@ async def status(
     topology = read_file(session, file) if file is not None else None
     wanted = Wanted(names or (), topology)
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
-    looks = _looks(session, apis, wanted, (interval or INTERVAL).total_seconds())
+    looks = _looks(apis, wanted, (interval or INTERVAL).total_seconds())
     if not watch:
-        session.show(_view(await anext(looks)))
+        session.show(_view((await anext(looks)).rows))
     elif session.output == "table" and session.terminal.is_terminal:
         await _live(session, looks, interval or INTERVAL)
     else:
-        await session.stream(_view([]), _changes(looks), endless=True)
+        await session.stream(_view([]), _changes(session, looks), endless=True)
 
 
-async def _looks(
-    session: Session, apis: "dict[str, Api]", wanted: "Wanted", interval: float
-) -> AsyncGenerator[list["Row"], None]:
-    """The rows at every look. The first has to succeed; later, servers may be away for a while."""
-    from kvctl.topology.status import status as look
+@dataclass(frozen=True, slots=True)
+class _Look:
+    rows: "list[Row]"
+    trouble: str = ""
+    """Why these are the rows of an earlier look."""
 
-    rows: list[Row] | None = None
-    away = False
+
+async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> AsyncGenerator[_Look, None]:
+    """What is seen each time. The first look has to succeed; later, servers may be away for a while."""
+    from kvctl.topology.status import status as rows_of
+
+    look: _Look | None = None
     while True:
         begun = time.monotonic()
         try:
-            rows, away = await look(apis, wanted, min(interval / 2, 1)), False
+            look = _Look(await rows_of(apis, wanted, min(interval / 2, 1)))
             wanted = replace(wanted, must_exist=False)
         except (UnreachableError, RequestTimeout) as error:
-            if rows is None:
+            if look is None:
                 raise
-            if not away:
-                session.note(f"{error.message}; waiting for it", always=True)
-            away = True
-        yield rows
+            look = _Look(look.rows, error.message)
+        yield look
         await asyncio.sleep(max(begun + interval - time.monotonic(), 0.05))
 
 
-async def _changes(looks: AsyncIterator[list["Row"]]) -> AsyncGenerator[list["Row"], None]:
+async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenerator[list["Row"], None]:
+    """The rows that are new at each look; that servers are away is said once."""
     from kvctl.topology.status import changes
 
-    before: list[Row] = []
-    async for rows in looks:
-        if changed := changes(before, rows):
+    before = _Look([])
+    async for look in looks:
+        if look.trouble and not before.trouble:
+            session.warn(f"{look.trouble}; waiting for it")
+        if changed := changes(before.rows, look.rows):
             yield changed
-        before = rows
+        before = look
 
 
-async def _live(session: Session, looks: AsyncIterator[list["Row"]], interval: timedelta) -> None:
+async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedelta) -> None:
     """The table, drawn anew at every look."""
     from kvctl.render.formats import render
     from kvctl.render.screen import Screen
     from kvctl.render.table import TableWriter
 
-    rows = await anext(looks)
+    look = await anext(looks)
     with Screen(session.terminal) as screen:
         while True:
-            amiss = sum(row["state"] != "ok" for row in rows)
-            count = f"{len(rows)} {'replica' if len(rows) == 1 else 'replicas'}, {amiss or 'none'} amiss"
-            table = TableWriter(_view(rows), width=session.terminal.width, color=session.terminal.colored)
-            head = f"{count}  (every {duration_text(interval.total_seconds())}, {time.strftime('%H:%M:%S')})\n\n"
-            screen.draw(head.encode() + render(table, rows))
-            rows = await anext(looks)
+            table = TableWriter(_view(look.rows), width=session.terminal.width, color=session.terminal.colored)
+            screen.draw(utf8(f"{_headline(look, interval)}\n\n") + render(table, look.rows))
+            look = await anext(looks)
+
+
+def _headline(look: _Look, interval: timedelta) -> str:
+    amiss = sum(row["state"] != "ok" for row in look.rows)
+    count = f"{len(look.rows)} {'replica' if len(look.rows) == 1 else 'replicas'}, {amiss or 'none'} amiss"
+    times = f"every {duration_text(interval.total_seconds())}, {time.strftime('%H:%M:%S')}"
+    return f"{count}  ({times})" + (f"  {escape(look.trouble)}" if look.trouble else "")
 
 
 def _state_style(state: str) -> str:

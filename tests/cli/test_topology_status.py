@@ -60,6 +60,28 @@ def test_a_pipe_has_what_changes(
     assert process.stderr.read() == b""
 
 
+def test_servers_that_go_are_waited_for(
+    start: Callable[..., "subprocess.Popen[bytes]"], own_server: Server, unique: Callable[..., str]
+) -> None:
+    with RawClient(own_server.url) as raw:
+        _, mirror = pair(raw, unique)
+    options = ("--interval", "200ms", "--timeout", "300ms", "-o", "ndjson", "-s", own_server.url)
+    process = start("topology", "status", mirror, "--watch", *options)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["state"] == "ok"
+    own_server.kill()
+    assert process.stderr.readline().endswith(b"waiting for it\n")
+    own_server.launch()
+    own_server.wait_ready()
+    with RawClient(own_server.url) as raw:
+        raw.api(f"STREAM.DELETE.{mirror}")
+    while json.loads(process.stdout.readline())["state"] != "gone":
+        pass
+    process.send_signal(signal.SIGINT)
+    assert process.wait(5) == 130
+
+
 def test_a_terminal_has_a_live_table_that_leaves_its_last_state(
     server: Server, raw: RawClient, unique: Callable[..., str]
 ) -> None:
