@@ -9,18 +9,17 @@ from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, named
 from kvctl.tables.entry import Entry
 
 
-def refusal(
-    changes: Iterable[Change], found: Mapping[tuple[str | None, bytes], Entry | None]
-) -> ConditionalUpdateError:
-    """The error for conditions that do not hold for what was found, by family and key."""
+def refusal(changes: Iterable[tuple[str, Change]], found: Mapping[str, Entry | None]) -> ConditionalUpdateError:
+    """The error for changes, each with its place, whose conditions do not hold for what was found there.
+
+    Places that are missing in `found` are not looked at.
+    """
     failed: list[tuple[str | None, bytes, str | None]] = []
     lines: list[str] = []
-    for change in changes:
-        place = (change.family, change.key)
-        if place in found and (problem := _problem(change, found[place])):
-            there = found[place]
-            failed.append((*place, str(there.version) if there else None))
-            lines.append(f"{named(*place)} {problem}")
+    for place, change in changes:
+        if place in found and (problem := _problem(change, there := found[place])):
+            failed.append((change.family, change.key, str(there.version) if there else None))
+            lines.append(f"{named(change.family, change.key)} {problem}")
     kind = BadKeyVersion if any(version for *_, version in failed) or not failed else NoSuchKey
     message = "\n".join(lines) or "An entry was changed meanwhile, and back"
     return kind(message, failed=tuple(failed), hint="Nothing was written; `kvctl table get -o json` shows versions")

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.tables.keys import base32, within_family
+from kvctl.tables.keys import token, within_family
 
 
 class Families(Enum):
@@ -49,12 +49,12 @@ class Range:
 
     def _bounds(self) -> tuple[bytes, bytes | None, bytes | None]:
         """The lowest token, the highest, and one that is out of reach."""
-        low = max(base32(self.prefix), base32(self.start or b""))
+        low = max(token(self.prefix), token(self.start or b""))
         following = _following(self.prefix)
-        return low, None if self.end is None else base32(self.end), None if following is None else base32(following)
+        return low, None if self.end is None else token(self.end), None if following is None else token(following)
 
 
-def token(table: str, life: int, of: Range, last: bytes) -> str:
+def continuation(table: str, life: int, of: Range, last: bytes) -> str:
     """What resumes a scan after the entry whose family and key tokens are `last`."""
     content = json.dumps([1, table, life, _described(of), last.decode()], separators=(",", ":"))
     return urlsafe_b64encode(content.encode()).rstrip(b"=").decode()

@@ -19,8 +19,8 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
 from kvctl.tables.changes import Version
 from kvctl.tables.entry import Entry, Key
-from kvctl.tables.keys import partition_of, read_tail
-from kvctl.tables.ranges import Range, resume, token
+from kvctl.tables.keys import read_tail
+from kvctl.tables.ranges import Range, continuation, resume
 
 if TYPE_CHECKING:
     from kvctl.tables.table import Table
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 PAGE = 1000
 """Entries a page, unless said otherwise."""
 
-_SEQUENCE = 8
+AHEAD = 4
+"""Pages that are fetched at once."""
+
+_TAIL = 8 + 4 + 2
+"""Bytes of a record after the tokens: zero, sequence, partition, whether it lives."""
 _GONE, _LIVE = b"\0", b"\1"
 
 
@@ -63,12 +67,12 @@ async def pages(
     found: list[tuple[bytes, Entry | Key]] = []
     while True:
         wanted = min(size, left) + 1  # one more than shown tells whether anything follows
-        while len(found) < wanted and (some := list(islice(waiting, wanted - len(found)))):
+        while len(found) < wanted and (some := list(islice(waiting, AHEAD * size))):
             found += await _entries(table, some) if values else list(_keys(table, some))
         shown, found = found[: wanted - 1], found[wanted - 1 :]
         left -= len(shown)
         last = shown[-1][0] if found else _tokens(records[-1]) if cut else None
-        next_token = None if last is None else token(table.name, table.life, of, last)
+        next_token = None if last is None else continuation(table.name, table.life, of, last)
         yield Page([entry for _, entry in shown], next_token)
         if not found or not left:
             return
@@ -77,7 +81,8 @@ async def pages(
 async def _listed(table: Table, of: Range, begin: bytes, most: int | None) -> list[bytes]:
     """The records of a range after `begin`, sorted, the first `most` of them.
 
-    A record is the family and key tokens, a zero byte, the sequence, and whether the entry lives: it sorts as the key.
+    A record is the family and key tokens, a zero byte, the sequence, the partition token, and whether the entry lives:
+    it sorts as the key.
     """
     smallest = _Smallest(most) if most is not None else None
     records: list[bytes] = []
@@ -90,7 +95,7 @@ async def _listed(table: Table, of: Range, begin: bytes, most: int | None) -> li
             async for batch in consumer.batches():
                 take(_records(batch, cut, of, begin))
 
-    await asyncio.gather(*(read(bucket, subject) for bucket, subject in table.readings(of)))
+    await asyncio.gather(*(read(bucket, subject) for bucket, subject in table.layout.readings(of)))
     if smallest:
         records = smallest.found
     records.sort()
@@ -104,7 +109,8 @@ def _records(batch: Iterable[tuple[bytes, bytes, bytes, bytes]], cut: int, of: R
         tokens = subject[cut:]
         if tokens > begin and (whole or of.takes(tokens.partition(b".")[2])):
             mark = _GONE if is_tombstone(header) else _LIVE
-            found.append(b"%b\0%b%b" % (tokens, delivery(reply)[0].to_bytes(_SEQUENCE), mark))
+            partition = subject[cut - 5 : cut - 1]
+            found.append(b"%b\0%b%b%b" % (tokens, delivery(reply)[0].to_bytes(8), partition, mark))
     return found
 
 
@@ -135,19 +141,21 @@ class _Smallest:
 
 
 def _tokens(record: bytes) -> bytes:
-    return record[: -_SEQUENCE - 2]
+    return record[:-_TAIL]
 
 
 def _keys(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, Key]]:
     for record in records:
-        tokens, sequence = _tokens(record), int.from_bytes(record[-_SEQUENCE - 1 : -1])
-        _, family, key = read_tail(f"0000.{tokens.decode()}")
-        partition = partition_of(family, key, table.config.partitions)
-        yield tokens, Key(key, Version(table.life, partition, sequence - table.life), family)
+        partition, family, key = read_tail(_subject_tail(record))
+        sequence = int.from_bytes(record[-_TAIL + 1 : -5])
+        yield _tokens(record), Key(key, Version(table.life, partition, sequence - table.life), family)
 
 
-async def _entries(table: Table, records: Iterable[bytes]) -> list[tuple[bytes, Entry | Key]]:
+async def _entries(table: Table, records: Sequence[bytes]) -> list[tuple[bytes, Entry | Key]]:
     """The entries of records that live still."""
-    keys = list(_keys(table, records))
-    entries = await table.get_entries([(key.family, key.key) for _, key in keys])
-    return [(tokens, entry) for (tokens, _), entry in zip(keys, entries, strict=True) if entry is not None]
+    entries = await table.entries_at([_subject_tail(record) for record in records])
+    return [(_tokens(record), entry) for record, entry in zip(records, entries, strict=True) if entry is not None]
+
+
+def _subject_tail(record: bytes) -> str:
+    return f"{record[-5:-1].decode()}.{_tokens(record).decode()}"

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+import kvctl
 from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, TableSealed, UsageError
+from kvctl.tables import catalog
 from kvctl.tables.changes import NOT_EXISTS, Change, Insert, Put, Remove
 from kvctl.tables.table import Table
 
@@ -60,7 +62,7 @@ async def test_removed_keys_are_inserted_again_in_a_batch(table: Table) -> None:
 async def test_a_removal_of_what_is_missing_holds_also_when_it_comes_meanwhile(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bucket, _ = table._place(FAMILY, b"01")
+    bucket, _ = table._target(FAMILY, b"01")
     commit = bucket.commit
 
     async def late(transaction: object) -> object:
@@ -132,9 +134,7 @@ async def test_writers_of_batches_lose_and_double_nothing(table: Table) -> None:
     assert sum(values) == 600
 
 
-async def test_a_sealed_table_takes_no_batch(table: Table) -> None:
-    from kvctl.tables import catalog
-
-    await catalog.seal(table._api, table.name)
+async def test_a_sealed_table_takes_no_batch(table: Table, client: kvctl.Client) -> None:
+    await catalog.seal(client.api, table.name)
     with pytest.raises(TableSealed):
         await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v", family=FAMILY)])
