@@ -14,6 +14,7 @@
     ├── ConflictError           4
     │   ├── BucketExists           with another configuration
     │   ├── KeyExists
+    │   ├── LeaseHeld              by another owner
     │   ├── WrongRevision
     │   ├── ConditionsFailed       of a transaction, all that do not hold
     │   ├── TableExists            with another configuration
@@ -31,6 +32,7 @@
     ├── OutcomeUnknown          6  a write was sent and could not be resolved
     ├── PartlyDone              7
     ├── WaitExpired             9
+    ├── LeaseLost               9  what ran under it was ended
     ├── RefusedError            1  by the person at the prompt, by a read-only handle, by a hazard
     │   ├── Cancelled
     │   ├── ReadOnly
@@ -120,6 +122,14 @@ class KeyExists(ConflictError):
     def __init__(self, message: str, *, revision: int | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.revision = revision
+
+
+class LeaseHeld(ConflictError):
+    """Another owner holds the lease; `owner` says who."""
+
+    def __init__(self, message: str, *, owner: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.owner = owner
 
 
 class WrongRevision(ConflictError):
@@ -215,6 +225,12 @@ class PartlyDone(KvctlError):
 
 class WaitExpired(KvctlError):
     """A wait ended without its condition."""
+
+    exit_code = 9
+
+
+class LeaseLost(KvctlError):
+    """A lease was taken, deleted, or could not be renewed in time."""
 
     exit_code = 9
 

@@ -10,7 +10,7 @@ from typing import Any
 from typer.core import TyperArgument, TyperOption
 
 from kvctl.cli.command import Group
-from kvctl.cli.help_page import spellings
+from kvctl.cli.help_page import spellings, tail_of
 from kvctl.cli.shared import Shared, SharedOption
 
 BUDGET = 0.8
@@ -38,7 +38,10 @@ def complete(tree: Group, words: Sequence[str], incomplete: str) -> list[Candida
         return _option_names(ctx, incomplete)
     if isinstance(ctx.command, Group):
         return _commands(ctx.command, incomplete)
-    argument = next((param for param in ctx.command.params if _takes_more(ctx, param)), None)
+    tail = tail_of(ctx.command.params)
+    if tail is not None and "--" in words:
+        return [(FILES, "")]
+    argument = next((param for param in ctx.command.params if param is not tail and _takes_more(ctx, param)), None)
     return [] if argument is None else _values(ctx, argument, incomplete)
 
 
@@ -67,6 +70,24 @@ def tables(shared: Shared, incomplete: str) -> list[str]:
         found.update(dict.fromkeys([table.config.name for table in await catalog.listing(client.api)]))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+
+
+def streams(shared: Shared, incomplete: str) -> list[str]:
+    """Names of streams."""
+
+    async def names(client: Any, found: dict[str, None]) -> None:
+        found.update(dict.fromkeys(await client.jetstream.stream_names()))
+
+    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+
+
+def consumers(shared: Shared, stream: str | None, incomplete: str) -> list[str]:
+    """Names of a stream's consumers."""
+
+    async def names(client: Any, found: dict[str, None]) -> None:
+        found.update(dict.fromkeys(await client.jetstream.stream(stream).consumer_names()))
+
+    return [name for name in _ask(shared, names) if name.startswith(incomplete)] if stream else []
 
 
 def keys(shared: Shared, bucket: str | None, incomplete: str) -> list[str]:

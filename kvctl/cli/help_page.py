@@ -16,6 +16,8 @@ from kvctl.render.terminal import paint, wants_color
 
 Rows = Sequence[tuple[str, str]]
 
+TAIL = "COMMAND"
+"""Name in the help of the argument that stands after `--`."""
 NARROWEST = 36
 """Columns that help is made for at least."""
 
@@ -58,8 +60,10 @@ class HelpPage:
         return {}
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The arguments, then `[OPTIONS]`."""
-        return [*(argument_usage(param) for param in arguments(self.params)), "[OPTIONS]"]
+        """The arguments, then `[OPTIONS]`; at the end a program to run, with its own arguments."""
+        tail = tail_of(self.params)
+        own = [argument_usage(param) for param in arguments(self.params) if param is not tail]
+        return [*own, "[OPTIONS]", *([f"-- {argument_usage(tail)}"] if tail else [])]
 
     def _format_shared(self, ctx: Any, page: "_Page") -> None:
         if ctx.parent is None:
@@ -92,6 +96,11 @@ def usage(ctx: Any) -> str:
 def arguments(params: Iterable[Any]) -> list[TyperArgument]:
     """The arguments among a command's parameters."""
     return [param for param in params if isinstance(param, TyperArgument) and not param.hidden]
+
+
+def tail_of(params: Iterable[Any]) -> TyperArgument | None:
+    """The argument that takes everything after `--`, and nothing before it: a program to run."""
+    return next((param for param in arguments(params) if param.metavar == TAIL), None)
 
 
 def argument_usage(param: TyperArgument) -> str:

@@ -32,6 +32,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("watching", "Follow changes"),
         "wait": ("waiting", "Wait for a key"),
         "txn": ("txn", "Change several keys at once, on conditions"),
+        "lock": ("lock", "Run a command under a lease"),
+        "env": ("env", "Run a command with keys as environment variables"),
         "load": ("load", "Load rows or a dump into a bucket"),
         "dump": ("dump", "Dump a bucket into a file that `load` reads"),
     },

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kvctl.cli.help_page import TAIL
 from kvctl.quantities import parse_duration, parse_size, parse_time
 
 
@@ -53,3 +54,4 @@ Force = Annotated[
     list[str] | None, typer.Option("--force", metavar="NAME", help="Override the named safety check; repeatable")
 ]
 Confirm = Annotated[str | None, typer.Option("--confirm", metavar="NAME", help="Confirm by name what others replicate")]
+Program = Annotated[list[str], typer.Argument(metavar=TAIL, help="What to run, and its arguments")]

@@ -26,11 +26,13 @@ from kvctl.jetstream.publish import publish
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import operation_of
 from kvctl.quantities import duration_seconds
-from kvctl.wire import encode_headers
+from kvctl.wire import encode_headers, header_value
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 TTL_SINCE = (2, 11)
 """Servers before store the header like any other, and the key for ever."""
+MESSAGE_ID = b"Nats-Msg-Id"
+"""Tells apart equal values of different writers, where they set it."""
 OPEN = (RequestTimeout, ConnectionLost)
 """Errors after which a write may or may not have been stored."""
 
@@ -112,7 +114,10 @@ async def _resolve(
         found = await _read_back(binding, key, deadline, error)
         sequence = found.sequence if found else 0
         same = (
-            found is not None and found.payload == payload and operation_of(found.header)[0] == operation_of(header)[0]
+            found is not None
+            and found.payload == payload
+            and operation_of(found.header)[0] == operation_of(header)[0]
+            and header_value(found.header, MESSAGE_ID) == header_value(header, MESSAGE_ID)
         )
         if same and sequence > (after if expected is None else expected):
             return sequence

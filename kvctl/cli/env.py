@@ -1,0 +1,117 @@
+"""Running a command with keys as its environment."""
+
+import os
+import re
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.inputs import listed, open_bucket, split_keys
+from kvctl.cli.options import BucketName, Filters, Program
+from kvctl.cli.session import Session
+from kvctl.errors import ConflictError, KeyNotFound, KvctlError, UsageError
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+app = group()
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_OTHER = re.compile(r"[^A-Za-z0-9_]")
+
+
+@command(
+    app,
+    "env",
+    examples=[
+        "kvctl env config -- ./server",
+        "kvctl env config 'app.>' --prefix MY_ -- printenv MY_APP_PORT",
+        "kvctl env config db.url db.password -- sh -c 'psql \"$DB_URL\"'",
+    ],
+    see=["get", "lock"],
+)
+async def env(
+    session: Session,
+    bucket: BucketName,
+    filters: Filters = None,
+    *,
+    words: Program,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="What the names begin with, as it is")] = "",
+    upper: Annotated[bool, typer.Option("--upper/--no-upper", help="Names in capitals, or as the keys are")] = True,
+) -> None:
+    """Run a command with keys as environment variables.
+
+    The variable of key app.port is APP_PORT: the name in capitals, and whatever is no letter, digit or underscore as an
+    underscore; one that would begin with a digit begins with an underscore. Two keys for one name are an error (4), and
+    so is a named key that is missing (3), or a value with a NUL, which no variable can hold (1). Variables that are set
+    already are replaced. Values are bytes and pass as they are; they are on no command line. Up to 1,024 keys are read as
+    they were at one moment.
+
+    COMMAND replaces kvctl: signals and the exit code are its own. It is looked for before its environment is set. One
+    that cannot be found is 127, one that cannot be run 126, like in a shell. What keys change to later it does not see:
+    `kvctl watch --exec` restarts or reloads.
+    """
+    from kvctl.cli.programs import find_program
+
+    named, wild = split_keys(filters or [])
+    if prefix and not _NAME.match(prefix):
+        raise UsageError(
+            f"`{prefix}` cannot begin a variable's name", hint="Letters, digits and `_`, the first no digit"
+        )
+    path = find_program(words[0])
+    found = await _values(await open_bucket(session, bucket), named, wild)
+    variables = _variables(found, prefix, upper)
+    await session.close()
+    _become(path, words, variables)
+
+
+async def _values(bucket: "Bucket", named: list[str], wild: list[str]) -> dict[str, bytes]:
+    """What the keys hold; of one moment where one answer of the server has room for them. Raises KeyNotFound."""
+    found: dict[str, bytes] = {}
+    filters = [*named, *wild] or [">"]
+    async for batch in bucket.get_matching(*filters):
+        found.update((entry.key, entry.value) for entry in batch)
+    missing = [key for key in named if key not in found]
+    if missing:
+        raise KeyNotFound(f"{listed(missing)} not in bucket `{bucket.name}`")
+    return found
+
+
+def _variables(found: dict[str, bytes], prefix: str, upper: bool) -> dict[bytes, bytes]:
+    """Names and values. Raises ConflictError for two keys of one name, KvctlError for a NUL."""
+    keys: dict[str, str] = {}
+    for key, value in found.items():
+        name = variable_name(key, prefix, upper=upper)
+        if name in keys:
+            first, second = sorted((keys[name], key))
+            raise ConflictError(
+                f"`{first}` and `{second}` would both be the variable `{name}`", hint="Filters leave one of them out"
+            )
+        if b"\0" in value:
+            raise KvctlError(
+                f"The value of `{key}` has a NUL byte, which no variable can hold", hint="Filters leave the key out"
+            )
+        keys[name] = key
+    return {name.encode(): found[key] for name, key in keys.items()}
+
+
+def variable_name(key: str, prefix: str = "", *, upper: bool = True) -> str:
+    """The environment variable for a key: `app.port` is `APP_PORT`."""
+    name = _OTHER.sub("_", key)
+    name = prefix + (name.upper() if upper else name)
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def _become(path: str, words: Sequence[str], variables: dict[bytes, bytes]) -> NoReturn:
+    """Replace this process. Raises CannotRun."""
+    from kvctl.cli.programs import cannot_run
+
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so
+    try:
+        os.execve(path, list(words), {**os.environb, **variables})
+    except OSError as error:
+        raise cannot_run(words[0], error) from None

@@ -1,0 +1,281 @@
+"""`kvctl lock`: one command at a time, ended when its lease is lost and with kvctl, however that ends."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvctl.server import Server
+from tests.cli.conftest import _command, _environment, open_terminal
+from tests.cli.keyed import Keyed
+from tests.raw import RawClient
+
+HEARTBEAT = """
+import os, sys, time
+name, log = sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+until = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < until:
+    os.write(log, b"%s %f\\n" % (name.encode(), time.monotonic()))
+    time.sleep(0.01)
+"""
+"""Says again and again that it is inside."""
+COUNTING = """
+import signal, sys, time
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+print("ready", flush=True)
+while not seen:
+    time.sleep(0.01)
+time.sleep(0.5)
+print(f"{len(seen)} of them", flush=True)
+sys.exit(7)
+"""
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def locks(server: Server, raw: RawClient, unique: Callable[..., str]) -> Keyed:
+    """A bucket for leases."""
+    name = unique("LOCKS")
+    raw.create_bucket(name, allow_msg_ttl=True, subject_delete_marker_ttl=10**9)
+    return Keyed(name, server.url, raw)
+
+
+@pytest.fixture
+def hold(locks: Keyed, start: Start) -> Callable[..., "subprocess.Popen[bytes]"]:
+    """Starts `kvctl lock B k FLAGS -- COMMAND`, in a session of its own."""
+
+    def begin(*args: str, **settings: object) -> "subprocess.Popen[bytes]":
+        return start("lock", locks.name, "k", "-s", locks.url, *args, start_new_session=True, **settings)
+
+    return begin
+
+
+def line(process: "subprocess.Popen[bytes]") -> str:
+    """The next line that the command prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().decode().strip()
+
+
+def gone(pid: int, limit: float = 3) -> bool:
+    """Whether the process ends in time."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class TestRunning:
+    def test_the_command_knows_its_lease_and_its_exit_code_is_kvctls(self, locks: Keyed) -> None:
+        script = 'echo "$KVCTL_BUCKET $KVCTL_KEY $KVCTL_OWNER $KVCTL_REVISION $1 $2"; cat; exit 3'
+        command = ("--", "sh", "-c", script, "sh", "--owner", "--")
+        result = locks("lock", "B", "k", "--owner", "me there", *command, stdin=b"input")
+        assert result.exit_code == 3
+        assert result.out == f"{locks.name} k me there 1 --owner --\ninput"
+        assert locks.value("k") is None
+
+    def test_while_it_runs_the_key_holds_the_owner_and_others_are_refused(self, locks: Keyed, hold: Start) -> None:
+        holder = hold("--", "sh", "-c", "echo ready; read _")
+        assert line(holder) == "ready"
+        owner = f"{os.uname().nodename}:{holder.pid}"
+        assert locks.value("k") == owner.encode()
+        refused = locks("lock", "B", "k", "--", "true")
+        assert refused.exit_code == 4
+        assert f"error: `k` is held by `{owner}`, at revision 1" in refused.err
+        waited = locks("lock", "B", "k", "--wait", "300ms", "--", "true")
+        assert (waited.exit_code, f"`k` is still held by `{owner}`" in waited.err) == (9, True)
+        waiter = hold("--wait", "20s", "--", "sh", "-c", "echo mine; exit 6")
+        time.sleep(0.7)
+        holder.communicate(b"\n", timeout=10)
+        assert holder.returncode == 0
+        assert (line(waiter), waiter.wait(10)) == ("mine", 6)
+
+    def test_a_command_that_a_signal_ended_gives_128_and_its_number(self, locks: Keyed) -> None:
+        assert locks("lock", "B", "k", "--", "sh", "-c", "kill -9 $$").exit_code == 137
+        assert locks.value("k") is None
+
+    def test_what_cannot_be_run_is_said_like_in_a_shell(self, locks: Keyed, tmp_path: Path) -> None:
+        plain = tmp_path / "plain"
+        plain.write_text("no program")
+        foreign = tmp_path / "foreign"
+        foreign.write_bytes(b"\0\1\2")
+        foreign.chmod(0o755)
+        for command, code in (("nowhere", 127), (str(plain), 126), (str(tmp_path), 126), (str(foreign), 126)):
+            result = locks("lock", "B", "k", "--", command)
+            assert (result.exit_code, result.err.startswith("error: ")) == (code, True)
+            assert locks.value("k") is None
+
+    def test_wrong_usage(self, locks: Keyed) -> None:
+        assert locks("lock", "B", "k").exit_code == 2
+        assert locks("lock", "B", "k", "--").exit_code == 2
+        assert locks("lock", "B", "k", "true").exit_code == 2
+        assert locks("lock", "B", "a.*", "--", "true").exit_code == 2
+        assert locks("lock", "B", "k", "--ttl", "10ms", "--", "true").exit_code == 2
+        assert locks("lock", "B", "k", "--owner", "", "--", "true").exit_code == 2
+        assert locks("lock", "B", "k", "--read-only", "--", "true").exit_code == 1
+        assert locks.last_revision() == 0
+
+    def test_a_bucket_without_ttls_says_what_helps(
+        self, locks: Keyed, raw: RawClient, unique: Callable[..., str]
+    ) -> None:
+        plain = Keyed(unique("PLAIN"), locks.url, raw)
+        raw.create_bucket(plain.name)
+        refused = plain("lock", "B", "k", "--", "true")
+        assert refused.exit_code == 1
+        remedy = refused.err.partition("hint: `kvctl ")[2].partition("`")[0]
+        assert plain(*remedy.split()).exit_code == 0
+        assert plain("lock", "B", "k", "--", "true").exit_code == 0
+
+
+class TestSignals:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_they_are_passed_on_and_the_command_decides(self, locks: Keyed, hold: Start, number: int) -> None:
+        name = signal.Signals(number).name.removeprefix("SIG")
+        holder = hold("--", "sh", "-c", f"trap 'exit 5' {name}; echo ready; while :; do sleep 0.05; done")
+        assert line(holder) == "ready"
+        holder.send_signal(number)
+        assert holder.wait(10) == 5
+        assert locks.value("k") is None
+
+    def test_a_command_that_does_not_mind_ends_by_them(self, locks: Keyed, hold: Start) -> None:
+        holder = hold("--", "sh", "-c", "echo ready; sleep 30; true")
+        assert line(holder) == "ready"
+        holder.terminate()
+        assert holder.wait(10) == 143
+        assert locks.value("k") is None
+
+    def test_while_it_waits_they_end_kvctl(self, locks: Keyed, hold: Start) -> None:
+        locks.put("k", b"other")
+        waiter = hold("--wait", "30s", "--", "true")
+        time.sleep(1)
+        waiter.send_signal(signal.SIGINT)
+        assert waiter.wait(10) == 130
+        assert locks.value("k") == b"other"
+
+    def test_the_terminals_reach_the_command_once(self, locks: Keyed) -> None:
+        master, slave = open_terminal()
+
+        def own_terminal() -> None:
+            os.setsid()
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        words = _command(("lock", locks.name, "k", "-s", locks.url, "--", sys.executable, "-S", "-c", COUNTING))
+        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+        with subprocess.Popen(words, env=_environment(None), preexec_fn=own_terminal, **streams) as process:
+            os.close(slave)
+            try:
+                seen = b""
+                while b"ready" not in seen:
+                    seen += os.read(master, 1000)
+                os.write(master, b"\x03")
+                while b"of them" not in seen:
+                    seen += os.read(master, 1000)
+                assert b"1 of them" in seen
+                assert process.wait(10) == 7
+            finally:
+                process.kill()
+                os.close(master)
+        assert locks.value("k") is None
+
+
+class TestLost:
+    def test_a_deleted_lease_ends_the_command_and_all_it_started(self, locks: Keyed, hold: Start) -> None:
+        holder = hold("--ttl", "6s", "--", "sh", "-c", "sleep 30 & echo $!; trap '' TERM; while :; do sleep 0.05; done")
+        child = int(line(holder))
+        locks.delete("k")
+        begun = time.monotonic()
+        assert holder.wait(10) == 9
+        assert 0.9 < time.monotonic() - begun < 3  # a sixth of the ttl, after which SIGTERM is not all
+        assert b"error: The lease on `k` was lost: it was deleted" in holder.communicate()[1]
+        assert gone(child)
+
+    def test_a_server_that_is_gone_ends_it_before_the_lease_does(self, own_server: Server, start: Start) -> None:
+        from tests.cli.conftest import run_process
+
+        url = own_server.url
+        assert run_process("bucket", "add", "B", "--marker-ttl", "1s", "-s", url).exit_code == 0
+        holder = start("lock", "B", "k", "--ttl", "3s", "-s", url, "--", "sh", "-c", "echo ready; exec sleep 30")
+        assert line(holder) == "ready"
+        own_server.kill()
+        begun = time.monotonic()
+        assert holder.wait(10) == 9
+        assert time.monotonic() - begun < 3.2
+        assert b"could not be renewed" in holder.communicate()[1]
+
+
+class TestContenders:
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Path:
+        return tmp_path / "log"
+
+    def inside(self, log: Path) -> Iterator[tuple[str, float]]:
+        """Who said when that it is inside."""
+        for text in log.read_text().splitlines():
+            name, moment = text.split()
+            yield name, float(moment)
+
+    def beating(self, hold: Start, log: Path, name: str, seconds: int, *flags: str) -> "subprocess.Popen[bytes]":
+        command = (sys.executable, "-S", "-c", HEARTBEAT, name, str(log), str(seconds))
+        return hold("--ttl", "2s", "--owner", name, *flags, "--", *command)
+
+    def until_inside(self, log: Path, name: str, limit: float = 10) -> float:
+        """When the holder of this name was inside first."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if log.exists():
+                for who, moment in self.inside(log):
+                    if who == name:
+                        return moment
+            time.sleep(0.02)
+        raise AssertionError(f"{name} does not come in")
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill -9", "stop"])
+    def test_never_both_are_inside(self, hold: Start, log: Path, number: int) -> None:
+        """The holder's kvctl is killed or stopped; its command ends before the other's begins."""
+        first = self.beating(hold, log, "first", 60)
+        self.until_inside(log, "first")
+        second = self.beating(hold, log, "second", 1, "--wait", "20s")
+        time.sleep(0.7)
+        begun = time.monotonic()
+        first.send_signal(number)
+        entered = self.until_inside(log, "second")
+        assert entered - begun < 4  # what was left of the ttl, and what the server takes to notice
+        assert second.wait(10) == 0
+        last = max(moment for who, moment in self.inside(log) if who == "first")
+        assert last < entered
+        if number == signal.SIGKILL:
+            assert last - begun < 0.5
+        else:
+            first.send_signal(signal.SIGCONT)
+            assert first.wait(10) == 9
+            assert b"error: The lease on `k`" in first.communicate()[1]
+
+    def test_what_the_command_started_ends_with_kvctl_too(self, hold: Start) -> None:
+        holder = hold("--", "sh", "-c", "sleep 60 & echo $! $$; wait")
+        child, command = map(int, line(holder).split())
+        holder.kill()
+        assert gone(command)
+        assert gone(child)
+
+    def test_what_an_ended_command_left_in_the_background_stays(self, hold: Start) -> None:
+        holder = hold("--", "sh", "-c", "sleep 5 >/dev/null 2>&1 & echo $!")
+        child = int(line(holder))
+        assert holder.wait(10) == 0
+        try:
+            assert not gone(child, 0.3)
+        finally:
+            os.kill(child, signal.SIGKILL)

@@ -1,0 +1,324 @@
+"""Leases: one holder at a time, renewed, lost, taken over, released."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl import Bucket, Client, Context
+from kvctl.errors import (
+    ConnectionLost,
+    KvctlError,
+    LeaseHeld,
+    LeaseLost,
+    ReadOnly,
+    RequestTimeout,
+    UsageError,
+    WaitExpired,
+)
+from kvctl.kv import lease as leases
+from kvctl.kv import writing
+from kvctl.kv.lease import Lease, acquire, clock
+from kvctl.labs import Lab
+from kvctl.server import Server
+from tests.raw import RawClient
+
+SECOND = timedelta(seconds=1)
+TTL = 3 * SECOND
+
+
+@pytest.fixture
+async def bucket(client: Client, bucket_name: str) -> Bucket:
+    return await client.create_bucket(bucket_name, marker_ttl=SECOND)
+
+
+@pytest.fixture
+async def theirs(server: Server, bucket: Bucket) -> AsyncIterator[Bucket]:
+    """The same bucket over another connection."""
+    async with kvctl.connect(server.url) as client:
+        yield client.bucket(bucket.name)
+
+
+async def kept(lease: Lease) -> "asyncio.Task[Any]":
+    """The task that keeps the lease, once its watch is under way."""
+    task = asyncio.create_task(lease.keep())
+    await asyncio.sleep(0.2)
+    return task
+
+
+class TestTaking:
+    async def test_the_value_is_the_owner_and_the_ttl_the_leases(self, bucket: Bucket) -> None:
+        lease = await acquire(bucket, "k", "me", timedelta(seconds=2.5))
+        entry = await bucket.get("k")
+        assert (entry.value, entry.revision, lease.token) == (b"me", 1, 1)
+        assert entry.ttl == timedelta(seconds=3)  # what a server would cut to two
+        assert 1.5 < lease.deadline - clock() < 2.5
+
+    async def test_of_many_one_holds_it_and_the_others_hear_who(self, bucket: Bucket) -> None:
+        results = await asyncio.gather(
+            *(acquire(bucket, "k", f"owner {number}", TTL) for number in range(8)), return_exceptions=True
+        )
+        (lease,) = [result for result in results if isinstance(result, Lease)]
+        refused = [result for result in results if isinstance(result, LeaseHeld)]
+        assert {error.owner for error in refused} == {lease.owner}
+        assert (len(refused), refused[0].exit_code) == (7, 4)
+
+    async def test_the_same_owner_is_another_holder(self, bucket: Bucket) -> None:
+        await acquire(bucket, "k", "me", TTL)
+        with pytest.raises(LeaseHeld):
+            await acquire(bucket, "k", "me", TTL)
+
+    @pytest.mark.parametrize("error", [RequestTimeout("none"), ConnectionLost("cut")])
+    async def test_a_lost_answer_to_anothers_creation_is_not_taken_for_ours(
+        self, bucket: Bucket, theirs: Bucket, monkeypatch: pytest.MonkeyPatch, error: KvctlError
+    ) -> None:
+        publish = writing.publish
+
+        async def overtaken(*arguments: Any, **options: Any) -> int:
+            monkeypatch.setattr(writing, "publish", publish)
+            await acquire(theirs, "k", "me", TTL)
+            raise error
+
+        monkeypatch.setattr(writing, "publish", overtaken)
+        with pytest.raises(LeaseHeld):
+            await acquire(bucket, "k", "me", TTL)
+
+    async def test_a_lost_answer_to_ones_own_is(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        publish = writing.publish
+
+        async def lost(*arguments: Any, **options: Any) -> int:
+            monkeypatch.setattr(writing, "publish", publish)
+            await publish(*arguments, **options)
+            raise RequestTimeout("none")
+
+        monkeypatch.setattr(writing, "publish", lost)
+        lease = await acquire(bucket, "k", "me", TTL)
+        assert (lease.token, (await bucket.status()).last_revision) == (1, 1)
+
+    async def test_a_bucket_without_ttls_says_what_helps(self, client: Client, bucket_name: str) -> None:
+        bucket = await client.create_bucket(bucket_name)
+        with pytest.raises(KvctlError, match="gives keys no ttl of their own") as caught:
+            await acquire(bucket, "k", "me", TTL)
+        assert caught.value.hint == f"`kvctl bucket edit {bucket_name} --marker-ttl 1s` allows it"
+        assert (await bucket.status()).last_revision == 0
+
+    async def test_what_cannot_work_is_refused(self, client: Client, bucket: Bucket, bucket_name: str) -> None:
+        with pytest.raises(UsageError, match="one second at least"):
+            await acquire(bucket, "k", "me", timedelta(milliseconds=999))
+        short = await client.create_bucket(f"{bucket_name}S", marker_ttl=SECOND, ttl=TTL)
+        with pytest.raises(UsageError, match=r"keys of bucket .* go after 3s"):
+            await acquire(short, "k", "me", 2 * TTL)
+        with pytest.raises(ReadOnly):
+            await acquire(client.bucket(bucket.name, read_only=True), "k", "me", TTL)
+
+
+class TestKeeping:
+    async def test_it_is_renewed_at_a_third_of_its_ttl(self, bucket: Bucket, theirs: Bucket) -> None:
+        lease = await acquire(bucket, "k", "me", timedelta(seconds=1.5))
+        keeping = await kept(lease)
+        begun = time.monotonic()
+        while lease.revision < 6:
+            with pytest.raises(LeaseHeld):
+                await acquire(theirs, "k", "you", TTL)
+            await asyncio.sleep(0.05)
+        assert 1.9 < time.monotonic() - begun < 4  # five times half a second, 0.2 s of which had passed
+        assert (lease.token, keeping.done()) == (1, False)
+        keeping.cancel()
+        assert await lease.release()
+
+    @pytest.mark.parametrize(
+        ("what", "said"),
+        [
+            (lambda bucket: bucket.delete("k"), "it was deleted"),
+            (lambda bucket: bucket.put("k", b"you"), "`you` took it, at revision 2"),
+            (lambda bucket: bucket.destroy(), "was deleted or emptied"),
+        ],
+        ids=["deleted", "taken", "bucket gone"],
+    )
+    async def test_losing_it_is_noticed_at_once(self, bucket: Bucket, theirs: Bucket, what: Any, said: str) -> None:
+        keeping = await kept(await acquire(bucket, "k", "me", 30 * SECOND))
+        begun = time.monotonic()
+        await what(theirs)
+        with pytest.raises(LeaseLost, match=said):
+            await asyncio.wait_for(keeping, 5)
+        assert time.monotonic() - begun < 1
+
+    async def test_without_a_server_it_is_given_up_before_it_ends(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            lease = await acquire(await client.create_bucket("B", marker_ttl=SECOND), "k", "me", TTL)
+            keeping = await kept(lease)
+            own_server.kill()
+            with pytest.raises(LeaseLost, match="could not be renewed"):
+                await asyncio.wait_for(keeping, 5)
+            assert lease.grace > lease.deadline - clock() > 0
+
+    async def test_a_short_outage_is_survived(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            lease = await acquire(await client.create_bucket("B", marker_ttl=SECOND), "k", "me", 6 * SECOND)
+            keeping = await kept(lease)
+            own_server.kill()
+            await asyncio.to_thread(own_server.start)
+            before = lease.deadline
+            async with asyncio.timeout(10):
+                while lease.deadline == before:
+                    await asyncio.sleep(0.05)
+            assert not keeping.done()
+            keeping.cancel()
+
+    async def test_a_holder_that_was_held_up_does_not_renew(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As if stopped: much later by the clock, though the server would still take the renewal."""
+        lease = await acquire(bucket, "k", "me", TTL)
+        monkeypatch.setattr(leases, "clock", lambda: clock() + 10)
+        with pytest.raises(LeaseLost, match="kvctl was stopped meanwhile"):
+            await asyncio.wait_for(lease.keep(), 5)
+        assert (await bucket.status()).last_revision == 1
+
+    async def test_a_lost_answer_to_a_renewal_is_no_loss(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        lease = await acquire(bucket, "k", "me", timedelta(seconds=1.5))
+        write = bucket._write
+        lost = []
+
+        async def losing(*arguments: Any, **options: Any) -> int:
+            revision = await write(*arguments, **options)
+            if len(lost) < 2:
+                lost.append(revision)
+                raise RequestTimeout("none")
+            return revision
+
+        monkeypatch.setattr(bucket, "_write", losing)
+        keeping = await kept(lease)
+        async with asyncio.timeout(5):
+            while lease.revision < 4:
+                await asyncio.sleep(0.05)
+        assert not keeping.done()
+        keeping.cancel()
+
+    async def test_it_outlives_the_leaders_death(self, own_cluster: Lab) -> None:
+        urls = ",".join(server.url for server in own_cluster.servers.values())
+        async with kvctl.connect(Context(url=urls)) as client:
+            bucket = await client.create_bucket("B", replicas=3, marker_ttl=SECOND)
+            lease = await acquire(bucket, "k", "me", 12 * SECOND)
+            keeping = await kept(lease)
+            info = (await bucket.locate(fresh=True)).info
+            assert info is not None
+            own_cluster.servers[info["cluster"]["leader"]].kill()
+            before = lease.deadline
+            async with asyncio.timeout(12):
+                while lease.deadline == before:
+                    await asyncio.sleep(0.05)
+            assert not keeping.done()
+            keeping.cancel()
+
+
+class TestWaiting:
+    async def test_it_wakes_at_once_when_the_lease_is_released(self, bucket: Bucket, theirs: Bucket) -> None:
+        lease = await acquire(bucket, "k", "me", 30 * SECOND)
+        told: list[str] = []
+        waiting = asyncio.create_task(acquire(theirs, "k", "you", TTL, wait=30 * SECOND, waiting=told.append))
+        await asyncio.sleep(0.5)
+        assert told == ["me"]
+        begun = time.monotonic()
+        assert await lease.release()
+        other = await waiting
+        assert time.monotonic() - begun < 0.2
+        assert other.token > lease.token
+
+    async def test_it_wakes_at_once_when_the_lease_expires(
+        self, bucket: Bucket, theirs: Bucket, raw: RawClient
+    ) -> None:
+        """Of a holder that is no kvctl, so that nothing but the server's marker tells."""
+        raw.put(bucket.name, "k", b"foreign", {"Nats-TTL": "1"})
+        gone: list[float] = []
+
+        async def look() -> None:
+            async with await bucket.watch("k", updates_only=True) as watcher:
+                async for item in watcher:
+                    if item is not kvctl.CURRENT:
+                        gone.append(time.monotonic())
+                        return
+
+        looking = asyncio.create_task(look())
+        await acquire(theirs, "k", "you", TTL, wait=10 * SECOND)
+        taken = time.monotonic()
+        await looking
+        assert taken - gone[0] < 0.2
+
+    async def test_the_time_is_up(self, bucket: Bucket, theirs: Bucket) -> None:
+        await acquire(bucket, "k", "me", 30 * SECOND)
+        begun = time.monotonic()
+        with pytest.raises(WaitExpired, match="`k` is still held by `me`"):
+            await acquire(theirs, "k", "you", TTL, wait=timedelta(seconds=0.5))
+        assert 0.4 < time.monotonic() - begun < 1.5
+
+    async def test_a_vanished_holder_is_waited_for_as_long_as_its_ttl_whatever_the_marker_ttl(
+        self, client: Client, bucket_name: str
+    ) -> None:
+        """The server keeps the key for an hour: with a history it raises a message's ttl to the marker's."""
+        bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta(hours=1), history=2)
+        lease = await acquire(bucket, "k", "me", 2 * SECOND)
+        assert (await bucket.get("k")).ttl == timedelta(hours=1)
+        other = await acquire(bucket, "k", "you", TTL, wait=10 * SECOND)
+        assert clock() > lease.deadline
+        assert clock() - lease.deadline < 1
+        assert other.token > lease.token
+
+    async def test_a_holder_that_renews_is_not_robbed(self, client: Client, bucket_name: str) -> None:
+        bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta(hours=1), history=2)
+        keeping = await kept(await acquire(bucket, "k", "me", SECOND))
+        with pytest.raises(WaitExpired):
+            await acquire(bucket, "k", "you", SECOND, wait=2.5 * SECOND)
+        assert not keeping.done()
+        keeping.cancel()
+
+    async def test_many_take_turns(self, bucket: Bucket) -> None:
+        inside, most, turns = 0, 0, 0
+
+        async def work(name: int) -> None:
+            nonlocal inside, most, turns
+            lease = await acquire(bucket, "k", f"{name}", TTL, wait=30 * SECOND)
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.02)
+            inside -= 1
+            turns += 1
+            await lease.release()
+
+        await asyncio.gather(*(work(number) for number in range(10)))
+        assert (most, turns) == (1, 10)
+
+
+class TestReleasing:
+    async def test_it_is_released_by_revision(self, bucket: Bucket, theirs: Bucket) -> None:
+        lease = await acquire(bucket, "k", "me", TTL)
+        await theirs.put("k", b"you")
+        assert not await lease.release()
+        assert (await bucket.get("k")).value == b"you"
+
+    async def test_a_taking_that_is_given_up_leaves_nothing(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = bucket._write
+
+        async def slow(*arguments: Any, **options: Any) -> int:
+            await write(*arguments, **options)
+            return await asyncio.sleep(10, 0)
+
+        monkeypatch.setattr(bucket, "_write", slow)
+        taking = asyncio.create_task(acquire(bucket, "k", "me", TTL))
+        async with asyncio.timeout(5):
+            while await bucket.last_entry("k", leader=True) is None:
+                await asyncio.sleep(0.02)
+        monkeypatch.setattr(bucket, "_write", write)
+        taking.cancel()
+        with suppress(asyncio.CancelledError):
+            await taking
+        entry = await bucket.last_entry("k", leader=True)
+        assert entry is not None
+        assert entry.operation == "DEL"
