@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,8 @@ app = group()
 
 INTERVAL = timedelta(seconds=2)
 _SHORTEST = timedelta(milliseconds=100)
+_GLANCE = 0.2
+"""Seconds between two looks at the connection."""
 
 
 @command(
@@ -93,7 +95,7 @@ async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> A
     while True:
         begun = time.monotonic()
         try:
-            look = _Look(await rows_of(apis, wanted, min(interval / 2, 1)))
+            look = _Look(await _while_online(apis, rows_of(apis, wanted, min(interval / 2, 1))))
             wanted = replace(wanted, must_exist=False)
         except (UnreachableError, RequestTimeout) as error:
             if look is None:
@@ -101,6 +103,18 @@ async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> A
             look = _Look(look.rows, error.message)
         yield look
         await asyncio.sleep(max(begun + interval - time.monotonic(), 0.05))
+
+
+async def _while_online(apis: "dict[str, Api]", work: Coroutine[Any, Any, list["Row"]]) -> list["Row"]:
+    """The work's result. Raises NoServer as soon as a connection is lost, however long the work would go on trying."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([task], timeout=_GLANCE))[0]:
+            for api in apis.values():
+                await api.connection.wait_online(_GLANCE)
+        return task.result()
+    finally:
+        task.cancel()
 
 
 async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenerator[list["Row"], None]:
