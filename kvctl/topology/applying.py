@@ -27,7 +27,7 @@ from kvctl.topology.journal import Journal
 from kvctl.topology.model import Origin
 from kvctl.topology.plan import ABSENT, Action, Change, Plan, fingerprint, readers_first
 from kvctl.topology.plan_words import title
-from kvctl.topology.sources import added
+from kvctl.topology.sources import added, sources_of
 from kvctl.topology.waiting import Goal
 from kvctl.topology.world import StreamInfo, World
 
@@ -280,7 +280,7 @@ async def _goals(api: Api, change: Change, live: StreamInfo | None) -> list[Goal
     """What has to arrive from each origin that is new to the replica."""
     assert change.after is not None
     config: dict[str, Any] = change.after
-    wanted = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+    wanted = sources_of(config)
     there = (live["config"].get("sources") or []) if live else []
     if live and config.get("mirror"):
         return []

@@ -16,7 +16,7 @@ from kvctl.kv.kinds import TOPOLOGY, Kind, StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.document import Topology
 from kvctl.topology.model import Aggregate, Mirror, Origin
-from kvctl.topology.sources import added, removed, same_mirror
+from kvctl.topology.sources import added, removed, same_mirror, source_key, sources_of
 
 if TYPE_CHECKING:
     from kvctl.topology.origins import Seen
@@ -42,6 +42,11 @@ class Located:
     """Whether it is there when the change is made; None: not known."""
     seen: Seen | None = None
     """What was found out about it by asking, where it is in another domain or account."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What its source reads: stream and API prefix."""
+        return self.origin.source_stream, self.origin.external.api if self.origin.external else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,10 @@ class Drafts:
 
     def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
         """As it is, or made anew: from the file alone, so that it is the same after a kill in between."""
-        cascades = any(made.renews for item in draft.origins if (made := self._at(item.where)) is not None)
+        read = {source_key(source) for source in sources_of(draft.before or {})}
+        cascades = any(
+            made.renews for item in draft.origins if item.key in read and (made := self._at(item.where)) is not None
+        )
         if draft.live is None or (draft.in_place and not cascades):
             return draft
         return replace(draft, after=self._marked(fresh), follows=False, anew=True, cascades=cascades)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvctl.errors import RefusedError
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
@@ -22,6 +22,7 @@ from kvctl.topology.replica_hazards import (
     name_of,
     of_replica,
 )
+from kvctl.topology.sources import source_key, sources_of
 
 if TYPE_CHECKING:
     from kvctl.topology.world import Link, StreamInfo, World
@@ -171,24 +172,15 @@ def _readings(drafts: Drafts, world: World) -> list[Reading]:
     found, planned = [], set()
     for draft in drafts.all():
         planned.add(draft.where)
-        origins = {_told(item.origin.source_stream, item): item.where for item in draft.origins if item.where}
-        for source in _sources(draft.after):
-            where = origins.get((source["name"], (source.get("external") or {}).get("api")))
-            if where is not None:
+        origins = {item.key: item.where for item in draft.origins}
+        for source in sources_of(draft.after):
+            if (where := origins.get(source_key(source))) is not None:
                 found.append(Reading(draft.where, where, source))
     for link in world.links:
         reader = (link.place.name, link.info["config"]["name"])
         if reader not in planned and (origin := _origin(link)) is not None:
             found.append(Reading(reader, origin, link.source))
     return found
-
-
-def _sources(config: StreamConfig) -> list[dict[str, Any]]:
-    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
-
-
-def _told(stream: str, item: Located) -> tuple[str, str | None]:
-    return stream, item.origin.external.api if item.origin.external else None
 
 
 def _refuse_doubled(change: Change, found: tuple[Node, Node] | None) -> None:

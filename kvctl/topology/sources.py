@@ -8,6 +8,16 @@ from typing import Any
 Source = Mapping[str, Any]
 
 
+def sources_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The sources of a stream configuration, or its mirror."""
+    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+
+
+def source_key(source: Source) -> tuple[str, str]:
+    """What a source reads: stream and API prefix."""
+    return source["name"], (source.get("external") or {}).get("api") or ""
+
+
 def meaning(source: Source) -> tuple[Any, ...]:
     """What tells a source from another: where it reads, and each rule with its destination."""
     external = source.get("external") or {}
