@@ -72,14 +72,14 @@ async def graph(
 
 
 async def _graph(session: Session, names: list[str], file: str | None) -> "Graph":
-    from kvctl.topology import graph
-
     if file is not None:
-        return graph.of_topology(read_file(session, file), names)
-    from kvctl.topology import standing, world
+        from kvctl.topology.graph_file import of_topology
+
+        return of_topology(read_file(session, file), names)
+    from kvctl.topology import graph_live, standing, world
 
     found = await world.survey({"": (await session.client()).api})
-    return graph.of_world(found, await standing.standings(graph.around(found, names)), names)
+    return graph_live.of_world(found, await standing.standings(graph_live.around(found, names)), names)
 
 
 def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:

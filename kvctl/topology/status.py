@@ -12,7 +12,9 @@ from kvctl.kv.kinds import Kind, bucket_name, kind_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.quantities import format_time, parse_time
 from kvctl.topology.document import Topology
-from kvctl.topology.graph import Node, nodes_of_link, rules_json, rules_of
+from kvctl.topology.graph import Node
+from kvctl.topology.graph_live import nodes_of_link
+from kvctl.topology.graph_rules import rules_json, rules_of
 from kvctl.topology.standing import SECOND_LOOK, Standing, State, standings
 from kvctl.topology.world import Place, World, survey
 

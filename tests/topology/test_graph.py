@@ -16,7 +16,9 @@ from kvctl.errors import BucketNotFound
 from kvctl.kv.kinds import Kind
 from kvctl.topology import diagrams, graph_text
 from kvctl.topology.document import read_topology
-from kvctl.topology.graph import Edge, Graph, Node, of_topology, of_world
+from kvctl.topology.graph import Edge, Graph, Node
+from kvctl.topology.graph_file import of_topology
+from kvctl.topology.graph_live import of_world
 from kvctl.topology.layout import layout
 from kvctl.topology.observe import Upstream, upstreams
 from kvctl.topology.standing import Standing, State
