@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvctl.errors import BucketNotFound, KvctlError
+from kvctl.errors import BucketNotFound, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
+from kvctl.kv import foreign
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 
 NOBODY_KNOWS = 1.0
@@ -62,7 +63,7 @@ def with_info(binding: Binding, info: dict[str, Any]) -> Binding:
 async def locate(api: Api, bucket: str) -> Binding:
     """Ask what the name means: bucket or aggregate `KV_<bucket>`, else the mirror stream `<bucket>`.
 
-    Raises BucketNotFound, with the nearest name that exists.
+    Raises BucketNotFound, with the nearest name that exists; RefusedError for a table or a repository.
     """
     asked = asyncio.ensure_future(streams.find(api, STREAM_PREFIX + bucket))
     try:
@@ -124,12 +125,17 @@ def _bucket_of(stream: str) -> str:
     return stream.removeprefix(STREAM_PREFIX)
 
 
-async def _missing(api: Api, bucket: str) -> BucketNotFound:
+async def _missing(api: Api, bucket: str) -> KvctlError:
     from difflib import get_close_matches
 
     near: list[str] = []
     with suppress(KvctlError):
-        folded = {_bucket_of(name).lower(): _bucket_of(name) for name in await streams.names(api)}
+        names = await streams.names(api)
+        other = foreign.namesake(names, bucket)
+        info = await streams.find(api, other) if other else None
+        if info is not None and (owner := foreign.owner(info["config"])):
+            return RefusedError(f"`{bucket}` is a {owner}, no bucket", hint=foreign.remedy(info["config"]))
+        folded = {_bucket_of(name).lower(): _bucket_of(name) for name in names}
         near = [folded[name] for name in get_close_matches(bucket.lower(), folded, n=1)]
     guess = f"Did you mean `{near[0]}`? " if near else ""
     return BucketNotFound(

@@ -25,7 +25,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv import binding
+from kvctl.kv import binding, foreign
 from kvctl.kv.config import BucketConfig, BucketStatus
 from kvctl.kv.difference import Difference, differences, listed, missing
 from kvctl.kv.fields import edited
@@ -244,6 +244,8 @@ def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
     kind, name = kind_of(found), found["name"].removeprefix(STREAM_PREFIX)
     if kind is Kind.INCOMPLETE:
         raise _incomplete(name)
+    if foreign.evidence(found):
+        raise BucketExists(f"The stream `{found['name']}` belongs to a {kind}", hint="Choose another name")
     if kind is Kind.STREAM:
         raise BucketExists(f"A stream `{found['name']}` exists that is no bucket", hint="Choose another name")
     differing = differences(found, wanted)

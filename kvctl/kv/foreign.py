@@ -6,7 +6,8 @@ no write of a key can reach them, whoever sends it, and none has to be checked.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
 
 from kvctl.errors import HazardRefused
 from kvctl.kv.kinds import KIND, StreamConfig
@@ -16,16 +17,26 @@ COMMANDS = {"table": "kvctl table", "repository": "kvctl repo"}
 """Whose streams they are -> the commands for them."""
 
 
+def owner(stream: StreamConfig) -> str | None:
+    """Whose stream it is: `table`, `repository`; None for a bucket's."""
+    return (stream.get("metadata") or {}).get(KIND) or None
+
+
 def evidence(stream: StreamConfig) -> str | None:
     """Why bucket commands are not for the stream; None for a bucket's."""
-    owner = (stream.get("metadata") or {}).get(KIND)
-    return f"`{stream['name']}` belongs to a {owner}, which would break" if owner else None
+    of = owner(stream)
+    return f"`{stream['name']}` belongs to a {of}, which would break" if of else None
 
 
 def remedy(stream: StreamConfig) -> str:
     """The commands that are for it."""
-    owner = (stream.get("metadata") or {}).get(KIND, "")
-    return f"`{COMMANDS[owner]}` is for it" if owner in COMMANDS else ""
+    command = COMMANDS.get(owner(stream) or "")
+    return f"`{command}` is for it" if command else ""
+
+
+def namesake(streams: Iterable[str], name: str) -> str | None:
+    """The stream that may be a table or a repository of this name."""
+    return next((stream for stream in streams if re.fullmatch(rf"KV[A-Z]_{re.escape(name)}", stream)), None)
 
 
 def refuse(stream: StreamConfig, forced: Collection[str] = (), *, forcible: bool = True) -> None:

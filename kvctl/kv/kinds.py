@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -16,7 +17,10 @@ OWN_METADATA = "kvctl."
 UNFINISHED = "kvctl.unfinished"
 """Metadata of a stream that is being restored or copied into; the value names the attempt."""
 KIND = "kvctl.kind"
-"""Metadata of a stream that belongs to a table or a repository; the value says to which of the two."""
+"""Metadata of a stream that belongs to a table or a repository; the value says to which of the two.
+
+Its name is `KVT_NAME` or the like, a letter before the `_`; what is further part of it has more of them.
+"""
 TOPOLOGY = "kvctl.topology"
 """Metadata of a stream that a topology file made or took over; the value is the topology's name."""
 SERVER_METADATA = "_nats."
@@ -52,18 +56,21 @@ def kind_of(stream: StreamConfig, others: Mapping[str, StreamConfig] | None = No
     if UNFINISHED in metadata:
         return Kind.INCOMPLETE
     if metadata.get(KIND) in _FOREIGN:
-        return Kind(metadata[KIND])
+        return Kind(metadata[KIND]) if _FOREIGN_NAME.match(name) else None
     if stream.get("mirror"):
         return Kind.MIRROR if _leads_to_bucket(stream, others or {}) else (Kind.STREAM if named else None)
     return _kind_of_named(stream) if named else None
 
 
 _FOREIGN = (Kind.TABLE, Kind.REPOSITORY)
+_FOREIGN_NAME = re.compile(r"KV[A-Z]?_(.+)")
 
 
 def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:
     """The name that users type: what is no bucket keeps its stream's, others lose `KV_`."""
     name: str = stream["name"]
+    if kind in _FOREIGN and (found := _FOREIGN_NAME.match(name)):
+        return found[1]
     return name if kind in (None, Kind.STREAM) else name.removeprefix(STREAM_PREFIX)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.kinds import UNFINISHED, Kind, bucket_name, kind_of
+from kvctl.kv.kinds import KIND, UNFINISHED, Kind, bucket_name, kind_of
 
 BUCKET = BucketConfig("B").to_stream()
 SOURCES = [{"name": "KV_O", "subject_transforms": [{"src": "$KV.O.>", "dest": "$KV.B.>"}]}]
@@ -26,6 +26,9 @@ SOURCES = [{"name": "KV_O", "subject_transforms": [{"src": "$KV.O.>", "dest": "$
         (BUCKET | {"subjects": ["events.>"], "sources": SOURCES}, Kind.STREAM, "KV_B"),
         (BUCKET | {"max_msgs_per_subject": -1}, Kind.STREAM, "KV_B"),
         (BUCKET | {"metadata": {UNFINISHED: "x"}}, Kind.INCOMPLETE, "B"),
+        ({"name": "KVT_T", "subjects": ["$KVT.T.>"], "metadata": {KIND: "table"}}, Kind.TABLE, "T"),
+        ({"name": "KVTP_T_0003", "subjects": ["$KVT.T.0003.>"], "metadata": {KIND: "table"}}, None, "KVTP_T_0003"),
+        (BUCKET | {"metadata": {KIND: "repository"}}, Kind.REPOSITORY, "B"),
         ({"name": "EVENTS", "subjects": ["$KV.B.>"], "max_msgs_per_subject": 1}, None, "EVENTS"),
         ({"name": "M", "mirror": {"name": "EVENTS"}}, None, "M"),
     ],

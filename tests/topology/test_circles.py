@@ -18,7 +18,7 @@ def test_a_chain_is_no_circle() -> None:
 
 def test_a_circle_through_places_is_found_once() -> None:
     (circle,) = circles([reading("a/X", "b/Y"), reading("b/Y", "c/Z"), reading("c/Z", "a/X"), reading("a/W", "a/X")])
-    assert {node for node in circle} == {("a", "KV_X"), ("b", "KV_Y"), ("c", "KV_Z")}
+    assert set(circle) == {("a", "KV_X"), ("b", "KV_Y"), ("c", "KV_Z")}
     text = hazard(beginning_with(circle, ("b", "KV_Y"))).evidence
     assert text.startswith("`Y` in `b` <- `Z` in `c` <- `X` in `a` <- `Y` in `b`: ")
 

@@ -123,6 +123,17 @@ async def test_foreign_kind(client: kvctl.Client, raw: RawClient, unique: Names)
     await create_mirror(client, Mirror(unique("M"), Origin(bucket)))  # whole, and so the same
 
 
+async def test_no_write_of_a_key_reaches_a_table(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    name = unique("T")
+    config = {"name": f"KVT_{name}", "subjects": [f"$KVT.{name}.>"], "metadata": {"kvctl.kind": "table"}}
+    assert "error" not in raw.api(f"STREAM.CREATE.KVT_{name}", config)
+    assert raw.request(f"$KV.{name}.k", b"v").headers["Status"] == "503"  # whoever tries
+    for attempt in (client.bucket(name).put("k", b"v"), client.bucket(name).get("k"), edit(client, name, history=3)):
+        with pytest.raises(RefusedError, match=f"`{name}` is a table, no bucket") as caught:
+            await attempt
+        assert caught.value.hint == "`kvctl table` is for it"
+
+
 # -- circles -----------------------------------------------------------------------------------------------
 
 ACCOUNTS = """
