@@ -1,5 +1,6 @@
 """`kvctl topology plan`: what would change, and what speaks against it."""
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ from kvctl.cli.options import Force
 from kvctl.cli.plan_view import show_plan
 from kvctl.cli.session import Session
 from kvctl.cli.topology_file import File, open_places, read_document
+from kvctl.errors import UsageError
 from kvctl.quantities import format_age, parse_time
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ async def plan(
     from kvctl.topology.journal import Journal
 
     check_forced(force, *plan_hazards.OF_PLANS)
+    _keep(file, out)
     document = read_document(session, file)
     topology = read_topology(document)
     apis = await open_places(session, topology)
@@ -76,6 +79,12 @@ async def plan(
     if not found.changes:
         session.note("Nothing to change", always=True)
     return CHANGES_PENDING if exit_code and found.changes else None
+
+
+def _keep(file: str, out: str | None) -> None:
+    """Raises UsageError when the plan would be written over the file that it is made from."""
+    if out is not None and os.path.realpath(out) == os.path.realpath(file):
+        raise UsageError(f"`--out {out}` would replace the topology file", hint="`--out topology.plan`")
 
 
 def say(session: Session, found: "Plan", *, prune: bool) -> None:

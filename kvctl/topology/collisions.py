@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, StreamNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
@@ -46,6 +46,9 @@ async def _landed(api: Api, landing: Landing, other: Landing) -> set[str]:
     """Where the rule's stored keys land, as far as that is within reach of the other one."""
     prefix = (landing.source.get("external") or {}).get("api")
     there = api.at(prefix) if prefix else api
-    subjects = await streams.subjects(there, landing.source["name"], landing.rule.src)
+    try:
+        subjects = await streams.subjects(there, landing.source["name"], landing.rule.src)
+    except StreamNotFound:
+        return set()  # about to be made
     landed = (landing.rule.apply(subject) for subject in subjects)
     return {subject for subject in landed if subject is not None and matches(subject, (other.pattern,))}

@@ -46,6 +46,8 @@ def remarks(change: Change) -> list[str]:
         messages, size = change.drops
         held = f"{messages:,} {'entry' if messages == 1 else 'entries'} ({format_size(size)})"
         found.append(f"drops {held}{_again(change)}" if messages else "holds nothing")
+    if change.action is Action.RECREATE and change.kind is Kind.AGGREGATE and not change.is_copy:
+        found.append(f"`kvctl aggregate remove-origin {change.name} ...` takes an origin out and keeps the rest")
     if change.readers:
         names = ", ".join(f"`{name}`" for name in change.readers)
         found.append(f"{names} {'reads' if len(change.readers) == 1 else 'read'} from it, and would get no more")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +62,7 @@ async def survey(apis: Mapping[str, Api]) -> World:
     readings = [
         (place, info, source) for place in places.values() for info in place.infos.values() for source in reads(info)
     ]
-    links = await asyncio.gather(*(_link(places.values(), *reading) for reading in readings))
-    return World(places, tuple(links))
+    return World(places, await _links(places.values(), readings))
 
 
 def reads(info: StreamInfo) -> list[dict[str, Any]]:
@@ -73,19 +72,53 @@ def reads(info: StreamInfo) -> list[dict[str, Any]]:
 
 
 async def _place(name: str, api: Api) -> Place:
-    (infos, unreachable), domain = await asyncio.gather(streams.listing(api), own_domain(api))
+    try:
+        (infos, unreachable), domain = await asyncio.gather(streams.listing(api), own_domain(api))
+    except KvctlError as error:
+        if name:
+            error.message = f"{error.message}, in context `{name}`"
+        raise
     return Place(name, api, domain, {info["config"]["name"]: info for info in infos}, tuple(unreachable))
 
 
-async def _link(places: Iterable[Place], place: Place, info: StreamInfo, source: dict[str, Any]) -> Link:
-    prefix = (source.get("external") or {}).get("api")
-    if not prefix:
-        origin = place.infos.get(source["name"])
-        return Link(place, info, source, place if origin else None, origin)
+_Reading = tuple[Place, StreamInfo, dict[str, Any]]
+
+
+async def _links(places: Collection[Place], readings: Sequence[_Reading]) -> tuple[Link, ...]:
+    """A link for each reading, in the same order; one request for each way out of a place, if it leads into view."""
+    ways: dict[tuple[str, str], list[int]] = {}
+    for number, (place, _, source) in enumerate(readings):
+        ways.setdefault((place.name, _prefix(source)), []).append(number)
+    found: dict[int, Link] = {}
+
+    async def follow(numbers: Sequence[int]) -> None:
+        first, *others = numbers
+        found[first] = await _link(places, readings[first])
+        home = found[first].origin_place
+        links = await asyncio.gather(*(_link(places, readings[number], home) for number in others))
+        found.update(zip(others, links, strict=True))
+
+    await asyncio.gather(*(follow(numbers) for numbers in ways.values()))
+    return tuple(found[number] for number in range(len(readings)))
+
+
+async def _link(places: Iterable[Place], reading: _Reading, home: Place | None = None) -> Link:
+    """`home` is where others that are read in the same way live: what is seen there is not asked for again."""
+    place, info, source = reading
+    name, prefix = source["name"], _prefix(source)
+    home = home if prefix else place
+    if home is not None and (name in home.infos or not prefix):
+        origin = home.infos.get(name)
+        return Link(place, info, source, home if origin else None, origin)
     found: StreamInfo | None = None
     with suppress(KvctlError):
-        found = await streams.info(place.api.at(prefix), source["name"], timeout=PATIENCE)
+        found = await streams.info(place.api.at(prefix), name, timeout=PATIENCE)
     return Link(place, info, source, _home(places, found) if found else None, found)
+
+
+def _prefix(source: dict[str, Any]) -> str:
+    """The API prefix under which a source reads; empty in its own account and domain."""
+    return (source.get("external") or {}).get("api") or ""
 
 
 def _home(places: Iterable[Place], info: StreamInfo) -> Place | None:

@@ -98,6 +98,13 @@ def test_a_saved_plan_is_applied_once_and_refused_when_it_is_stale(
     assert run("topology", "apply", str(saved), "--yes", *at).err == "Nothing to change\n"
 
 
+def test_a_plan_does_not_replace_the_file_that_it_is_made_from(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "topology.yaml"
+    file.write_text("version: 1\n")
+    assert run("topology", "plan", "-f", str(file), "--out", str(tmp_path / "." / "topology.yaml")).exit_code == 2
+    assert file.read_text() == "version: 1\n"
+
+
 def test_usage_of_apply(run: Run, tmp_path: Path, server: Server) -> None:
     plan = tmp_path / "x.plan"
     plan.write_text('{"kvctl": "plan", "version": 2}')
