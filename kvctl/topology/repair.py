@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import BucketNotFound, KvctlError, RefusedError, WaitExpired
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct, streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.kinds import SERVER_METADATA, Kind, StreamConfig
@@ -24,11 +25,13 @@ from kvctl.topology import waiting
 from kvctl.topology.findings import LOCAL_WRITE, Difference, Outcome
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.model import Origin
+from kvctl.topology.observe import live_part
 from kvctl.topology.origins import Seen
 from kvctl.topology.removal import AT_ONCE
-from kvctl.topology.repairs import is_stand_in, is_temporary, original, stand_in, temporary
+from kvctl.topology.repairs import is_stand_in, is_temporary, original, stand_in, temporary, token_of
 from kvctl.topology.replica_hazards import name_of
 from kvctl.topology.replicas import Replica, origin_api
+from kvctl.topology.sides import Side
 from kvctl.topology.verdicts import Verdict
 from kvctl.topology.waiting import WAIT_FOR, Goal
 from kvctl.topology.world import Link, Place, World, reads
@@ -37,6 +40,10 @@ AT_A_TIME = 500
 """Keys that one source brings."""
 MANY = 5_000
 """Keys from which on everything of an origin is brought again."""
+
+_PAUSE = 0.1
+_TELLS = (2, 15)
+"""Servers from this version on say how far a source has come."""
 
 Advance = Callable[[int], None]
 """Told of messages that have arrived."""
@@ -223,9 +230,45 @@ async def _bring(
     after = {**info["config"], "sources": [*there, *(source for _, source in sources)]}
     try:
         await catalog.apply_edit(api, catalog.Edit(info, after))
-        await waiting.until_filled(api, stream, goals, limit, advance, shown=info["state"]["messages"])
+        await _until_brought(api, stream, goals, limit, advance)
     finally:
         await asyncio.shield(_drop_temporary(api, stream))
+
+
+async def _until_brought(api: Api, stream: str, goals: Sequence[Goal], limit: timedelta, advance: Advance) -> None:
+    """Wait until each temporary source has come to its goal: what another one of the same stream brought is no sign.
+
+    Raises WaitExpired.
+    """
+    deadline, shown = time.monotonic() + limit.total_seconds(), 0
+    left = list(goals)
+    while left:
+        info = await streams.info(api, stream)
+        left = [goal for goal in left if not await _brought(api, info, goal)]
+        advance(max(info["state"]["last_seq"] - shown, 0) if shown else 0)
+        shown = info["state"]["last_seq"]
+        if left and time.monotonic() > deadline:
+            names = ", ".join(f"`{name_of(goal.source)}`" for goal in left)
+            raise WaitExpired(f"After {limit.total_seconds():g} s not everything has come from {names}")
+        if left:
+            await asyncio.sleep(_PAUSE)
+
+
+async def _brought(api: Api, info: dict[str, Any], goal: Goal) -> bool:
+    """Whether a temporary source has come to its goal, or the goal's entry has gone meanwhile."""
+    told = live_part(goal.source, info.get("sources") or [])
+    if told.get("active", -1) < 0 or told.get("error"):
+        return False
+    if not goal.sequence or told.get("seq", 0) >= goal.sequence:
+        return True
+    landed = Mapping.of(goal.source).land((goal.subject or "").encode())
+    if landed is None or api.connection.server_version >= _TELLS:
+        gone = await Side(goal.seen.api, goal.source["name"]).at(goal.sequence) is None
+        return gone and not told.get("lag")
+    message = await direct.from_leader(api, info["config"]["name"], last_by_subj=landed.decode())
+    return message is not None and waiting.source_sequence(message.header, goal.source["name"]) >= goal.sequence and (
+        token_of(goal.source).encode() in message.header
+    )  # fmt: skip
 
 
 async def _drop_temporary(api: Api, stream: str) -> None:

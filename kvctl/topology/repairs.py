@@ -49,3 +49,8 @@ def temporary(source: Mapping[str, Any], token: str, subjects: Mapping[str, str]
 def is_temporary(source: Mapping[str, Any]) -> bool:
     """Whether a repair added the source."""
     return any((rule.get("src") or "").startswith(_TOKEN) for rule in source.get("subject_transforms") or ())
+
+
+def token_of(source: Mapping[str, Any]) -> str:
+    """What stands in the headers of messages that a temporary source brought, and of no others."""
+    return next(rule["src"] for rule in source["subject_transforms"] if rule["src"].startswith(_TOKEN))
