@@ -79,10 +79,17 @@ class PublishWindow(RequestWindow):
     ) -> None:
         super().__init__(connection, self._acknowledged, failed, window=window, resend=resend)
         self._done = done
+        self._head, self._length = b"?", 1
+        """What acknowledgements of the stream begin with, up to the sequence."""
 
     def _acknowledged(self, tag: Any, header: bytes, payload: bytes) -> None:
+        if payload[: self._length] == self._head and (number := payload[self._length : -1]).isdigit():
+            self._done(tag, int(number))
+            return
         found = None if b'"error"' in payload else _SEQUENCE.search(payload)
         if found is not None:
+            self._length = found.start(1)
+            self._head = payload[: self._length]
             self._done(tag, int(found[1]))
         elif status(header)[0] == 503:
             self._failed(tag, NoResponders("No stream takes the write"))

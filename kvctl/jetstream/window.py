@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -79,9 +79,29 @@ class RequestWindow:
         self._ready.append(frame)
         self._bytes += len(frame)
         if len(self._ready) >= CHUNK or len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
-            await self._write()
-            while len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
-                await self._collect()
+            await self._make_room()
+
+    async def send_all(self, requests: Iterator[tuple[Any, bytes, bytes, bytes]], stop: Callable[[], object]) -> None:
+        """`send` for tags, subjects, payloads and headers, in less time for each; ends early once `stop` says so."""
+        prefix, most, longest = self._prefix, *self._small
+        opened, ready, room = self._open, self._ready, CHUNK
+        for tag, subject, payload, header in requests:
+            number, size = self._number, len(payload)
+            if header or size > most or len(subject) > longest:
+                await self.send(tag, subject, payload, header)
+                ready = self._ready
+            else:
+                frame = b"PUB %b %b%d %d\r\n%b\r\n" % (subject, prefix, number, size, payload)
+                opened[number] = (tag, frame, subject)
+                self._number = number + 1
+                ready.append(frame)
+                self._bytes += len(frame)
+            room -= 1
+            if room <= 0 or self._bytes >= WINDOW_BYTES:
+                await self._make_room()
+                ready, room = self._ready, min(CHUNK, self._window - len(opened))
+                if stop():
+                    return
 
     @property
     def oldest(self) -> Any:
@@ -98,6 +118,11 @@ class RequestWindow:
         while self._open:
             await self._collect()
 
+    async def _make_room(self) -> None:
+        await self._write()
+        while len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
+            await self._collect()
+
     async def _write(self) -> None:
         ready, self._ready = self._ready, []
         if len(ready) == len(self._open):
@@ -112,14 +137,7 @@ class RequestWindow:
         frames = await self._subscription.inbox.take(max(min(silence, 1.0), 0.01))
         if frames:
             self._heard = time.monotonic()
-        cut = len(self._prefix)
-        for subject, _, header, payload in frames:
-            sent = self._open.pop(int(subject[cut:]), None)
-            if sent is not None:
-                self._bytes -= len(sent[1])
-                if len(payload) > self._largest:
-                    self._largest = len(payload)
-                self._answered(sent[0], header, payload)
+        self._take(frames)
         if frames:
             self._window = min(self._most, max(ANSWER_BYTES // self._largest, FIRST_WINDOW))
         self._drop_denied()
@@ -127,6 +145,17 @@ class RequestWindow:
             await self._cut()
         elif not frames and silence <= 0:
             self._give_up(list(self._open), RequestTimeout("No answer in time"))
+
+    def _take(self, frames: list[tuple[bytes, bytes, bytes, bytes]]) -> None:
+        """Deal with the answers that have come."""
+        cut, opened, answered = len(self._prefix), self._open, self._answered
+        for subject, _, header, payload in frames:
+            sent = opened.pop(int(subject[cut:]), None)
+            if sent is not None:
+                self._bytes -= len(sent[1])
+                if len(payload) > self._largest:
+                    self._largest = len(payload)
+                answered(sent[0], header, payload)
 
     async def _cut(self) -> None:
         """The connection broke: send what is open once more, or give it up."""

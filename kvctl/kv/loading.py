@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -142,6 +142,7 @@ class Loader:
         """By their lines, the rows of which nobody knows what became, and why."""
         self._conflicts: list[Row] = []
         self._fatal: tuple[Row, KvctlError] | None = None
+        self._sending: Row
         self._recent: dict[str, tuple[int, int]] = {}
         """Line and revision of the last acknowledged row of a key; and the same of those before."""
         self._earlier: dict[str, tuple[int, int]] = {}
@@ -223,16 +224,27 @@ class Loader:
         return True
 
     async def _put(self, rows: list[Row], *, create: bool = False) -> None:
-        prefix = self._binding.write_prefix.encode()
-        send = self._window.send
-        for row in rows:
-            header = with_expected(row.header, 0) if create else row.header
+        messages = self._messages(rows, create)
+        left = True
+        while left:
             try:
-                await send(row, prefix + row.key.encode(errors="surrogateescape"), row.value, header)
+                await self._window.send_all(messages, self._in_trouble)
+                left = False
             except UsageError as error:
-                self._reject(row.line, error.message)
-            if self._lost or self._fatal:
+                self._reject(self._sending.line, error.message)
+            if self._in_trouble():
                 await self._settle()
+                left = True
+
+    def _messages(self, rows: list[Row], create: bool) -> Iterator[tuple[Row, bytes, bytes, bytes]]:
+        prefix = self._binding.write_prefix.encode()
+        for row in rows:
+            self._sending = row
+            header = with_expected(row.header, 0) if create else row.header
+            yield row, prefix + row.key.encode("utf-8", "surrogateescape"), row.value, header
+
+    def _in_trouble(self) -> object:
+        return self._lost or self._fatal
 
     async def _conditionally(self, rows: list[Row]) -> None:
         """Rows of distinct keys, compared with what is there."""

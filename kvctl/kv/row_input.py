@@ -26,7 +26,6 @@ ROWS = 2000
 """Rows of a table in one batch."""
 
 _KEY = re.compile(rf"(?!{RESERVED})[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*\Z").match
-_UNUSUAL = {"ttl", "headers", "rollup"}
 _scan: Any = getattr(json.JSONDecoder(), "scan_once")  # noqa: B009  # `json.loads` takes twice its time
 _new = tuple.__new__
 
@@ -107,13 +106,7 @@ class _Ndjson:
             try:
                 fields, end = _scan(text, 0)
                 key, value = fields[key_name], fields[value_name]
-                if (
-                    _KEY(key)
-                    and end == len(text)
-                    and _UNUSUAL.isdisjoint(fields)
-                    and fields.get("operation", "PUT") == "PUT"
-                    and fields.get("encoding", "utf-8") == "utf-8"
-                ):
+                if _KEY(key) and end == len(text) and (len(fields) == 2 or _is_plain(fields)):
                     rows.append(_new(Row, (line, key, value.encode(), b"", Operation.PUT)))
                     continue
             except (StopIteration, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -150,6 +143,15 @@ class _Ndjson:
                     raise UsageError(f"It has no `{source}`")
                 fields[name] = fields[source]
         return fields
+
+
+def _is_plain(fields: dict[str, Any]) -> bool:
+    return (
+        "ttl" not in fields
+        and "headers" not in fields
+        and fields.get("operation", "PUT") == "PUT"
+        and fields.get("encoding", "utf-8") == "utf-8"
+    )
 
 
 class _NotRows(UsageError):
