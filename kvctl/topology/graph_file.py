@@ -23,7 +23,7 @@ def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
         for origin, source in zip(_origins(replica), reads({"config": replica.to_stream()}), strict=True):
             read = _origin_in_file(topology, nodes, reader, origin)
             nodes.setdefault(read.id, read)
-            edges.append(Edge(read.id, reader.id, rules_of(source)))
+            edges.append(Edge(read.id, reader.id, rules_of(source, reader.stream)))
     return chosen(nodes, edges, names, whole=True)
 
 

@@ -25,7 +25,9 @@ def of_world(world: World, standings: Iterable[Standing], names: Collection[str]
         replica, origin = nodes_of_link(standing.link)
         for node in (origin, replica):
             nodes.setdefault(node.id, node)
-        edges.append(Edge(origin.id, replica.id, rules_of(standing.link.source), standing))
+        edges.append(
+            Edge(origin.id, replica.id, rules_of(standing.link.source, standing.link.info["config"]["name"]), standing)
+        )
     return chosen(nodes, edges, names)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvctl.kv.names import SUBJECT_PREFIX
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.topology.model import dollars
 from kvctl.topology.subjects import Transform, parse
 
@@ -13,21 +13,31 @@ Rules = tuple[tuple[str, str], ...]
 """Filters, and where their keys land: empty where they keep their names. Without any, all keys come as they are."""
 
 
-def rules_of(source: Mapping[str, Any]) -> Rules:
-    """A source's filters and destinations in keys; none where all keys keep their names."""
+def rules_of(source: Mapping[str, Any], reader: str) -> Rules:
+    """A source's rules in keys; none where all keys come as they are. `reader` is the stream that has it.
+
+    Where an aggregate stores what is none of its own keys, the whole subject shows it.
+    """
     rules = parse(source.get("subject_transforms") or ())
-    if source.get("filter_subject"):
-        rules.append(Transform(source["filter_subject"], ""))
+    if not rules:
+        rules = [Transform(source.get("filter_subject") or f"{_head(source['name']) or ''}>", "")]
     found = []
     for rule in rules:
-        src, dest = _keys(rule.src), dollars(_keys(rule.dest or rule.src))
-        found.append((src, "" if _plain(src) == dest else dest))
+        src = _keys(rule.src)
+        own = _head(reader) or rule.src.removesuffix(src)
+        dest = (dollars(rule.dest) or _plain(rule.src)).removeprefix(own)
+        found.append((src, "" if dest == _plain(src) else dest))
     return () if found == [(">", "")] else tuple(found)
 
 
 def rules_json(rules: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
     """The rules as JSON output shows them."""
     return [{"keys": src, "land": dest or _plain(src)} for src, dest in rules]
+
+
+def _head(stream: str) -> str | None:
+    """What the subjects of a bucket's stream begin with."""
+    return f"{SUBJECT_PREFIX}{stream.removeprefix(STREAM_PREFIX)}." if stream.startswith(STREAM_PREFIX) else None
 
 
 def _keys(subject: str) -> str:

@@ -78,7 +78,7 @@ def _row(standing: Standing) -> Row:
     return {
         **_of_replica(replica, standing.name, str(standing.kind)),
         **_of_origin(origin),
-        "rules": rules_json(rules_of(link.source)),
+        "rules": rules_json(rules_of(link.source, replica.stream)),
         "state": str(standing.state),
         "lag": upstream.lag,
         "active": upstream.active,

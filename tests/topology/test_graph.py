@@ -19,11 +19,13 @@ from kvctl.topology.document import read_topology
 from kvctl.topology.graph import Edge, Graph, Node
 from kvctl.topology.graph_file import of_topology
 from kvctl.topology.graph_live import of_world
+from kvctl.topology.graph_rules import rules_of
 from kvctl.topology.layout import layout
 from kvctl.topology.observe import Upstream, upstreams
 from kvctl.topology.standing import Standing, State
 from kvctl.topology.svg import svg
 from kvctl.topology.world import Link, Place, World
+from tests.topology.conftest import source
 
 CONTRACT: dict[str, Any] = {
     "contexts": {"hub": {"context": "prod-hub"}, "edge": {"url": "nats://127.0.0.1:4223", "domain": "leaf"}},
@@ -117,6 +119,28 @@ class TestOfAFile:
         ElementTree.fromstring(svg(graph))
 
 
+@pytest.mark.parametrize(
+    ("taken", "reader", "rules"),
+    [
+        ({"name": "KV_B"}, "M", ()),
+        ({"name": "M"}, "M2", ()),
+        ({"name": "KV_B", "filter_subject": "$KV.B.a.*"}, "M", (("a.*", ""),)),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.a.>", "dest": "$KV.B.b.>"}]}, "M", (("a.>", "b.>"),)),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "$KV.A.>"}]}, "KV_A", ()),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.*.x", "dest": "$KV.A.{{wildcard(1)}}.x"}]}, "KV_A",
+         (("*.x", ""),)),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.*", "dest": "$KV.A.p.{{wildcard(1)}}"}]}, "KV_A",
+         (("*", "p.$1"),)),
+        ({"name": "KV_B"}, "KV_A", ((">", "$KV.B.>"),)),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "$KV.C.>"}]}, "KV_A", ((">", "$KV.C.>"),)),
+    ],
+)  # fmt: skip
+def test_rules_are_said_in_keys_and_what_leads_out_of_the_bucket_in_full(
+    taken: dict[str, Any], reader: str, rules: tuple[tuple[str, str], ...]
+) -> None:
+    assert rules_of(taken, reader) == rules
+
+
 def info(name: str, **config: Any) -> dict[str, Any]:
     live = config.pop("live", {})
     if name.startswith("KV_") and "sources" not in config:
@@ -129,9 +153,9 @@ def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
     origin = info("KV_ORDERS", live={"cluster": {"name": "lon"}})
     mirror = info("COPY", mirror={"name": "KV_ORDERS"}, live={"cluster": {"name": "nyc"}})
     sources = [
-        {"name": "KV_ORDERS", "filter_subject": "$KV.ORDERS.NEW.>"},
-        {"name": "KV_GONE"},
-        {"name": "KV_FAR", "external": {"api": "$JS.hub.API"}},
+        source("ORDERS", "EDGE", "NEW.>"),
+        source("GONE", "EDGE"),
+        source("FAR", "EDGE", external={"api": "$JS.hub.API"}),
     ]
     aggregate = info("KV_EDGE", sources=sources, live={"cluster": {"name": "lon"}})
     infos = {item["config"]["name"]: item for item in (origin, mirror, aggregate, info("KV_ALONE"), info("OTHER"))}
@@ -141,10 +165,10 @@ def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
                  upstreams(mirror)[0], State.OK),
         *(
             Standing(
-                Link(place, aggregate, source, place if found else None, found), "EDGE", Kind.AGGREGATE,
-                Upstream(source["name"], 3, None, None, (), (), None, None), state, "in words",
+                Link(place, aggregate, taken, place if found else None, found), "EDGE", Kind.AGGREGATE,
+                Upstream(taken["name"], 3, None, None, (), (), None, None), state, "in words",
             )
-            for source, found, state in zip(
+            for taken, found, state in zip(
                 sources, (origin, None, None), (State.BEHIND, State.MISSING_ORIGIN, State.NEVER_CONNECTED), strict=True
             )
         ),
