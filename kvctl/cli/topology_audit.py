@@ -260,6 +260,8 @@ async def _try(session: Session, name: str, step: Any) -> None:
         await step
     except KvctlError as error:
         session.warn(f"`{name}` could not be repaired: {error.message}")
+    else:
+        session.note(f"Repaired `{name}`")
 
 
 def _step(item: "Repair") -> str:

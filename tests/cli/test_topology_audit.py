@@ -1,0 +1,169 @@
+"""`topology audit` as people and scripts use it: what it prints, how it exits, what a repair asks and does."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+
+Names = Callable[..., str]
+WIDTHS = {r"(?<=\S) {2,}": "  ", r"(?m) +$": ""}
+"""Names are of different lengths."""
+FIELDS = [
+    "origin", "replica", "kind", "origin_at", "context", "keys", "missing", "extra", "stale", "differing", "collisions",
+    "local", "expiring", "consistent", "causes", "error", "samples",
+]  # fmt: skip
+
+
+@pytest.fixture
+def poisoned(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
+    """A bucket made anew under its mirror."""
+    bucket, mirror = unique("ORDERS"), unique("M")
+    raw.create_bucket(bucket)
+    for key in ("k.1", "k.2", "k.3"):
+        raw.put(bucket, key, b"old")
+    assert run("mirror", "create", mirror, "--origin", bucket, "-s", server.url).exit_code == 0
+    raw.api(f"STREAM.DELETE.KV_{bucket}")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k.1", b"new")
+    return bucket, mirror
+
+
+@pytest.fixture
+def whole(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
+    """A bucket and a mirror that agree."""
+    bucket, mirror = unique("ORDERS"), unique("M")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k.1", b"v")
+    assert run("mirror", "create", mirror, "--origin", bucket, "-s", server.url).exit_code == 0
+    return bucket, mirror
+
+
+def test_what_agrees_is_0_and_a_row_for_each_pair(run: Run, server: Server, whole: tuple[str, str]) -> None:
+    result = run("topology", "audit", whole[0], "-s", server.url, "-o", "json")
+    assert result.exit_code == 0
+    (row,) = json.loads(result.out)
+    assert list(row) == FIELDS
+    assert (row["origin"], row["replica"], row["keys"], row["consistent"], row["samples"]) == (*whole, 1, True, [])
+
+
+def test_drift_is_4_with_samples_and_the_cause(
+    run: Run, server: Server, poisoned: tuple[str, str], snapshot: SnapshotAssertion
+) -> None:
+    bucket, mirror = poisoned
+    result = run("topology", "audit", bucket, "-s", server.url, tty=True)
+    assert result.masked(WIDTHS, BUCKET=bucket, MIRROR=mirror) == snapshot
+    (row,) = json.loads(run("topology", "audit", mirror, "-s", server.url, "-o", "json").out)
+    assert (row["extra"], row["differing"], row["consistent"], row["causes"]) == (2, 1, False, ["recreated-origin"])
+    assert row["samples"][-1] == {
+        "origin": bucket, "replica": mirror, "key": "k.1", "difference": "differing", "origin_key": "k.1",
+        "origin_revision": 1, "revision": 1, "cause": "recreated-origin",
+    }  # fmt: skip
+
+
+def test_all_lists_every_difference(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
+    bucket, mirror = poisoned
+    result = run("topology", "audit", mirror, "--all", "-s", server.url)
+    assert result.exit_code == 4
+    rows = [line.split("\t") for line in result.out.splitlines()]
+    assert sorted((row[1], row[2], row[3]) for row in rows) == [
+        (mirror, "k.1", "differing"), (mirror, "k.2", "extra"), (mirror, "k.3", "extra"),
+    ]  # fmt: skip
+    assert f"`{mirror}` of `{bucket}`: 1 keys, " in result.err
+
+
+def test_an_unknown_name_is_3_and_nothing_to_audit_is_0(
+    run: Run, server: Server, raw: RawClient, unique: Names
+) -> None:
+    bucket = unique("LONELY")
+    assert run("topology", "audit", bucket, "-s", server.url).exit_code == 3
+    raw.create_bucket(bucket)
+    result = run("topology", "audit", bucket, "-s", server.url)
+    assert (result.exit_code, result.out, result.err) == (0, "", "Nothing to audit: no mirrors or aggregates\n")
+    assert run("topology", "audit", bucket, "-s", server.url, "-o", "json").out == "[]\n"
+
+
+def test_an_origin_that_cannot_be_read_is_5_unless_something_else_differs(
+    run: Run, server: Server, raw: RawClient, whole: tuple[str, str], poisoned: tuple[str, str]
+) -> None:
+    bucket, mirror = whole
+    raw.api(f"STREAM.DELETE.KV_{bucket}")
+    result = run("topology", "audit", bucket, "-s", server.url, "-o", "json")
+    assert (result.exit_code, json.loads(result.out)[0]["consistent"]) == (5, None)
+    assert f"warning: `{mirror}` of `{bucket}` was not audited: Origin `{bucket}` does not exist" in result.err
+    assert run("topology", "audit", bucket, poisoned[0], "-s", server.url).exit_code == 4
+
+
+def test_a_repair_asks_and_ends_clean(run: Run, server: Server, raw: RawClient, poisoned: tuple[str, str]) -> None:
+    bucket, mirror = poisoned
+    audit = ("topology", "audit", bucket, "--repair", "-s", server.url)
+    assert run(*audit).exit_code == 2  # nobody to ask
+    assert run(*audit, stdin=b"n\n", tty=True).exit_code == 1
+    planned = run(*audit, "--dry-run", "-o", "json")
+    assert (planned.exit_code, json.loads(planned.out)) == (
+        0, [{"replica": mirror, "kind": "mirror", "action": "recreate", "feed": 0, "overwrite": 0, "purge": 0}],
+    )  # fmt: skip
+    asked = f"$JS.API.DIRECT.GET.{mirror}.$KV.{bucket}.k.1"
+    assert raw.request(asked).data == b"old"
+    done = run(*audit, "--yes", "-o", "json")
+    assert (done.exit_code, [row["consistent"] for row in json.loads(done.out)]) == (0, [True])
+    assert raw.request(asked).data == b"new"
+    assert run(*audit, "--yes").exit_code == 0
+
+
+def test_a_repair_on_a_terminal_says_what_it_will_do(
+    run: Run, server: Server, poisoned: tuple[str, str], snapshot: SnapshotAssertion
+) -> None:
+    bucket, mirror = poisoned
+    result = run("topology", "audit", bucket, "--repair", "-s", server.url, stdin=b"y\n", tty=True)
+    assert result.masked(WIDTHS, BUCKET=bucket, MIRROR=mirror) == snapshot
+
+
+def test_an_interrupted_repair_is_said_and_completed(
+    run: Run, server: Server, raw: RawClient, whole: tuple[str, str]
+) -> None:
+    mirror = whole[1]
+    config = raw.api(f"STREAM.INFO.{mirror}")["config"]
+    left = {**config, "name": f"kvctl-repair-{mirror}", "metadata": {"kvctl.repair": mirror}}
+    assert "error" not in raw.api(f"STREAM.CREATE.kvctl-repair-{mirror}", left)
+    raw.api(f"STREAM.DELETE.{mirror}")
+    said = run("topology", "audit", mirror, "-s", server.url)
+    assert (said.exit_code, f"A repair of mirror `{mirror}` was interrupted" in said.err) == (4, True)
+    assert run("topology", "audit", mirror, "--repair", "--yes", "-s", server.url).exit_code == 0
+    assert raw.api(f"STREAM.INFO.{mirror}")["config"] == config
+    assert "error" in raw.api(f"STREAM.INFO.kvctl-repair-{mirror}")
+
+
+def test_a_file_says_what_is_audited(
+    run: Run, server: Server, whole: tuple[str, str], poisoned: tuple[str, str], tmp_path: Path
+) -> None:
+    bucket, mirror = whole
+    file = tmp_path / "topology.yaml"
+    file.write_text(f"version: 1\nbuckets: {{{bucket}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n")
+    result = run("topology", "audit", "-f", str(file), "-s", server.url, "-o", "name")
+    assert (result.exit_code, result.out) == (0, f"{mirror}\n")
+    there = f"contexts: {{here: {{url: '{server.url}'}}}}\nversion: 1\n"
+    file.write_text(f"{there}mirrors: {{{poisoned[1]}: {{origin: {poisoned[0]}, in: here}}}}\n")
+    result = run("topology", "audit", "-f", str(file), "-o", "json")
+    assert (result.exit_code, json.loads(result.out)[0]["context"]) == (4, "here")
+    file.write_text(f"version: 1\nmirrors: {{NONE: {{origin: {bucket}}}}}\n")
+    assert run("topology", "audit", "-f", str(file), "-s", server.url).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("A", "-f", "x.yaml"), ("--dry-run",), ("--yes",), ("",), ("a.b",), ("--wait-for", "soon"), ("-f", "/none.yaml")],
+)
+def test_wrong_words_are_usage_errors(run: Run, args: tuple[str, ...]) -> None:
+    assert run("topology", "audit", *args, "-s", "nats://127.0.0.1:1").exit_code == 2
+
+
+def test_read_only_audits_and_does_not_repair(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
+    audit = ("topology", "audit", poisoned[0], "--read-only", "-s", server.url)
+    assert run(*audit).exit_code == 4
+    assert run(*audit, "--repair", "--yes").exit_code == 1
