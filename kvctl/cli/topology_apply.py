@@ -21,7 +21,6 @@ from kvctl.render.view import Column, View, document
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.topology.applying import Report
-    from kvctl.topology.drafts import Where
     from kvctl.topology.journal import Journal
     from kvctl.topology.plan import Change, Plan
     from kvctl.topology.plan_file import Saved
@@ -77,21 +76,18 @@ async def apply(
     saved, apis = await _planned(session, plan, file, prune=prune)
     forced = [*(force or ()), *saved.forced]
     journal = _begun(session, saved, apis)
-    if not saved.plan.changes:
-        journal.end()
-        _show(session, saved.plan, forced, {})
-        session.note("Nothing to change", always=True)
-    elif dry_run:
+    if dry_run:
         _preview(session, saved.plan, forced)
-    else:
+        return
+    if saved.plan.changes:
         _settle(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
-        limit = None if no_wait else wait_for or timedelta(seconds=60)
-        report = await _carried_out(session, saved, apis, journal, limit)
-        outcomes = {change.where: str(report.outcome(change)) for change in saved.plan.changes}
-        _show(session, saved.plan, forced, outcomes)
-        if report.error is not None:
-            raise report.error
-        session.note(f"Applied: {_past(saved.plan)}")
+    limit = None if no_wait else wait_for or timedelta(seconds=60)
+    report = await _carried_out(session, saved, apis, journal, limit)
+    _show(session, saved.plan, forced, report)
+    if report.error is not None:
+        raise report.error
+    changes = bool(saved.plan.changes)
+    session.note(f"Applied: {_past(saved.plan)}" if changes else "Nothing to change", always=not changes)
 
 
 async def _planned(
@@ -138,13 +134,15 @@ def _begun(session: Session, saved: "Saved", apis: "Mapping[str, Api]") -> "Jour
     from kvctl.topology.journal import Journal
 
     journal = Journal.of(saved.topology().name, apis)
-    say_interrupted(session, journal)
+    say_interrupted(session, journal.interrupted())
     say(session, saved.plan, prune=saved.prune)
     return journal
 
 
 def _preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
     show_plan(session, found, forced)
+    if not found.changes:
+        session.note("Nothing to change", always=True)
     for hazard in found.hazards:
         if hazard.name not in forced:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
@@ -198,34 +196,37 @@ def _consequence(change: "Change") -> str:
 
     what = "is made anew" if change.action == "recreate" else "is deleted"
     title = plan_words.title(change)
-    return f"{title[:1].upper()}{title[1:]} {what}: {', '.join(plan_words.remarks(change))}"
+    return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(plan_words.losses(change))}"
 
 
 async def _carried_out(
     session: Session, saved: "Saved", apis: "Mapping[str, Api]", journal: "Journal", limit: timedelta | None
 ) -> "Report":
     """Carry out the plan, wait for what fills, compare with the file; what went wrong stands in the report."""
-    from kvctl.topology import applying, waiting
+    from kvctl.topology import applying
+    from kvctl.topology.filling import Filling
 
-    filling = applying.Filling(limit)
+    filling = Filling(limit)
+    if (before := journal.interrupted()) is not None:
+        await filling.resume(apis, before.filling)
     with session.progress("Applying", len(applying.writes(saved.plan.changes))) as progress:
         report = await applying.carry_out(apis, saved.plan, journal, filling, progress.advance)
     if report.error is not None:
         return report
-    total = waiting.total(goal for item in filling.goals.values() for goal in item[2])
-    with session.progress("Filling replicas", total) as progress:
+    with session.progress("Filling replicas", filling.total) as progress:
         await applying.fill(report, filling, progress.advance)
-    patience = max(api.connection.timeout for api in apis.values())
-    wrong = await applying.verify(saved.topology(), apis, prune=saved.prune, patience=patience)
-    if wrong is None:
+    if saved.plan.changes:
+        patience = max(api.connection.timeout for api in apis.values())
+        wrong = await applying.verify(saved.topology(), apis, prune=saved.prune, patience=patience)
+        report.error = wrong or report.error
+    if report.error is None:
         journal.end()
-    report.error = wrong or report.error
     return report
 
 
-def _show(session: Session, found: "Plan", forced: Sequence[str], outcomes: "Mapping[Where, str]") -> None:
+def _show(session: Session, found: "Plan", forced: Sequence[str], report: "Report") -> None:
     """What was done, in pipes: rows, or the plan's document with what became of each change."""
-    rows = [{**change_row(change), "outcome": outcomes[change.where]} for change in found.changes]
+    rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
     if session.output in ("json", "yaml"):
         session.show(document({**plan_document(found, forced), "changes": rows}))
     elif session.output != "table":

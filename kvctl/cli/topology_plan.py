@@ -14,7 +14,7 @@ from kvctl.errors import UsageError
 from kvctl.quantities import format_age, parse_time
 
 if TYPE_CHECKING:
-    from kvctl.topology.journal import Journal
+    from kvctl.topology.journal import Interrupted
     from kvctl.topology.plan import Plan
 
 app = group()
@@ -65,7 +65,7 @@ async def plan(
     topology = read_topology(document)
     apis = await open_places(session, topology)
     found = await planning.plan(topology, apis, prune=prune)
-    say_interrupted(session, Journal.of(topology.name, apis))
+    say_interrupted(session, Journal.of(topology.name, apis).interrupted())
     say(session, found, prune=prune)
     show_plan(session, found, force or ())
     hazards.refuse(found.hazards, force, "The plan would lose, hide or mix up data")
@@ -97,12 +97,13 @@ def say(session: Session, found: "Plan", *, prune: bool) -> None:
         session.note(f"No longer in the file: {names}; `--prune` deletes {them}", always=True)
 
 
-def say_interrupted(session: Session, journal: "Journal") -> None:
+def say_interrupted(session: Session, found: "Interrupted | None") -> None:
     """That an earlier apply did not come to its end, if so."""
-    if (before := journal.interrupted()) is not None:
-        where = f", at {before.doing}" if before.doing else ""
-        session.note(
-            f"An apply begun {format_age(parse_time(before.begun))} ended after {before.done} of {before.total} "
-            f"writes{where}; applying again completes it",
-            always=True,
-        )
+    if found is None:
+        return
+    where = f", at {found.doing}" if found.doing else ""
+    how = f"ended after {found.done} of {found.total} writes{where}"
+    if found.done == found.total:
+        how = "did not see everything filled"
+    ago = format_age(parse_time(found.begun))
+    session.note(f"An apply begun {ago} {how}; applying again completes it", always=True)

@@ -10,25 +10,20 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from enum import StrEnum
-from typing import Any
 
 from kvctl.errors import ConflictError, KvctlError, PartlyDone, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.difference import differences
-from kvctl.kv.kinds import Kind
-from kvctl.topology import origins, planning, waiting
+from kvctl.topology import planning
 from kvctl.topology.document import Topology
 from kvctl.topology.drafts import Where
+from kvctl.topology.filling import Filling
 from kvctl.topology.journal import Journal
-from kvctl.topology.model import Origin
 from kvctl.topology.plan import ABSENT, Action, Change, Plan, fingerprint, readers_first
 from kvctl.topology.plan_words import title
-from kvctl.topology.sources import added, sources_of
-from kvctl.topology.waiting import Goal
 from kvctl.topology.world import StreamInfo, World
 
 Apis = Mapping[str, Api]
@@ -79,37 +74,6 @@ class Report:
     def outcome(self, change: Change) -> Outcome:
         """What became of one change."""
         return self.outcomes.get(change.where, Outcome.NOT_TRIED)
-
-
-@dataclass(slots=True)
-class Filling:
-    """Replicas that are filling, waited for before something reads them, and at the end."""
-
-    limit: timedelta | None
-    advance: Callable[[int], None] = lambda _: None
-    goals: dict[Where, tuple[Api, str, list[Goal], int]] = field(default_factory=dict)
-    late: list[WaitExpired] = field(default_factory=list)
-
-    async def prepare(self, api: Api, change: Change, live: StreamInfo | None) -> None:
-        """Find out what a replica that is about to be made has to wait for."""
-        if self.limit is None or change.kind is Kind.BUCKET or change.after is None:
-            return
-        goals = await _goals(api, change, live)
-        if goals:
-            held = int(live["state"]["messages"]) if live else 0
-            self.goals[change.where] = (api, change.stream, goals, held)
-
-    async def wait_for(self, wheres: Sequence[Where]) -> None:
-        """Wait until these hold what their origins held. What is too late is noted in `late`."""
-        wanted = [self.goals.pop(where) for where in wheres if where in self.goals]
-        await asyncio.gather(*(self._wait(*item) for item in wanted))
-
-    async def _wait(self, api: Api, stream: str, goals: list[Goal], held: int) -> None:
-        assert self.limit is not None
-        try:
-            await waiting.until_filled(api, stream, goals, self.limit, self.advance, shown=held)
-        except WaitExpired as error:
-            self.late.append(error)
 
 
 def writes(changes: Sequence[Change]) -> list[Write]:
@@ -170,13 +134,13 @@ async def carry_out(
     """Make the changes one after another, up to the first that fails."""
     report, todo = Report(), writes(plan.changes)
     if todo:
-        journal.begin(len(todo))
+        journal.begin(len(todo), list(filling.goals))
     for number, write in enumerate(todo):
         try:
-            journal.note(number, "begun", str(write))
+            journal.note(number, "begun", str(write), write.change.where)
             if await _make(apis[write.change.place], plan, write, filling):
                 report.written += 1
-            journal.note(number, "done", str(write))
+            journal.note(number, "done", str(write), write.change.where)
         except KvctlError as error:
             report.outcomes[write.change.where] = Outcome.FAILED
             report.error = _failed(plan, report, write, error)
@@ -189,8 +153,7 @@ async def carry_out(
 
 async def fill(report: Report, filling: Filling, advance: Callable[[int], None] = lambda _: None) -> None:
     """Wait for what is still filling; what is late makes the report's error."""
-    filling.advance = advance
-    await filling.wait_for(list(filling.goals))
+    await filling.wait_for(list(filling.goals), advance)
     if filling.late:
         report.error = _late(filling.late)
 
@@ -223,10 +186,11 @@ async def _make(api: Api, plan: Plan, write: Write, filling: Filling) -> bool:
     if not _is_due(plan, write, live):
         return False
     if write.verb is Verb.DELETE:
+        filling.goals.pop(change.where, None)
         await catalog.delete(api, change.stream)
         return True
-    await filling.prepare(api, change, live)
     assert change.after is not None
+    await filling.prepare(api, change.where, change.after, live)
     if write.verb is Verb.CREATE:
         await catalog.create_stream(api, change.after)
     else:
@@ -274,27 +238,6 @@ def _moved(where: Where, seen: str, live: StreamInfo | None) -> str:
     if seen == ABSENT:
         return f"{name} has been made"
     return f"{name} has been {'changed' if seen.startswith(live['created']) else 'made anew'}"
-
-
-async def _goals(api: Api, change: Change, live: StreamInfo | None) -> list[Goal]:
-    """What has to arrive from each origin that is new to the replica."""
-    assert change.after is not None
-    config: dict[str, Any] = change.after
-    wanted = sources_of(config)
-    there = (live["config"].get("sources") or []) if live else []
-    if live and config.get("mirror"):
-        return []
-    fresh = added(there, wanted)
-    numbered = [(number, source) for number, source in enumerate(wanted) if source in fresh]
-    target = "" if config.get("mirror") else change.name
-    seen = await asyncio.gather(*(origins.look(api, Origin.from_source(source, target)) for _, source in numbered))
-    return await waiting.goals(
-        [
-            (number, source, item)
-            for (number, source), item in zip(numbered, seen, strict=True)
-            if item.exists is not False
-        ]
-    )
 
 
 # -- what went wrong ---------------------------------------------------------------------------------------

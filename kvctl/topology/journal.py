@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from kvctl.addresses import redact
 from kvctl.jetstream.api import Api
 from kvctl.quantities import format_time
+from kvctl.topology.drafts import Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Interrupted:
     total: int
     doing: str | None
     """What it was about when it ended."""
+    filling: tuple[Where, ...]
+    """What it may not have waited for."""
 
 
 class Journal:
@@ -53,19 +56,22 @@ class Journal:
             head, *lines = [json.loads(line) for line in self.path.read_text().splitlines() if line.endswith("}")]
             done = [line["write"] for line in lines if line["state"] == "done"]
             begun = [line["what"] for line in lines if line["state"] == "begun" and line["write"] not in done]
-            return Interrupted(head["begun"], len(done), head["writes"], begun[-1] if begun else None)
+            filling = [(place, stream) for place, stream in [*head["filling"], *(line["where"] for line in lines)]]
+            doing = begun[-1] if begun else None
+            return Interrupted(head["begun"], len(done), head["writes"], doing, tuple(dict.fromkeys(filling)))
         return None
 
-    def begin(self, writes: int) -> None:
-        """Begin anew, with so many writes ahead."""
+    def begin(self, writes: int, filling: Sequence[Where] = ()) -> None:
+        """Begin anew, with so many writes ahead, while some replicas may be filling still."""
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.path.unlink(missing_ok=True)
-        self._add({"kvctl": "journal", "version": 1, "begun": format_time(time.time_ns()), "writes": writes})
+        begun = format_time(time.time_ns())
+        self._add({"kvctl": "journal", "version": 1, "begun": begun, "writes": writes, "filling": list(filling)})
 
-    def note(self, write: int, state: str, what: str) -> None:
-        """`begun` or `done`."""
-        self._add({"write": write, "state": state, "what": what})
+    def note(self, write: int, state: str, what: str, where: Where) -> None:
+        """`begun` or `done`, in words and by its stream."""
+        self._add({"write": write, "state": state, "what": what, "where": list(where)})
 
     def end(self) -> None:
         """All is done."""

@@ -36,12 +36,18 @@ def differences(change: Change) -> list[Difference]:
 
 
 def remarks(change: Change) -> list[str]:
-    """What becomes of the data, and why, where the differences do not tell."""
+    """Why it changes, where the differences do not tell, and what becomes of the data."""
     found = []
-    if change.action is Action.RECREATE and change.cascades:
-        found.append("its origin is made anew, and it would go on serving the old one's entries")
-    if change.follows and change.action is Action.CHANGE:
+    if change.cascades:
+        found.append("as its origin is made anew, whose old entries it would go on serving")
+    if change.follows:
         found.append("as its origin changes, and before that")
+    return [*found, *losses(change)]
+
+
+def losses(change: Change) -> list[str]:
+    """What goes with it."""
+    found = []
     if change.drops is not None:
         messages, size = change.drops
         held = f"{messages:,} {'entry' if messages == 1 else 'entries'} ({format_size(size)})"

@@ -12,8 +12,9 @@ from kvctl.contexts import Context, ContextStore
 from kvctl.jetstream.api import Api
 from kvctl.labs import Lab
 from kvctl.topology import applying, planning
-from kvctl.topology.applying import Filling, Report
+from kvctl.topology.applying import Report
 from kvctl.topology.document import read_topology
+from kvctl.topology.filling import Filling
 from kvctl.topology.journal import Journal
 from kvctl.topology.plan import Plan
 from tests.cli.conftest import Run, run_process

@@ -12,8 +12,9 @@ from kvctl import documents
 from kvctl.errors import BucketExists, ConflictError, PartlyDone, ServerError, WaitExpired
 from kvctl.jetstream.api import Api
 from kvctl.topology import applying, planning
-from kvctl.topology.applying import Filling, Outcome, Report, Verb
+from kvctl.topology.applying import Outcome, Report, Verb
 from kvctl.topology.document import Topology, read_topology
+from kvctl.topology.filling import Filling
 from kvctl.topology.journal import Journal
 from kvctl.topology.plan import Plan
 from kvctl.topology.world import survey

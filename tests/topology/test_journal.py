@@ -17,9 +17,9 @@ def test_what_ended_early_is_told(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "deep" / "t.ndjson")
     assert journal.interrupted() is None
     journal.begin(3)
-    journal.note(0, "begun", "create bucket `A`")
-    journal.note(0, "done", "create bucket `A`")
-    journal.note(1, "begun", "create bucket `B`")
+    journal.note(0, "begun", "create bucket `A`", ("", "KV_A"))
+    journal.note(0, "done", "create bucket `A`", ("", "KV_A"))
+    journal.note(1, "begun", "create bucket `B`", ("", "KV_B"))
     found = journal.interrupted()
     assert found is not None
     assert (found.done, found.total, found.doing) == (1, 3, "create bucket `B`")
@@ -27,8 +27,9 @@ def test_what_ended_early_is_told(tmp_path: Path) -> None:
     with journal.path.open("a") as file:
         file.write('{"write": 1, "sta')  # killed while it wrote
     assert journal.interrupted() == found
-    journal.begin(1)
+    journal.begin(1, found.filling)
     assert (journal.interrupted() or found).total == 1
+    assert (journal.interrupted() or found).filling == found.filling
     journal.end()
     assert journal.interrupted() is None
 
@@ -37,7 +38,7 @@ def test_a_journal_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     journal = Journal(tmp_path / "file" / "t.ndjson")
     journal.begin(1)
-    journal.note(0, "begun", "create bucket `A`")
+    journal.note(0, "begun", "create bucket `A`", ("", "KV_A"))
     journal.end()
     assert journal.interrupted() is None
     (tmp_path / "file").write_text("[]\n7\n")
@@ -66,3 +67,24 @@ def test_the_next_one_says_that_one_was_killed(
     again = run_process(*apply)
     assert (again.exit_code, text in again.err) == (0, True)
     assert "ended after" not in run_process(*apply).err
+
+
+def test_what_the_killed_one_made_is_waited_for(
+    raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
+) -> None:
+    bucket, aggregate, file = unique(), unique("A"), tmp_path / "t.yaml"
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"x" * 5000)
+    file.write_text(
+        f"version: 1\nname: {unique('t')}\naggregates: {{{aggregate}: {{origins: [{bucket}], max_value_size: 1KiB}}}}\n"
+    )
+    apply = ["topology", "apply", "-f", str(file), "--yes", "--force", "smaller-limits", "-s", server.url]
+    assert killed.run(apply, at=0, answered=True)[0] == killed.KILLED
+    for _ in range(2):  # it does not fill, and that is said until it has
+        again = run_process(*apply, "--wait-for", "1s")
+        assert (again.exit_code, f"`{bucket}`: up to revision 0 of 1" in again.err) == (9, True)
+    config = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+    raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
+    file.write_text(file.read_text().replace(", max_value_size: 1KiB", ""))
+    assert run_process(*apply).exit_code == 0
+    assert run_process(*apply).err == "Nothing to change\n"

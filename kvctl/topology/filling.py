@@ -1,0 +1,83 @@
+"""Replicas that an apply has made or given another origin, until they hold what their origins held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from kvctl.errors import WaitExpired
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.topology import origins, waiting
+from kvctl.topology.drafts import Where
+from kvctl.topology.model import Origin
+from kvctl.topology.sources import added, sources_of
+from kvctl.topology.waiting import Goal
+from kvctl.topology.world import StreamInfo
+
+Advance = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Filling:
+    """What is waited for, before something reads it and at the end."""
+
+    limit: timedelta | None
+    """How long for each; None: nothing is waited for."""
+    goals: dict[Where, tuple[Api, list[Goal], int]] = field(default_factory=dict)
+    """Of each, what has to arrive, and how many entries it held before."""
+    late: list[WaitExpired] = field(default_factory=list)
+
+    @property
+    def total(self) -> int | None:
+        """Entries that will arrive, where that can be told."""
+        return waiting.total(goal for _, goals, _ in self.goals.values() for goal in goals)
+
+    async def prepare(self, api: Api, where: Where, after: StreamConfig, live: StreamInfo | None) -> None:
+        """Find out what a replica that is about to be made, or changed, has to wait for."""
+        before = live["config"] if live else {}
+        fresh = [] if before.get("mirror") else added(before.get("sources") or [], sources_of(after))
+        await self._add(api, where, after, fresh, live)
+
+    async def resume(self, apis: Mapping[str, Api], wheres: Iterable[Where]) -> None:
+        """Wait for these as well, as far as they are still there: an apply that was killed did not."""
+        for place, stream in wheres:
+            if place in apis and (live := await streams.find(apis[place], stream)) is not None:
+                await self._add(apis[place], (place, stream), live["config"], sources_of(live["config"]), live)
+
+    async def wait_for(self, wheres: Sequence[Where], advance: Advance = lambda _: None) -> None:
+        """Wait until these hold what their origins held. What is too late is noted in `late`."""
+        wanted = [(where[1], *self.goals.pop(where)) for where in wheres if where in self.goals]
+        await asyncio.gather(*(self._wait(*item, advance) for item in wanted))
+
+    async def _add(
+        self,
+        api: Api,
+        where: Where,
+        config: StreamConfig,
+        sources: Sequence[dict[str, object]],
+        live: StreamInfo | None,
+    ) -> None:
+        if self.limit is not None and (goals := await _goals(api, config, sources)):
+            self.goals[where] = (api, goals, int(live["state"]["messages"]) if live else 0)
+
+    async def _wait(self, stream: str, api: Api, goals: list[Goal], held: int, advance: Advance) -> None:
+        assert self.limit is not None
+        try:
+            await waiting.until_filled(api, stream, goals, self.limit, advance, shown=held)
+        except WaitExpired as error:
+            self.late.append(error)
+
+
+async def _goals(api: Api, config: StreamConfig, fresh: Sequence[dict[str, object]]) -> list[Goal]:
+    """What has to arrive from some of the sources; nothing from origins that are not there."""
+    target = "" if config.get("mirror") else config["name"].removeprefix(STREAM_PREFIX)
+    numbered = [(number, source) for number, source in enumerate(sources_of(config)) if source in fresh]
+    seen = await asyncio.gather(*(origins.look(api, Origin.from_source(source, target)) for _, source in numbered))
+    return await waiting.goals(
+        [(*item, found) for item, found in zip(numbered, seen, strict=True) if found.exists is not False]
+    )
