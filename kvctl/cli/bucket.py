@@ -92,10 +92,15 @@ async def add(
 
     What the server stored is read back. One that is too old to know a setting drops it silently: then the bucket is
     removed again, and the settings are named.
+
+    A mirror that an earlier bucket of this name left behind would answer reads of the new one with what it holds. It is
+    named; on a terminal kvctl offers to make it anew.
     """
     from kvctl.cli.building import show_config
+    from kvctl.cli.mirrors_anew import offer
     from kvctl.kv import catalog
     from kvctl.kv.config import BucketConfig
+    from kvctl.topology import sight
 
     if republish_headers_only and republish is None:
         raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
@@ -112,7 +117,10 @@ async def add(
             return
         made = None
     else:
+        mirrored = await sight.is_served_by_others(api, wanted["name"])
         made = await catalog.create_like(api, wanted)
+        if mirrored and made.created:
+            await offer(session, api, wanted["name"])
     created = made is not None and made.created
     text = f"Created bucket `{name}`" if created else f"Bucket `{name}` exists already, with the same configuration"
     report(session, {"bucket": name, "stream": wanted["name"], "changed": created}, text, always=not created)

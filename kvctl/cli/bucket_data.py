@@ -235,10 +235,11 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
     What does not come out whole is removed, also when the restore is interrupted. One that was killed leaves a bucket
     that `bucket ls` lists as `incomplete`; running it again replaces that.
 
-    Restoring never overwrites: delete the bucket first. Mirrors of it have to be made anew.
+    Restoring never overwrites: delete the bucket first. Mirrors of it have to be made anew; on a terminal kvctl offers
+    to do so, else it names them.
     """
+    from kvctl.cli.mirrors_anew import offer
     from kvctl.kv import manifest, snapshot
-    from kvctl.topology import observe
 
     if dry_run:
         expected = manifest.read(directory)
@@ -249,12 +250,7 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
     with session.progress(f"Restoring {expected.bucket}", total) as progress:
         done = await snapshot.restore(api, directory, replicas=replicas, advance=progress.advance)
-    for item in await observe.dependents(api, expected.stream):
-        if str(item.kind) == "mirror":
-            session.warn(
-                f"Mirror `{item.name}` may hold what the bucket held before: "
-                f"`kvctl topology audit {item.name} --repair` makes it anew"
-            )
+    await offer(session, api, expected.stream)
     row = {
         "bucket": expected.bucket,
         "stream": expected.stream,

@@ -77,6 +77,14 @@ async def answering(api: Api, stream: str) -> list[str] | None:
     return names if names or nobody else None
 
 
+async def is_served_by_others(api: Api, stream: str) -> bool:
+    """Whether a mirror answers reads of a stream, which may have gone: then it holds what was there before."""
+    with suppress(KvctlError):
+        message = await direct.last(api, stream, ">", timeout=PATIENCE)
+        return message is not None and message.stream != stream
+    return False
+
+
 async def _from_inside(api: Api, description: Description) -> Sight:
     status = description.status
     mirror = status.config.get("mirror")

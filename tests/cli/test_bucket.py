@@ -227,7 +227,7 @@ def test_show_has_the_contract_s_fields(bucket: Bucket, orders: str, snapshot: S
 
 def test_show_on_a_terminal(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
     assorted(seeds)
-    shared = {r"Answers here   (copy, KV_orders|copy|KV_orders)\n": "Answers here   WHO\n"}  # whichever did
+    shared = {r"Answers here   (KV_orders, copy|copy|KV_orders)\n": "Answers here   WHO\n"}  # whichever did
     for name in ("orders", "copy", "all", "half", "logs"):
         assert bucket("show", name, tty=True).masked(shared) == snapshot
 
@@ -501,6 +501,22 @@ def test_restoring_an_origin_warns_of_its_mirrors(
     mirror(seeds, "copy")
     bucket("delete", "orders", "--confirm", "orders")
     assert "Mirror `copy` may hold what the bucket held before" in bucket("restore", str(tmp_path / "backup")).err
+
+
+def test_on_a_terminal_mirrors_of_what_was_there_before_are_made_anew_if_wanted(
+    bucket: Bucket, seeds: RawClient, orders: str
+) -> None:
+    mirror(seeds, "copy")
+    bucket("delete", "orders", "--confirm", "orders")
+    assert "Mirror `copy` may hold what the bucket held before" in bucket("add", "orders").err
+    bucket("delete", "orders", "--confirm", "orders")
+    kept = bucket("add", "orders", tty=True, stdin=b"n\n")
+    assert (kept.exit_code, "`kvctl topology audit copy --repair`" in kept.err) == (0, True)
+    assert seeds.api("STREAM.INFO.copy")["state"]["messages"] > 0
+    bucket("delete", "orders", "--confirm", "orders")
+    made = bucket("add", "orders", tty=True, stdin=b"y\n")
+    assert (made.exit_code, "Made mirror `copy` anew" in made.err) == (0, True)
+    assert seeds.api("STREAM.INFO.copy")["state"]["messages"] == 0
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda blow: blow.name)
