@@ -114,8 +114,9 @@ def from_frame(bucket: str, cut: int, frame: RawFrame) -> Entry:
 
 def from_message(bucket: str, cut: int, message: StoredMessage) -> Entry:
     """The entry in a message that a direct get or the leader answered."""
-    operation, reason = operation_of(message.header) if message.header else (Operation.PUT, None)
-    return Entry(
+    header = message.header
+    operation, reason = operation_of(header) if header else (Operation.PUT, None)
+    return tuple.__new__(Entry, (
         bucket, message.subject[cut:], message.payload, message.sequence, message.time_ns, operation,
-        None, message.stream, reason, message.header,
-    )  # fmt: skip
+        None, message.stream, reason, header,
+    ))  # fmt: skip

@@ -79,7 +79,7 @@ async def _in_few_requests(
     bucket: Bucket, binding: Binding, keys: Sequence[str], found: dict[str, Entry | None]
 ) -> None:
     """Find as many of the keys as can be read so."""
-    chunks = _chunks([binding.subject(key) for key in keys])
+    chunks = _chunks([binding.prefix + key for key in keys])
 
     async def work() -> None:
         for subjects in chunks:
@@ -87,8 +87,7 @@ async def _in_few_requests(
             request = DirectRequest(last_of=tuple(subjects))
             async with aclosing(pages(binding.api, binding.stream, request)) as reading:
                 async for page in reading:
-                    for message in page.messages:
-                        answers[message.subject] = message
+                    answers.update({message.subject: message for message in page.messages})
             _take(bucket, binding, answers, found)
 
     tasks = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
@@ -101,18 +100,16 @@ async def _in_few_requests(
             task.cancel()
 
 
-def _chunks(subjects: Iterable[str]) -> Iterator[list[str]]:
+def _chunks(subjects: list[str]) -> Iterator[list[str]]:
     """What one request may ask for, in number and in bytes."""
-    chunk: list[str] = []
-    size = 0
-    for subject in subjects:
-        if chunk and (len(chunk) == MANY_KEYS or size + len(subject) + 4 > REQUEST_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(subject)
-        size += len(subject) + 4
-    if chunk:
+    start, count = 0, MANY_KEYS
+    while start < len(subjects):
+        chunk = subjects[start : start + count]
+        if len(chunk) > 1 and sum(map(len, chunk)) + 4 * len(chunk) > REQUEST_BYTES:
+            count = max(len(chunk) // 2, 1)
+            continue
         yield chunk
+        start, count = start + len(chunk), MANY_KEYS
 
 
 async def put_many(

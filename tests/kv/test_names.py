@@ -12,6 +12,7 @@ from kvctl.kv.names import (
     check_bucket,
     check_filter,
     check_key,
+    check_keys,
     check_literal,
     disjoint,
     is_plain,
@@ -207,3 +208,17 @@ def _consumer(raw: RawClient, bucket: str, name: str, filters: tuple[str, ...]) 
     config["filter_subjects"] = [f"$KV.{bucket}.{text}" for text in filters]
     body = {"stream_name": f"KV_{bucket}", "config": config}
     return raw.api(f"CONSUMER.CREATE.KV_{bucket}.{name}", body)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [["a", "b\nc"], ["a\n"], ["\na"], ["a", ""], [""], ["a", "_kv.x"], ["_kv"], ["a..b"], ["a", "b "], ["a", "*"]],
+)
+def test_many_keys_are_checked_as_strictly_as_one(keys: list[str]) -> None:
+    with pytest.raises(UsageError) as one:
+        check_key(keys[-1])
+    with pytest.raises(UsageError) as many:
+        check_keys(["x.1", "y/2", *keys])
+    assert str(many.value) == str(one.value)
+    check_keys([])
+    check_keys(["a"] * 10_000)
