@@ -48,6 +48,15 @@ async def gets(url: str, bucket: str, count: str) -> None:
     print(time.perf_counter() - begun)
 
 
+async def get_many(url: str, bucket: str, count: str) -> None:
+    """Gets of named keys, 100 in flight: there is no other way to many."""
+    kv, _ = await _open(url, bucket)
+    begun = time.perf_counter()
+    for first in range(0, int(count), 100):
+        await asyncio.gather(*(kv.get(f"k.{number:018d}") for number in range(first, first + 100)))
+    print(time.perf_counter() - begun)
+
+
 async def keys(url: str, bucket: str, count: str) -> None:
     """keys()."""
     kv, _ = await _open(url, bucket)
@@ -71,6 +80,34 @@ async def watch(url: str, bucket: str, count: str) -> None:
     seconds = time.perf_counter() - begun
     assert number >= int(count), number
     print(seconds)
+
+
+async def load(url: str, bucket: str, file: str) -> None:
+    """Rows of a file by publish_async, 4,000 pending."""
+    import json
+
+    _, js = await _open(url, bucket)
+    with open(file, "rb") as rows:
+        futures = []
+        for line in rows:
+            row = json.loads(line)
+            futures.append(await js.publish_async(f"$KV.{bucket}.{row['key']}", row["value"].encode()))
+            if len(futures) == 4000:
+                await asyncio.gather(*futures)
+                futures = []
+        await asyncio.gather(*futures)
+
+
+async def dump(url: str, bucket: str) -> None:
+    """watchall() to lines of JSON on stdout."""
+    import json
+
+    kv, _ = await _open(url, bucket)
+    async for entry in await kv.watchall():
+        if entry is None:
+            break
+        row = {"bucket": bucket, "key": entry.key, "revision": entry.revision, "value": entry.value.decode()}
+        sys.stdout.write(json.dumps(row) + "\n")
 
 
 async def follow(url: str, bucket: str, _: str) -> None:
