@@ -8,11 +8,12 @@ import kvctl
 from kvctl.doctor.checkup import examine
 from kvctl.doctor.finding import Finding
 from kvctl.labs import Lab, run_lab
-from kvctl.server import Server
+from kvctl.server import Server, run_server
 from kvctl.topology.builders import create_aggregate, create_mirror
-from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
+from tests.topology.test_builders import NARROW
 
 
 @pytest.fixture
@@ -98,6 +99,17 @@ async def test_a_circle_through_domains_is_found_before_it_turns(leaf: Lab) -> N
         edge.api("STREAM.DELETE.KV_ABOUT")
     assert [str(item.severity) for item in found] == ["error"]
     assert "in domain `hub`" in found[0].evidence
+
+
+async def test_what_another_account_hides_is_said_with_the_exports_that_would_show_it() -> None:
+    with run_server(name="narrow", config=NARROW) as server:
+        origin, replica = (kvctl.Context(url=server.url, user=name, password=name) for name in ("origin", "replica"))
+        async with kvctl.connect(origin) as there, kvctl.connect(replica) as client:
+            await (await there.create_bucket("ORDERS")).put("k", b"v")
+            way = External("ORIGIN.API", "DELIVER.ORDERS.m")
+            await create_mirror(client, Mirror("M", Origin("ORDERS", external=way)))
+            found = await examine(client.api)
+        assert told(found) == {("note", "unconfirmed", "M")}
 
 
 async def test_many_buckets_cost_no_more_requests(own_server: Server, seeds: RawClient) -> None:

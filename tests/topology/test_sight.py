@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 import kvctl
+from kvctl.errors import BucketNotFound
 from kvctl.labs import Lab, run_lab
 from kvctl.topology import sight
 from kvctl.topology.builders import create_aggregate, create_mirror
@@ -106,6 +108,37 @@ async def test_a_copy_at_the_edge_answers_there(leaf: Lab, unique: Names) -> Non
         seen = await sight.look(edge.api, aggregate)
         assert (seen.answered_by, seen.hazards) == ([f"KV_{aggregate}"], [])
         assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
+
+
+async def test_a_copy_in_another_account_is_seen_as_far_as_its_exports_go(accounts: Lab, unique: Names) -> None:
+    mirror = unique("M")
+    async with (
+        kvctl.connect(accounts.contexts["origin"]) as there,
+        kvctl.connect(accounts.contexts["replica"]) as client,
+    ):
+        with suppress(BucketNotFound):
+            await there.delete_bucket("ORDERS")  # the lab exports this name alone, and other tests use it
+        await (await there.create_bucket("ORDERS")).put("k", b"v")
+        way = External("ORIGIN.API", f"DELIVER.ORDERS.{mirror}")
+        await create_mirror(client, Mirror(mirror, Origin("ORDERS", external=way)))
+        seen = await sight.look(client.api, mirror)
+        assert (seen.answered_by, seen.hazards) == ([mirror], [])
+        assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
+        assert seen.lineage is not None
+        assert seen.lineage.same
+        assert (await sight.look(there.api, "ORDERS")).dependents == []  # other accounts cannot be seen
+
+
+async def test_replicas_on_three_servers_stand_like_others(cluster: Lab, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    async with kvctl.connect(cluster.contexts["cluster"]) as client:
+        await (await client.create_bucket(bucket, replicas=3)).put("k", b"v")
+        await create_mirror(client, Mirror(mirror, Origin(bucket), replicas=3))
+        for name in (bucket, mirror):
+            seen = await sight.look(client.api, name)
+            assert {item["name"] for item in seen.alternates or ()} == {f"KV_{bucket}", mirror}
+            assert set(seen.answered_by or ()) <= {f"KV_{bucket}", mirror}
+            assert (seen.lineage or seen.lineages[mirror]).same
 
 
 @pytest.mark.slow
