@@ -9,6 +9,7 @@ import pytest
 import kvctl
 from kvctl import documents
 from kvctl.errors import BucketExists, UnreachableError
+from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.kinds import TOPOLOGY
 from kvctl.labs import Lab
@@ -126,6 +127,27 @@ async def test_what_replicas_have_from_their_origins_follows_these(client: kvctl
         f"~ {bucket} history: 3 -> 5; allow_msg_ttl: yes; marker_ttl: 1m",
     ]
     assert found.hazards == []
+
+
+async def test_any_number_of_buckets_is_planned_by_a_listing(
+    client: kvctl.Client, raw: RawClient, unique: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [unique() for _ in range(20)]
+    for name in names:
+        raw.create_bucket(name)
+    mirrors = "".join(f"  {unique('M')}: {{origin: {name}}}\n" for name in names)
+    topology = read("buckets:\n" + "".join(f"  {name}: {{history: 3}}\n" for name in names) + f"mirrors:\n{mirrors}")
+    asked: list[str] = []
+    call = Api.call
+
+    async def counted(self: Api, endpoint: str, *rest: Any, **settings: Any) -> dict[str, Any]:
+        asked.append(endpoint)
+        return await call(self, endpoint, *rest, **settings)
+
+    monkeypatch.setattr(Api, "call", counted)
+    found = await planning.plan(topology, {"": client.api})
+    assert len(found.changes) == 40
+    assert set(asked) == {"STREAM.LIST", "INFO"}
 
 
 # -- what is made anew -------------------------------------------------------------------------------------
