@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bench.measure import Run, Series, in_turn, ratio, run
 from kvctl.server import Server, run_server
+from bench.transactions import transactions
 
 PYTHON = sys.executable
 KVCTL = str(Path(PYTHON).with_name("kvctl"))
@@ -203,7 +204,17 @@ def resume(bench: Bench) -> None:
     }, rounds=3)  # fmt: skip
 
 
-CASES = (one_shot_get, puts, gets, listing, watching, resume, million)
+def bulk(bench: Bench) -> None:
+    """Load and dump."""
+    compare_bulk(bench, _until_lines)
+
+
+def txn(bench: Bench) -> None:
+    """Transactions."""
+    transactions(bench, KVCTL)
+
+
+CASES = (one_shot_get, puts, gets, many_gets, listing, watching, txn, bulk, resume, million)
 COLUMNS = ("work", "contender", "median", "spread", "time over ours", "processor", "peak memory", "aim")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 

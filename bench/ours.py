@@ -5,6 +5,7 @@ import sys
 import time
 
 import kvctl
+import kvctl.kv.committing  # what is measured is the work, not the import
 
 
 async def put(bucket: kvctl.Bucket, count: int) -> None:
@@ -23,6 +24,22 @@ async def seed(bucket: kvctl.Bucket, count: int) -> None:
     """Fill the bucket with keys of 20 bytes."""
     summary = await bucket.put_many((f"k.{number:018d}", b"v" * 100) for number in range(count))
     assert summary.written == count, summary.failed[:3]
+
+
+async def txn(bucket: kvctl.Bucket, count: int) -> None:
+    """All keys in one step."""
+    transaction = kvctl.Transaction()
+    for number in range(count):
+        transaction.put(f"txn.{number}", b"v" * 100)
+    await bucket.commit(transaction)
+
+
+async def txn_values(bucket: kvctl.Bucket, count: int) -> None:
+    """All keys in one step, if all have the values that `txn` left."""
+    transaction = kvctl.Transaction()
+    for number in range(count):
+        transaction.expect(f"txn.{number}", value=b"v" * 100).put(f"txn.{number}", b"v" * 100)
+    await bucket.commit(transaction)
 
 
 async def gets(bucket: kvctl.Bucket, count: int) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvctl.kv.entry import Entry as Entry
     from kvctl.kv.entry import Operation as Operation
     from kvctl.kv.fields import Republish as Republish
+    from kvctl.kv.lease import Lease as Lease
     from kvctl.kv.moment import Moment as Moment
     from kvctl.kv.transaction import Transaction as Transaction
     from kvctl.kv.watch import CURRENT as CURRENT
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.watch", "Client": "kv.client",
-    "Context": "contexts", "Entry": "kv.entry", "Moment": "kv.moment", "Operation": "kv.entry",
+    "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Moment": "kv.moment", "Operation": "kv.entry",
     "Republish": "kv.fields", "Transaction": "kv.transaction", "connect": "kv.client", "errors": "errors",
     "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
     "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
@@ -40,8 +41,8 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Context", "Entry", "External", "Mirror", "Moment",
-    "Operation", "Origin", "Republish", "Transaction", "__version__", "add_aggregate_origin", "connect",
+    "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Context", "Entry", "External", "Lease", "Mirror",
+    "Moment", "Operation", "Origin", "Republish", "Transaction", "__version__", "add_aggregate_origin", "connect",
     "create_aggregate", "create_mirror",
 ]  # fmt: skip
 

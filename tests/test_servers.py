@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import kvctl
-from kvctl.errors import HistoryLost, KeyExists, KvctlError, WrongRevision
-from kvctl.jetstream import direct, direct_batch, gathered
+from kvctl.errors import ConditionsFailed, HistoryLost, KeyExists, KvctlError, WrongRevision
+from kvctl.jetstream import direct, direct_batch, gathered, streams
 from kvctl.jetstream.direct import DirectRequest
+from kvctl.kv.lease import acquire
 from kvctl.server import Server, run_server
 
 pytestmark = pytest.mark.slow
@@ -141,3 +142,42 @@ async def test_many_keys_and_the_past_are_read(client: kvctl.Client, bucket: kvc
         assert [entry.revision async for entry in past.entries("k.*")] == list(range(6, 16))
         with pytest.raises(HistoryLost, match="`gone`"):
             await past.get("gone")
+
+
+async def test_transactions_are_never_sent_where_they_would_be_stored_one_by_one(
+    client: kvctl.Client, bucket_name: str
+) -> None:
+    """Servers before 2.12 take the setting in silence, and each message of a batch as one by itself."""
+    await streams.create(
+        client.api,
+        {
+            "name": f"KV_{bucket_name}", "subjects": [f"$KV.{bucket_name}.>"], "allow_direct": True,
+            "allow_rollup_hdrs": True, "allow_atomic": True, "max_msgs_per_subject": 5,
+        },
+    )  # fmt: skip
+    bucket = client.bucket(bucket_name)
+    transaction = kvctl.Transaction().expect("g", absent=True).expect("h", revision=0)
+    transaction.create("a", b"1").put("b", b"2").delete("c")
+    if client.connection.server_version < (2, 12):
+        with pytest.raises(KvctlError, match="does not allow atomic batches; nothing was sent") as caught:
+            await bucket.commit(transaction)
+        assert "need nats-server 2.12" in str(caught.value.hint)
+        assert (await bucket.status()).last_revision == 0
+    else:
+        assert await bucket.commit(transaction) == [1, 2, 3]
+        with pytest.raises(ConditionsFailed):
+            await bucket.commit(transaction)
+
+
+async def test_leases_where_keys_can_have_a_ttl(client: kvctl.Client, bucket_name: str) -> None:
+    old = client.connection.server_version < (2, 11)
+    second = timedelta(seconds=1)
+    bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta() if old else second)
+    if old:
+        with pytest.raises(KvctlError, match="would ignore the ttl"):
+            await acquire(bucket, "k", "me", 2 * second)
+        return
+    first = await acquire(bucket, "k", "me", 2 * second)
+    second_one = await acquire(bucket, "k", "you", 2 * second, wait=10 * second)
+    assert second_one.token > first.token
+    assert await second_one.release()

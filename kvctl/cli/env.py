@@ -47,8 +47,8 @@ async def env(
     The variable of key app.port is APP_PORT: the name in capitals, and whatever is no letter, digit or underscore as an
     underscore; one that would begin with a digit begins with an underscore. Two keys for one name are an error (4), and
     so is a named key that is missing (3), or a value with a NUL, which no variable can hold (1). Variables that are set
-    already are replaced. Values are bytes and pass as they are; they are on no command line. Up to 1,024 keys are read as
-    they were at one moment.
+    already are replaced. Values are bytes and pass as they are; they are on no command line. Up to 1,024 keys are read
+    as they were at one moment.
 
     COMMAND replaces kvctl: signals and the exit code are its own. It is looked for before its environment is set. One
     that cannot be found is 127, one that cannot be run 126, like in a shell. What keys change to later it does not see:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from kvctl.quantities import format_time
 if TYPE_CHECKING:
     from kvctl.kv.as_of import Past
     from kvctl.kv.config import BucketStatus
+    from kvctl.kv.lease import Lease
     from kvctl.kv.many import PutSummary
     from kvctl.kv.moment import Moment
     from kvctl.kv.transaction import Transaction
@@ -265,6 +266,18 @@ class Bucket(Handle):
         from kvctl.kv import committing
 
         return await committing.commit(self, transaction)
+    def lease(
+        self, key: str, owner: str, *, ttl: timedelta = timedelta(seconds=30), wait: timedelta | None = None
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Hold the key while the block runs: `async with bucket.lease("deploy", "me") as lease:`.
+
+        The lease is renewed, and the key deleted at the end. One that is lost cancels the block and raises LeaseLost.
+        `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired; UsageError.
+        """
+        from kvctl.kv import lease
+
+        return lease.held(self, key, owner, ttl, wait)
+
 
     async def check(self, transaction: Transaction) -> None:
         """Whether the transaction could be carried out now; writes nothing. Raises as `commit`."""

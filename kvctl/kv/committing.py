@@ -68,7 +68,7 @@ async def check(bucket: Bucket, transaction: Transaction) -> None:
     """See `Bucket.check`."""
     transaction.check()
     await _target(bucket)
-    await _found(bucket, transaction)
+    await _found(bucket, transaction, leader=True)
 
 
 def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[list[BatchMessage], dict[str, int]]:
@@ -127,11 +127,17 @@ async def _target(bucket: Bucket) -> Binding:
     return source
 
 
-async def _found(bucket: Bucket, transaction: Transaction) -> dict[str, Entry | None]:
-    """The last entries at the leader of all keys that have conditions. Raises ConditionsFailed."""
+async def _found(bucket: Bucket, transaction: Transaction, *, leader: bool = False) -> dict[str, Entry | None]:
+    """The last entries of all keys that have conditions. Raises ConditionsFailed, as the leader sees it.
+
+    Without `leader` they may come from a replica that is behind: the batch insists on the revisions found.
+    """
     keys = list(dict.fromkeys(condition.key for condition in transaction.expected))
-    found = await many.get_many(bucket, keys, leader=True)
-    if failures := transaction.failures(found):
+    found = await many.get_many(bucket, keys, leader=leader)
+    failures = transaction.failures(found)
+    if failures and not leader:
+        return await _found(bucket, transaction, leader=True)
+    if failures:
         raise refusal(bucket.name, failures)
     return found
 
@@ -182,7 +188,7 @@ class _Commit:
         if not self._refused and not contradictory and not any(condition.looks for condition in expected):
             return asked
         try:
-            found = await _found(self._bucket, self._transaction)
+            found = await _found(self._bucket, self._transaction, leader=self._refused)
         except PermissionDenied as error:
             if not self._refused:
                 raise

@@ -1,8 +1,8 @@
 """Leases: a key held for a time by one owner, renewed by compare-and-set, gone by itself when its holder is.
 
 The key's value is the owner's text. Each write of a lease bears an identity (Nats-Msg-Id) that tells its holder from
-another of the same name, and the ttl meant (Kvctl-Lease): where a bucket has a history, servers raise a message's own to
-the bucket's marker ttl.
+another of the same name, and the ttl meant (Kvctl-Lease): where a bucket has a history, servers raise a message's own
+to the bucket's marker ttl.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
@@ -73,6 +73,37 @@ async def acquire(
     waiting(_owner(holder))
     await _Turn(lease, holder, clock() + wait.total_seconds()).come()
     return lease
+
+
+@asynccontextmanager
+async def held(
+    bucket: Bucket, key: str, owner: str, ttl: timedelta, wait: timedelta | None = None
+) -> AsyncIterator[Lease]:
+    """Hold the key while the block runs; see `Bucket.lease`."""
+    lease = await acquire(bucket, key, owner, ttl, wait=wait)
+    block = asyncio.current_task()
+    assert block is not None
+    keeping = asyncio.ensure_future(lease.keep())
+
+    def end(task: asyncio.Task[NoReturn]) -> None:
+        if not task.cancelled():
+            block.cancel()
+
+    keeping.add_done_callback(end)
+    try:
+        yield lease
+    except asyncio.CancelledError:
+        if not keeping.done() or block.uncancel():
+            raise
+        await keeping
+    finally:
+        keeping.remove_done_callback(end)
+        lost = keeping.done()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        if not lost:
+            with suppress(KvctlError):  # it ends by itself
+                await lease.release()
 
 
 async def _check(bucket: Bucket, ttl: timedelta) -> None:

@@ -322,3 +322,45 @@ class TestReleasing:
         entry = await bucket.last_entry("k", leader=True)
         assert entry is not None
         assert entry.operation == "DEL"
+
+
+class TestHolding:
+    async def test_a_block_runs_under_the_lease(self, bucket: Bucket, theirs: Bucket) -> None:
+        async with bucket.lease("k", "me") as lease:
+            assert (await theirs.get("k")).revision == lease.token
+            with pytest.raises(LeaseHeld):
+                async with theirs.lease("k", "you"):
+                    pass
+        async with theirs.lease("k", "you", ttl=TTL) as other:
+            assert other.token > lease.token
+
+    async def test_a_lost_lease_ends_the_block(self, bucket: Bucket, theirs: Bucket) -> None:
+        steps = []
+
+        async def work() -> None:
+            async with bucket.lease("k", "me"):
+                steps.append("inside")
+                await asyncio.sleep(0.2)
+                await theirs.delete("k")
+                try:
+                    await asyncio.sleep(10)
+                finally:
+                    steps.append("ended")
+
+        with pytest.raises(LeaseLost, match="it was deleted"):
+            await work()
+        assert steps == ["inside", "ended"]
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+    async def test_what_the_block_raises_passes_and_the_key_is_free(self, bucket: Bucket) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with bucket.lease("k", "me"):
+                raise ZeroDivisionError
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3), bucket.lease("k", "me"):
+                await asyncio.sleep(10)
+        entry = await bucket.last_entry("k", leader=True)
+        assert entry is not None
+        assert entry.operation == "DEL"
