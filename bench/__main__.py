@@ -18,9 +18,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from bench.bulk import bulk as compare_bulk
 from bench.measure import Run, Series, in_turn, ratio, run
-from kvctl.server import Server, run_server
 from bench.transactions import transactions
+from kvctl.server import Server, run_server
 
 PYTHON = sys.executable
 KVCTL = str(Path(PYTHON).with_name("kvctl"))
@@ -116,6 +117,21 @@ def gets(bench: Bench) -> None:
         "kvctl get": bench.library("ours", "gets", name, 5000),
         "nats-py kv.get": bench.library("rivals", "gets", name, 5000),
         "kvctl get_many": bench.library("ours", "get_many", name, 5000),
+    })  # fmt: skip
+
+
+def many_gets(bench: Bench) -> None:
+    """Named keys, all at once."""
+    name = bench.bucket("K100", 100_000)
+    for count in (1000, 100_000):
+        bench.compare(f"get {count:,} keys of 100 B", "200,000 keys a second", {
+            "kvctl get_many": bench.library("ours", "get_many", name, count),
+            "nats-py kv.get, 100 in flight": bench.library("rivals", "get_many", name, count),
+        })  # fmt: skip
+    names = [f"k.{number:018d}" for number in range(1000)]
+    bench.compare("get 1,000 keys, whole process", "", {
+        "kvctl get of 1,000 keys": lambda: bench.process(KVCTL, "get", name, *names, "-o", "ndjson"),
+        "kvctl get of one": lambda: bench.process(KVCTL, "get", name, names[0]),
     })  # fmt: skip
 
 

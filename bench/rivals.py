@@ -87,7 +87,7 @@ async def load(url: str, bucket: str, file: str) -> None:
     import json
 
     _, js = await _open(url, bucket)
-    with open(file, "rb") as rows:
+    with open(file, "rb") as rows:  # noqa: ASYNC230  # the rival at its leanest
         futures = []
         for line in rows:
             row = json.loads(line)
