@@ -25,7 +25,7 @@ from kvctl.jetstream import direct, streams
 from kvctl.jetstream.direct import DirectRequest
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
-from kvctl.kv.names import check_key, check_literal
+from kvctl.kv.names import check_key, check_keys, check_literal
 from kvctl.quantities import format_time
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class Bucket(Handle):
         """The values of many keys in the order asked, None for those that are not there. Raises as `get`."""
         from kvctl.kv import many
 
-        for key in keys:
-            check_key(key)
+        check_keys(keys)
         found = await many.get_many(self, list(dict.fromkeys(keys)), leader=leader)
         return [entry if (entry := found.get(key)) and entry.operation is Operation.PUT else None for key in keys]
 
@@ -266,6 +265,7 @@ class Bucket(Handle):
         from kvctl.kv import committing
 
         return await committing.commit(self, transaction)
+
     def lease(
         self, key: str, owner: str, *, ttl: timedelta = timedelta(seconds=30), wait: timedelta | None = None
     ) -> AbstractAsyncContextManager[Lease]:
@@ -277,7 +277,6 @@ class Bucket(Handle):
         from kvctl.kv import lease
 
         return lease.held(self, key, owner, ttl, wait)
-
 
     async def check(self, transaction: Transaction) -> None:
         """Whether the transaction could be carried out now; writes nothing. Raises as `commit`."""

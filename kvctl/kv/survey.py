@@ -120,18 +120,20 @@ class Survey:
         """Read what is held. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
         selection = Selection(subjects=self._choice.subjects, deliver="all", headers_only=True)
         end, _ = await self._read(selection)
-        written = await self._written_since(end)
-        gate = asyncio.Semaphore(CHECKS_AT_ONCE)
+        written = iter(await self._written_since(end))
 
-        async def check(subject: bytes, trace: Trace) -> None:
-            async with gate:
-                self.traces[subject] = await self._looked_at_again(subject, trace)
-
-        async with asyncio.TaskGroup() as group:
+        async def work() -> None:
             for subject in written:
                 trace = self.traces[subject]
                 if not (trace.living or self._kept.lost(trace)):  # a value is read later, and missed if it is gone
-                    group.create_task(check(subject, trace))
+                    self.traces[subject] = await self._looked_at_again(subject, trace)
+
+        tasks = [asyncio.create_task(work()) for _ in range(CHECKS_AT_ONCE)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     def lost(self) -> list[str]:
         """The keys of which it cannot be told what they were."""
