@@ -19,10 +19,11 @@ from kvctl.kv import catalog
 from kvctl.kv.difference import differences
 from kvctl.topology import planning
 from kvctl.topology.document import Topology
-from kvctl.topology.drafts import Where
 from kvctl.topology.filling import Filling
 from kvctl.topology.journal import Journal
-from kvctl.topology.plan import ABSENT, Action, Change, Plan, fingerprint, readers_first
+from kvctl.topology.locating import Where
+from kvctl.topology.ordering import readers_first
+from kvctl.topology.plan import ABSENT, Action, Change, Plan, fingerprint
 from kvctl.topology.plan_words import title
 from kvctl.topology.world import StreamInfo, World
 

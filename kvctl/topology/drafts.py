@@ -6,47 +6,24 @@ field that equals what the origins gave it before the change gets what they give
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.kv.difference import Difference, differences
 from kvctl.kv.fields import FIELDS, edited
 from kvctl.kv.kinds import TOPOLOGY, Kind, StreamConfig
-from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.document import Topology
-from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.locating import Located, Locator, Where
+from kvctl.topology.model import Aggregate, Mirror
 from kvctl.topology.sources import added, removed, same_mirror, source_key, sources_of
 
 if TYPE_CHECKING:
-    from kvctl.topology.origins import Seen
-    from kvctl.topology.world import Place, StreamInfo
-
-Where = tuple[str, str]
-"""A place's name and a stream's."""
+    from kvctl.topology.world import StreamInfo
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
 """What replicas have from their origins, and the field by which a file says it itself."""
 _SPELLINGS = {"tag": "tags", "republish_headers_only": "republish"}
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """An origin, and where it is."""
-
-    origin: Origin
-    """With its bucket and stream named; without a domain that is the reader's own."""
-    where: Where | None
-    """None: not in view."""
-    exists: bool | None
-    """Whether it is there when the change is made; None: not known."""
-    seen: Seen | None = None
-    """What was found out about it by asking, where it is in another domain or account."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What its source reads: stream and API prefix."""
-        return self.origin.source_stream, self.origin.external.api if self.origin.external else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +79,12 @@ class Draft:
         return self.anew and other
 
 
-Looked = Mapping[tuple[str, Origin], "Seen"]
-"""Origins in other domains and accounts, as they were found by asking from a place."""
-
-
 @dataclass(slots=True)
 class Drafts:
     """The drafts of a file, each made when it is needed."""
 
     topology: Topology
-    places: Mapping[str, Place]
-    looked: Looked = field(default_factory=dict)
+    origins: Locator
     _made: dict[str, Draft] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
 
@@ -131,25 +103,20 @@ class Drafts:
             self._made[name] = made
         return self._made.get(name)
 
-    def where(self, name: str) -> Where:
-        """Where a thing of the file stands."""
-        mirror = name in self.topology.mirrors
-        return self.topology.place_of(name), name if mirror else STREAM_PREFIX + name
-
-    def live(self, where: Where | None) -> StreamInfo | None:
-        """What is there now, as far as it is in view."""
-        return self.places[where[0]].infos.get(where[1]) if where and where[0] in self.places else None
-
     def after(self, where: Where | None) -> StreamConfig | None:
         """What will be there."""
         made = self._at(where)
         if made is not None:
             return made.after
-        live = self.live(where)
+        live = self.origins.live(where)
         return live["config"] if live else None
 
+    def live(self, where: Where | None) -> StreamInfo | None:
+        """What is there now, as far as it is in view."""
+        return self.origins.live(where)
+
     def _at(self, where: Where | None) -> Draft | None:
-        name = self._name_at(where)
+        name = self.origins.name_at(where)
         return self.draft(name) if name is not None else None
 
     # -- drafts ----------------------------------------------------------------------------------------------
@@ -157,14 +124,18 @@ class Drafts:
     def _bucket(self, name: str) -> Draft:
         if name in self.topology.aggregates:
             return self._aggregate(name)
-        model, live = self.topology.buckets[name], self.live(self.where(name))
+        model, live = self.topology.buckets[name], self.origins.live(self.origins.where(name))
         fresh = model.to_stream()
         after = edited(live["config"], self._named(name, model)) if live else fresh
         return self._settled(Draft(name, Kind.BUCKET, self.topology.place_of(name), live, self._marked(after)), fresh)
 
     def _mirror(self, name: str) -> Draft:
-        place, model, live = self.topology.place_of(name), self.topology.mirrors[name], self.live(self.where(name))
-        located = self._locate(place, model.origin)
+        place, model, live = (
+            self.topology.place_of(name),
+            self.topology.mirrors[name],
+            self.origins.live(self.origins.where(name)),
+        )
+        located = self.origins.locate(place, model.origin)
         model = replace(model, origin=located.origin)
         config = self._config(located)
         fresh = model.to_stream(config)
@@ -181,8 +152,12 @@ class Drafts:
         return self._settled(draft, fresh)
 
     def _aggregate(self, name: str) -> Draft:
-        place, model, live = self.topology.place_of(name), self.topology.aggregates[name], self.live(self.where(name))
-        located = tuple(self._locate(place, origin) for origin in model.origins)
+        place, model, live = (
+            self.topology.place_of(name),
+            self.topology.aggregates[name],
+            self.origins.live(self.origins.where(name)),
+        )
+        located = tuple(self.origins.locate(place, origin) for origin in model.origins)
         model = replace(model, origins=tuple(item.origin for item in located))
         configs = tuple(self._config(item) for item in located)
         fresh = model.to_stream(configs)
@@ -241,85 +216,10 @@ class Drafts:
         metadata = {TOPOLOGY: self.topology.name, **(config.get("metadata") or {})}
         return {**config, "metadata": metadata}
 
-    # -- origins ---------------------------------------------------------------------------------------------
-
-    def _locate(self, place: str, origin: Origin) -> Located:
-        seen = self.looked.get((place, origin))
-        external = origin.external
-        if external and external.domain and external.domain == self.places[place].domain:
-            external = None  # servers take their own domain for another one, and never deliver
-        here = replace(origin, external=external)
-        home = place if external is None else self._home(place, here)
-        streams = [origin.stream] if origin.stream else [STREAM_PREFIX + origin.bucket, origin.bucket]
-        for number, stream in enumerate(streams):
-            where = (home or place, stream)
-            if home is not None and self._is_there(where, mirror=number > 0):
-                return Located(self._completed(here, where), where, True, seen)
-        if seen is not None:
-            return Located(seen.origin, None, seen.exists, seen)
-        return Located(_guessed(here), None, None if external else False)
-
-    def _home(self, place: str, origin: Origin) -> str | None:
-        """The place in view that an origin of another domain or account is in."""
-        domain = origin.external.domain if origin.external else None
-        others = [other for other in self.places.values() if other.name != place]
-        if domain is not None:
-            others = [other for other in others if other.domain == domain]
-        said = [other.name for other in others if self._name_at((other.name, origin.source_stream)) is not None]
-        said += [other.name for other in others if self._name_at((other.name, origin.name)) is not None]
-        if said:
-            return said[0]
-        return others[0].name if domain is not None and others else None
-
-    def _is_there(self, where: Where, *, mirror: bool) -> bool:
-        """Whether something is there, or will be."""
-        if self._name_at(where) is not None:
-            return True
-        live = self.live(where)
-        return live is not None and (not mirror or bool(live["config"].get("mirror")))
-
-    def _completed(self, origin: Origin, where: Where) -> Origin:
-        """With the stream, and the bucket whose keys it holds."""
-        stream = where[1]
-        if origin.stream and origin.bucket:
-            return origin
-        bucket = self._key_space(where) if not stream.startswith(STREAM_PREFIX) else stream.removeprefix(STREAM_PREFIX)
-        return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
-
-    def _key_space(self, where: Where) -> str:
-        """The bucket whose keys a mirror holds."""
-        name = self._name_at(where)
-        if name is not None and name in self.topology.mirrors:
-            return self._locate(where[0], self.topology.mirrors[name].origin).origin.key_space
-        live = self.live(where)
-        for _ in range(len(self.places[where[0]].infos)):
-            mirror = (live or {"config": {}})["config"].get("mirror")
-            if not mirror or mirror["name"].startswith(STREAM_PREFIX):
-                break
-            live = self.live((where[0], mirror["name"]))
-        mirror = (live or {"config": {}})["config"].get("mirror") or {"name": where[1]}
-        return str(mirror["name"]).removeprefix(STREAM_PREFIX)
-
-    def _name_at(self, where: Where | None) -> str | None:
-        """The file's name for what is at a place."""
-        if where is None:
-            return None
-        name = where[1].removeprefix(STREAM_PREFIX)
-        topology = self.topology
-        known = name in topology.buckets or name in topology.aggregates or name in topology.mirrors
-        return name if known and self.where(name) == where else None
-
     def _config(self, located: Located) -> StreamConfig | None:
         found = self.after(located.where)
         return found or (located.seen.config if located.seen else None)
 
     def _config_now(self, located: Located) -> StreamConfig | None:
-        live = self.live(located.where)
+        live = self.origins.live(located.where)
         return live["config"] if live else (located.seen.config if located.seen else None)
-
-
-def _guessed(origin: Origin) -> Origin:
-    """What is not in view is taken for a bucket of the name."""
-    if origin.bucket:
-        return origin
-    return replace(origin, bucket=origin.stream.removeprefix(STREAM_PREFIX))

@@ -13,7 +13,7 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology import origins, waiting
-from kvctl.topology.drafts import Where
+from kvctl.topology.locating import Where
 from kvctl.topology.model import Origin
 from kvctl.topology.sources import added, sources_of
 from kvctl.topology.waiting import Goal

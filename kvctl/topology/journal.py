@@ -20,7 +20,7 @@ from typing import Any
 from kvctl.addresses import redact
 from kvctl.jetstream.api import Api
 from kvctl.quantities import format_time
-from kvctl.topology.drafts import Where
+from kvctl.topology.locating import Where
 
 
 @dataclass(frozen=True, slots=True)

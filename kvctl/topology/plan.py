@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -14,8 +14,9 @@ from kvctl.errors import BucketExists, UnreachableError
 from kvctl.kv.difference import Difference, differences
 from kvctl.kv.kinds import SERVER_METADATA, TOPOLOGY, Kind, StreamConfig, bucket_name, kind_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.drafts import Draft, Drafts, Where
+from kvctl.topology.drafts import Draft, Drafts
 from kvctl.topology.hazards import Hazard
+from kvctl.topology.locating import Where
 
 if TYPE_CHECKING:
     from kvctl.topology.world import Link, StreamInfo, World
@@ -144,53 +145,6 @@ def compare(drafts: Drafts, world: World, *, prune: bool = False) -> Comparison:
     return Comparison(made, [*changes, *(deleted if prune else [])], deleted)
 
 
-def ordered(changes: Iterable[Change]) -> list[Change]:
-    """In an order in which each state in between is one from which planning again leads to the same end.
-
-    What is made comes before what reads from it; what changes because its origin does comes before that, as nothing
-    would tell of the change afterwards. Deletions are last, readers first, but for those that make way for a name.
-    """
-    changes = list(changes)
-    deleted = [change for change in changes if change.action is Action.DELETE]
-    others = [change for change in changes if change.action is not Action.DELETE]
-    freeing = [change for change in deleted if any(_same_name(change, other) for other in others)]
-    rest = [change for change in readers_first(deleted) if change not in freeing]
-    return [*freeing, *_sorted(others, lambda change: _before(change, others)), *rest]
-
-
-def _before(change: Change, others: Iterable[Change]) -> list[Change]:
-    """The changes that have to be made before this one."""
-    made = (Action.CREATE, Action.RECREATE)
-    return [
-        other
-        for other in others
-        if (other.where in change.origins and other.action in made)
-        or (change.where in other.origins and other.follows and change.action is other.action is Action.CHANGE)
-    ]
-
-
-def readers_first(changes: Sequence[Change]) -> list[Change]:
-    """In an order in which whatever reads from another comes before it."""
-    return _sorted(changes, lambda change: [reader for reader in changes if change.where in reader.origins])
-
-
-def _sorted(changes: Sequence[Change], before: Callable[[Change], list[Change]]) -> list[Change]:
-    """Each after what has to be before it, else as they were."""
-    found: list[Change] = []
-    begun: set[Where] = set()
-
-    def add(change: Change) -> None:
-        if change.where not in begun:
-            begun.add(change.where)
-            for other in before(change):
-                add(other)
-            found.append(change)
-
-    for change in changes:
-        add(change)
-    return found
-
-
 # -- changes -----------------------------------------------------------------------------------------------
 
 
@@ -245,12 +199,12 @@ def _origins_of(world: World, where: Where) -> Iterator[Where]:
 
 def _with_readers(change: Change, world: World, drafts: Sequence[Draft], deleted: Sequence[Change]) -> Change:
     """With those that go on reading from it."""
-    gone = {other.where for other in deleted}
-    later = {draft.where: {item.where for item in draft.origins} for draft in drafts}
-    names = [
+    apart = {other.where for other in deleted} | {draft.where for draft in drafts}
+    names = [draft.name for draft in drafts if change.where in {item.where for item in draft.origins}]
+    names += [
         bucket_name(link.info["config"], kind_of(link.info["config"]))
         for link in links_from(world, change.where)
-        if _reader(link) not in gone and change.where in later.get(_reader(link), {change.where})
+        if _reader(link) not in apart
     ]
     return replace(change, readers=tuple(dict.fromkeys(names)))
 
@@ -266,10 +220,6 @@ def links_from(world: World, where: Where) -> list[Link]:
 
 def _reader(link: Link) -> Where:
     return link.place.name, link.info["config"]["name"]
-
-
-def _same_name(change: Change, other: Change) -> bool:
-    return (change.place, change.name) == (other.place, other.name)
 
 
 # -- what stands in the way --------------------------------------------------------------------------------

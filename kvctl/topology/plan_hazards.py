@@ -10,8 +10,9 @@ from kvctl.errors import RefusedError
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
 from kvctl.topology import circles, replica_hazards
 from kvctl.topology.circles import Node, Reading
-from kvctl.topology.drafts import Draft, Drafts, Located, Where
+from kvctl.topology.drafts import Draft, Drafts
 from kvctl.topology.hazards import FOREIGN_KIND, LOSSY_EDIT, Hazard, of_foreign
+from kvctl.topology.locating import Located, Where
 from kvctl.topology.plan import Action, Change, links_from
 from kvctl.topology.replica_hazards import (
     CYCLE,

@@ -10,9 +10,11 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import Kind
 from kvctl.topology import collisions, hazards, observe, origins, plan_hazards
 from kvctl.topology.document import Topology
-from kvctl.topology.drafts import Draft, Drafts, Looked, Where
+from kvctl.topology.drafts import Draft, Drafts
+from kvctl.topology.locating import Locator, Looked, Where
 from kvctl.topology.model import Origin
-from kvctl.topology.plan import Action, Change, Comparison, Plan, compare, fingerprint, ordered
+from kvctl.topology.ordering import ordered
+from kvctl.topology.plan import Action, Change, Comparison, Plan, compare, fingerprint
 from kvctl.topology.plan_hazards import Found
 from kvctl.topology.world import World, survey
 
@@ -31,10 +33,10 @@ async def plan(topology: Topology, apis: Mapping[str, Api], *, prune: bool = Fal
 async def plan_and_world(topology: Topology, apis: Mapping[str, Api], *, prune: bool = False) -> tuple[Plan, World]:
     """The plan, and what was seen to make it. Raises as `plan`."""
     world = await survey(apis)
-    drafts = Drafts(topology, world.places)
+    drafts = Drafts(topology, Locator(topology, world.places))
     compared = compare(drafts, world, prune=prune)
     if looked := await _looked_up(compared, topology, apis):
-        drafts = Drafts(topology, world.places, looked)
+        drafts = Drafts(topology, Locator(topology, world.places, looked))
         compared = compare(drafts, world, prune=prune)
     found = plan_hazards.found(compared.changes, drafts, world)
     await _measured(compared, apis, found)

@@ -17,6 +17,7 @@ from kvctl.topology import plan_words, planning
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.document import Topology, read_topology
 from kvctl.topology.drafts import Drafts
+from kvctl.topology.locating import Locator
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import Change, Plan, compare, fingerprint
 from kvctl.topology.world import survey
@@ -218,6 +219,14 @@ async def test_only_what_the_topology_marked_is_deleted_readers_first(
     assert (deletion.name, deletion.readers, deletion.asks_name) == (bucket, (mirror,), True)
 
 
+async def test_what_is_about_to_read_from_it_counts_too(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    title, bucket, mirror = unique("t"), unique(), unique("M")
+    raw.create_bucket(bucket, metadata={TOPOLOGY: title})
+    found = await plan(client, f"name: {title}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}", prune=True)
+    assert steps(found)[-1] == f"- {bucket}"
+    assert (found.changes[-1].readers, found.changes[-1].asks_name) == ((mirror,), True)
+
+
 async def test_one_place_by_two_names_is_pruned_once_and_never_of_what_is_wanted(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
@@ -283,6 +292,15 @@ async def test_cycles_are_found_in_the_file(client: kvctl.Client, unique: Names)
     assert evidence == f"`{other}` <- `{one}` <- `{other}`: every write would go round for ever"
 
 
+async def test_mirrors_that_read_each_other(client: kvctl.Client, unique: Names) -> None:
+    one, other, aggregate = unique("M"), unique("M"), unique("A")
+    text = (
+        f"mirrors: {{{one}: {{origin: {other}}}, {other}: {{origin: {one}}}}}\n"
+        f"aggregates: {{{aggregate}: {{origins: [{one}]}}}}"
+    )
+    assert names(await plan(client, text)) == {"cycle"}
+
+
 async def test_cycles_are_found_across_domains(leaf: Lab, unique: Names) -> None:
     one, other = unique("A"), unique("A")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
@@ -341,8 +359,9 @@ async def test_what_cannot_be_seen_is_not_planned(client: kvctl.Client, unique: 
     world = await survey({"": client.api})
     place = replace(world.places[""], unreachable=(f"KV_{bucket}",))
     world = replace(world, places={"": place})
+    topology = read(f"buckets: {{{bucket}: {{}}}}")
     with pytest.raises(UnreachableError, match="cannot be seen"):
-        compare(Drafts(read(f"buckets: {{{bucket}: {{}}}}"), world.places), world)
+        compare(Drafts(topology, Locator(topology, world.places)), world)
 
 
 # -- what was seen -----------------------------------------------------------------------------------------
