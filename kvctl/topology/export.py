@@ -12,13 +12,13 @@ from kvctl.errors import BucketNotFound, RefusedError, UsageError
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.difference import UNSET, Difference, differences, shown
 from kvctl.kv.fields import FIELDS, Republish, edited
-from kvctl.kv.kinds import KIND, TOPOLOGY, Kind, StreamConfig, bucket_name, kind_of
+from kvctl.kv.kinds import KIND, TOPOLOGY, Kind, StreamConfig, bucket_name
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.quantities import format_duration
 from kvctl.topology.document import DEFAULT_NAME, VERSION, read_topology
 from kvctl.topology.file_fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
-from kvctl.topology.world import Place, StreamInfo, World, reads
+from kvctl.topology.world import Place, StreamInfo, World, kind_in, reads
 
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("GB", 10**9), ("MB", 10**6))
 
@@ -49,10 +49,11 @@ def export(world: World, names: Collection[str] = ()) -> Exported:
     chosen, exported = _chosen(place, names), Exported({"version": VERSION})
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     included = {stream for stream, (_, kind) in chosen.items() if kind in _SECTIONS}
+    origins = _origins(world)
     for stream, (name, kind) in sorted(chosen.items(), key=lambda item: item[1]):
         try:
             _check(place, stream, kind, taken=any(name in section for section in sections.values()))
-            told = _tell(name, place.infos[stream], _origins_of(world, stream), included)
+            told = _tell(name, place.infos[stream], origins.get(stream, []), included)
         except UsageError as error:
             exported.left_out[name] = error.message.rpartition(f"{_SECTIONS.get(kind)}.{name}: ")[2]
             continue
@@ -73,11 +74,10 @@ _SECTIONS = {Kind.BUCKET: "buckets", Kind.MIRROR: "mirrors", Kind.AGGREGATE: "ag
 
 def _chosen(place: Place, names: Collection[str]) -> dict[str, tuple[str, Kind]]:
     """Name and kind of the streams to export; without names those of all, plain streams included."""
-    known = {stream: info["config"] for stream, info in place.infos.items()}
     found = {}
-    for stream, config in known.items():
-        kind = kind_of(config, known) or Kind.STREAM
-        found[stream] = (bucket_name(config, kind), kind)
+    for stream, info in place.infos.items():
+        kind = kind_in(place, info) or Kind.STREAM
+        found[stream] = (bucket_name(info["config"], kind), kind)
     if not names:
         return found
     for name in names:
@@ -102,10 +102,12 @@ def _check(place: Place, stream: str, kind: Kind, *, taken: bool) -> None:
         raise UsageError(f"its origin is the mirror `{mirrored}`, and a bucket has the same name")
 
 
-def _origins_of(world: World, stream: str) -> list[StreamConfig | None]:
-    """The configurations of what a stream reads, in its order, as far as they can be seen."""
-    links = [link for link in world.links if link.info["config"]["name"] == stream]
-    return [link.origin["config"] if link.origin else None for link in links]
+def _origins(world: World) -> dict[str, list[StreamConfig | None]]:
+    """By stream, the configurations of what it reads, in its order, as far as they can be seen."""
+    found: dict[str, list[StreamConfig | None]] = {}
+    for link in world.links:
+        found.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
+    return found
 
 
 def _common_mark(infos: Iterable[StreamInfo]) -> str | None:

@@ -11,7 +11,7 @@ from kvctl.topology.graph import MISSING, Edge, Graph, Node, chosen, node_id, ou
 from kvctl.topology.graph_rules import rules_of
 from kvctl.topology.model import External
 from kvctl.topology.standing import Standing
-from kvctl.topology.world import Link, Place, StreamInfo, World
+from kvctl.topology.world import Link, Place, StreamInfo, World, kind_in
 
 
 def of_world(world: World, standings: Iterable[Standing], names: Collection[str] = ()) -> Graph:
@@ -48,8 +48,7 @@ def around(world: World, names: Collection[str]) -> World:
 
 def _nodes_of(place: Place) -> list[Node]:
     """What is a bucket, a mirror or an aggregate, and what cannot be looked at but is named like one."""
-    known = {stream: info["config"] for stream, info in place.infos.items()}
-    found = [_node(place, info) for info in place.infos.values() if kind_of(info["config"], known) is not None]
+    found = [_node(place, info) for info in place.infos.values() if kind_in(place, info) is not None]
     hidden = (stream for stream in place.unreachable if stream.startswith(STREAM_PREFIX))
     return [*found, *(_unseen(place, stream, str(Kind.UNREACHABLE)) for stream in hidden)]
 
@@ -70,8 +69,7 @@ def _node(place: Place, info: StreamInfo) -> Node:
 
 
 def _kind(info: StreamInfo, place: Place | None) -> Kind:
-    known = {stream: other["config"] for stream, other in place.infos.items()} if place else {}
-    found = kind_of(info["config"], known)
+    found = kind_in(place, info) if place else kind_of(info["config"])
     return found or (Kind.MIRROR if info["config"].get("mirror") else Kind.STREAM)
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import Kind, bucket_name, kind_of
+from kvctl.kv.kinds import Kind, bucket_name
 from kvctl.topology import waiting
 from kvctl.topology.incarnations import lineage
 from kvctl.topology.model import Origin
@@ -18,7 +18,7 @@ from kvctl.topology.observe import Upstream, upstreams
 from kvctl.topology.origins import PATIENCE, Seen
 from kvctl.topology.replica_hazards import name_of
 from kvctl.topology.waiting import Goal
-from kvctl.topology.world import Link, StreamInfo, World, reads
+from kvctl.topology.world import Link, StreamInfo, World, kind_in, reads
 
 SECOND_LOOK = 1.0
 """Seconds after which what has not arrived is looked at again: is anything moving?"""
@@ -90,9 +90,8 @@ class _Look:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        known = {stream: info["config"] for stream, info in link.place.infos.items()}
         config = link.info["config"]
-        kind = kind_of(config, known) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
+        kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
         come = int(link.info["state"]["last_seq"]) if config.get("mirror") else None
         upstream = upstreams(link.info)[reads(link.info).index(link.source)]
         self._plain = Standing(link, bucket_name(config, kind), kind, upstream, State.OK, arrived=come)

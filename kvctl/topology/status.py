@@ -8,7 +8,7 @@ from typing import Any
 
 from kvctl.errors import BucketNotFound
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import Kind, bucket_name, kind_of
+from kvctl.kv.kinds import Kind, bucket_name
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.quantities import format_time, parse_time
 from kvctl.topology.document import Topology
@@ -16,7 +16,7 @@ from kvctl.topology.graph import Node
 from kvctl.topology.graph_live import nodes_of_link
 from kvctl.topology.graph_rules import rules_json, rules_of
 from kvctl.topology.standing import SECOND_LOOK, Standing, State, standings
-from kvctl.topology.world import Place, World, survey
+from kvctl.topology.world import Place, World, kind_in, survey
 
 Row = dict[str, Any]
 """The JSON object; None for what is not known."""
@@ -114,7 +114,8 @@ def _unknown(name: str, stream: str, kind: str, context: str | None, state: str,
 def _silent(place: Place, stream: str) -> Row:
     """A stream whose servers do not answer: whether it reads from another one is not known."""
     name, kind = stream.removeprefix(STREAM_PREFIX), str(Kind.UNREACHABLE)
-    row = _unknown(name, stream, kind, place.name or None, State.UNREACHABLE, "its servers do not answer")
+    text = "its servers do not answer; whether it reads from others is not known"
+    row = _unknown(name, stream, kind, place.name or None, State.UNREACHABLE, text)
     return {**row, "domain": place.domain}
 
 
@@ -136,8 +137,7 @@ def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
 def _require_known(world: World, names: Collection[str]) -> None:
     known = {node.name for link in world.links for node in nodes_of_link(link)}
     for place in world.places.values():
-        configs = {stream: info["config"] for stream, info in place.infos.items()}
-        known |= {bucket_name(config, kind_of(config, configs)) for config in configs.values()}
+        known |= {bucket_name(info["config"], kind_in(place, info)) for info in place.infos.values()}
         known |= {stream.removeprefix(STREAM_PREFIX) for stream in place.unreachable}
     for name in names:
         if name not in known:

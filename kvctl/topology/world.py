@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.kv.kinds import Kind, StreamConfig, kind_of
 from kvctl.topology.origins import PATIENCE, own_domain
 
 StreamInfo = dict[str, Any]
@@ -69,6 +70,28 @@ def reads(info: StreamInfo) -> list[dict[str, Any]]:
     """The sources of a stream, or its mirror, as its configuration has them."""
     config = info["config"]
     return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+
+
+def kind_in(place: Place, info: StreamInfo) -> Kind | None:
+    """What a stream is to a key-value user; a mirror of a mirror is followed among the streams of its place."""
+    return kind_of(info["config"], _Configs(place.infos))
+
+
+class _Configs(Mapping[str, StreamConfig]):
+    """The configurations of streams, by name."""
+
+    def __init__(self, infos: Mapping[str, StreamInfo]) -> None:
+        self._infos = infos
+
+    def __getitem__(self, stream: str) -> StreamConfig:
+        config: StreamConfig = self._infos[stream]["config"]
+        return config
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
 
 
 async def _place(name: str, api: Api) -> Place:
