@@ -271,6 +271,10 @@ class Connection:
             return  # the library would drop what is under way
         self._client._subs.pop(int(subscription.sid), None)
         self.write(b"UNSUB %b \r\n" % subscription.sid)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Wait until the server has read what was written. Raises RequestTimeout, ConnectionLost, NoServer."""
         with contextlib.suppress(NoResponders, PermissionDenied):  # either comes after all that was under way
             await self.request(f"{self._inbox}nobody")
 

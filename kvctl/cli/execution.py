@@ -1,4 +1,4 @@
-"""Runs a command for each entry: the entry in environment variables, the value on standard input, no shell."""
+"""Runs a command for each entry or message: it in environment variables, its data on standard input, no shell."""
 
 import os
 import shlex
@@ -32,22 +32,26 @@ class Execution:
 
     async def run(self, entry: "Entry") -> None:
         """Run the command for an entry and wait for its end."""
+        await self.attempt(f"`{entry.key}` (revision {entry.revision})", environment(entry), entry.value)
+
+    async def attempt(self, what: str, variables: Mapping[bytes, bytes], data: bytes) -> bool:
+        """Run the command with these variables, and the data on standard input; whether it did not fail."""
         self._runs += 1
-        problem = await self._attempt(entry)
+        problem = await self._attempt(variables, data)
         if problem:
             self._failed += 1
-            self._session.warn(f"`{self._command[0]}` {problem} for `{entry.key}` (revision {entry.revision})")
+            self._session.warn(f"`{self._command[0]}` {problem} for {what}")
+        return not problem
 
-    def finish(self) -> None:
+    def finish(self, things: str = "entries") -> None:
         """Raises PartlyDone if some run failed."""
         if self._failed:
-            raise PartlyDone(f"`{self._command[0]}` failed for {self._failed} of {self._runs} entries")
+            raise PartlyDone(f"`{self._command[0]}` failed for {self._failed} of {self._runs} {things}")
 
-    async def _attempt(self, entry: "Entry") -> str:
+    async def _attempt(self, variables: Mapping[bytes, bytes], data: bytes) -> str:
         """What went wrong, if anything did."""
         import asyncio
 
-        variables = environment(entry)
         if any(b"\0" in value for value in variables.values()):
             return "was not run: no environment variable can hold the NUL"
         try:
@@ -57,7 +61,7 @@ class Execution:
         except OSError as error:
             return f"could not be run ({error.strerror})"
         try:
-            await process.communicate(entry.value)
+            await process.communicate(data)
         except BaseException:
             await _end(process)
             raise
@@ -78,6 +82,11 @@ def environment(entry: "Entry") -> dict[bytes, bytes]:
         "TTL": None if entry.ttl is None else duration_seconds(entry.ttl),
         "SIZE": entry.size,
     }
+    return variables_of(facts)
+
+
+def variables_of(facts: Mapping[str, object]) -> dict[bytes, bytes]:
+    """Facts as variables: `KVCTL_` before their names, nothing for None."""
     return {f"KVCTL_{name}".encode(): os.fsencode(str("" if fact is None else fact)) for name, fact in facts.items()}
 
 

@@ -44,6 +44,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "topology": ("topology", "Buckets, mirrors and aggregates described in a file"),
         "doctor": ("doctor", "Find what is amiss, and say what mends it"),
     },
+    "Streams": {
+        "stream": ("stream", "Streams below buckets, and any others"),
+        "consumer": ("consumer", "Consumers: who has read what of a stream, and what comes next"),
+    },
     "Tables": {
         "table": ("table", "Key-value tables: keys of any bytes, families, versions, atomic batches"),
     },

@@ -114,11 +114,11 @@ def _naming(stream: str, consumer: str = "") -> Iterator[None]:
     except ConsumerNotFound:
         raise ConsumerNotFound(
             f"Consumer `{consumer}` of stream `{stream}` does not exist",
-            hint=f"`kvctl consumer ls {stream}` lists others",
+            hint=f"`kvctl consumer ls {stream}` lists its consumers",
         ) from None
     except StreamNotFound:
         raise StreamNotFound(
-            f"Stream `{stream}` does not exist", hint="`kvctl stream ls` lists the streams there are"
+            f"Stream `{stream}` does not exist", hint="`kvctl stream ls` lists those that do"
         ) from None
     except ConflictError:
         raise ConflictError(

@@ -191,7 +191,7 @@ class Consumption:
         elif status.meaning is Meaning.ENDED:
             self._ended(status)
         elif status.meaning is Meaning.GONE:
-            self._tell("error", str(status), status.code)
+            self._tell("error", str(status), status.code, final=True)
             self._failure = gone(self.stream, self.consumer, status)
         elif status.meaning is Meaning.LOST:
             self._tell("warning", f"The server ended the pull: {status}", status.code)
@@ -227,11 +227,11 @@ class Consumption:
     def _recovered(self) -> None:
         self._refusals, self._not_before, self._told = 0, 0.0, ""
 
-    def _tell(self, severity: str, text: str, code: int = 0) -> None:
+    def _tell(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
         """Say it once, however often it happens in a row."""
         if self._on_event is not None and text != self._told:
             self._told = text
-            self._on_event(Event(severity, text, code))
+            self._on_event(Event(severity, text, code, final))
 
     # -- disturbances --------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Consumption:
         try:
             await consumers.info(self._api, self.stream, self.consumer, timeout=min(CHECK, self._connection.timeout))
         except (ConsumerNotFound, StreamNotFound) as error:
-            self._tell("error", error.message)
+            self._tell("error", error.message, final=True)
             raise
         except ConnectionLost:
             return  # the next round waits for it

@@ -118,7 +118,7 @@ class Fetch:
             self.refusal = status
             self._tell("warning", f"The server ended the pull: {status}", status.code)
         if self._failure is not None:
-            self._tell("error", self._failure.message, status.code)
+            self._tell("error", self._failure.message, status.code, final=True)
 
     def _check_silence(self) -> None:
         """Nothing came: is the connection lost, were heartbeats missed, is it simply too late?"""
@@ -143,6 +143,6 @@ class Fetch:
                 pass
         return error
 
-    def _tell(self, severity: str, text: str, code: int = 0) -> None:
+    def _tell(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
         if self._on_event is not None:
-            self._on_event(Event(severity, text, code))
+            self._on_event(Event(severity, text, code, final))

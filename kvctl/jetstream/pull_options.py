@@ -55,6 +55,8 @@ class Event:
     severity: str
     text: str
     code: int = 0
+    final: bool = False
+    """Whether it ends the iteration, which raises it too."""
 
     def __str__(self) -> str:
         return self.text

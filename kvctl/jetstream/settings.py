@@ -118,9 +118,9 @@ def changes(before: Config, after: Config, schema: Schema) -> list[Change]:
 
 
 def missing(wanted: Config, found: Config, schema: Schema) -> list[Change]:
-    """The fields that were asked for and are not so."""
+    """The fields that were asked for and are not so, from what is to what was asked."""
     asked = _flat(wanted, schema, {})
-    return [change for change in changes(wanted, found, schema) if change.field in asked]
+    return [change for change in changes(found, wanted, schema) if change.field in asked]
 
 
 def copied(config: Config) -> Config:
@@ -162,7 +162,7 @@ def _kind_of(step: str, schema: Any, path: str) -> Any:
             raise UsageError(f"`{path}`: `{step}` is no position in a list", hint="They count from 0")
         return schema[0]
     if step not in schema:
-        raise unknown_field(step, schema, f"`{path}`")
+        raise unknown_field(step, schema, f"`{path}`" if path != step else "")
     return schema[step]
 
 
@@ -189,7 +189,7 @@ def unknown_field(name: str, schema: Schema, where: str) -> UsageError:
     """The error for a field that does not exist; names the nearest one."""
     near = get_close_matches(name, schema, n=1)
     hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(f'`{field}`' for field in sorted(schema))}"
-    return UsageError(f"{where}: there is no field `{name}`", hint=hint)
+    return UsageError(f"{where}: there is no field `{name}`" if where else f"There is no field `{name}`", hint=hint)
 
 
 # -- values --------------------------------------------------------------------------------------------------

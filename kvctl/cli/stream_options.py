@@ -1,0 +1,103 @@
+"""Names of streams and consumers, and their configurations as options: `--config FILE`, `--set PATH=VALUE`."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.session import Session
+from kvctl.errors import UsageError
+from kvctl.render.view import Column, View
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.settings import Change, Config, Schema
+
+
+def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes names of streams."""
+    from kvctl.cli.complete import streams
+
+    return streams(ctx.obj, incomplete)
+
+
+def consumer_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes names of consumers of the stream that the argument `stream` names."""
+    from kvctl.cli.complete import consumers
+
+    return consumers(ctx.obj, ctx.params.get("stream"), incomplete)
+
+
+def one_of(*words: str) -> Any:
+    """Completes one of the words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream", autocompletion=stream_names)]
+ConsumerName = Annotated[
+    str, typer.Argument(metavar="CONSUMER", help="Name of the consumer", autocompletion=consumer_names)
+]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="Configuration in JSON or YAML, or `-`; what `show -o json` prints"),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Set a field, as in `max_age=1h`; no value unsets it; repeatable"),
+]
+Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="What it is for")]
+
+
+def check_stream(name: str) -> str:
+    """The name. Raises UsageError for what no stream can be called."""
+    return _check(name, "stream")
+
+
+def check_consumer(name: str) -> str:
+    """The name. Raises UsageError for what no consumer can be called."""
+    return _check(name, "consumer")
+
+
+def _check(name: str, what: str) -> str:
+    if not name or len(name.encode(errors="surrogateescape")) > 255:
+        raise UsageError(f"The name of a {what} has 1 to 255 bytes")
+    if any(character in ".*>/\\" or character.isspace() or not character.isprintable() for character in name):
+        raise UsageError(
+            f"`{name}` is no name of a {what}", hint="It holds no white space and none of `.`, `*`, `>`, `/` and `\\`"
+        )
+    return name
+
+
+def apply_settings(
+    session: Session, config: "Config", file: str | None, texts: Iterable[str] | None, schema: "Schema"
+) -> "Config":
+    """The configuration with the file's fields, then what `--set` says. Raises UsageError."""
+    from kvctl.jetstream import settings
+
+    found = {**config, **(_from_file(session, file, schema) if file else {})}
+    for text in texts or ():
+        settings.assign(found, text, schema)
+    return found
+
+
+def _from_file(session: Session, file: str, schema: "Schema") -> "Config":
+    from kvctl import documents
+    from kvctl.jetstream import settings
+
+    name = "standard input" if file == "-" else file
+    document = documents.parse(session.read_input(file), name) if file == "-" else documents.read(file)
+    return settings.read(document.data, schema, document.where)
+
+
+def change_view(found: "Iterable[Change]", *, worded: bool) -> View:
+    """What an edit changes; in words for people, in plain values for scripts."""
+    rows = []
+    for change in found:
+        before, after = change.words if worded else (change.before, change.after)
+        rows.append({"field": change.field, "before": before, "after": after})
+    columns = [Column("field"), Column("before", style="red"), Column("after", style="green")]
+    return View(columns=columns, rows=rows, name="field", empty="Nothing would change")
+
+
+def change_rows(found: "Iterable[Change]") -> list[dict[str, Any]]:
+    """The changes as JSON objects."""
+    return [{"field": change.field, "before": change.before, "after": change.after} for change in found]

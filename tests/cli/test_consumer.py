@@ -1,0 +1,366 @@
+"""`kvctl consumer`: created, changed, paused; messages taken, acknowledged, handed to commands; how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.conftest import Result, Run
+from tests.raw import RawClient
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+Consumers = Callable[..., Result]
+
+
+@pytest.fixture
+def name(raw: RawClient, unique: Callable[..., str]) -> str:
+    """A stream with messages 1 to 3 on NAME.a, NAME.b, NAME.a."""
+    name = unique("WORK")
+    raw.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+    for subject, data, headers in (("a", b"one", None), ("b", b"two", {"Color": "red"}), ("a", b"\xff", None)):
+        raw.request(f"{name}.{subject}", data, headers)
+    return name
+
+
+@pytest.fixture
+def consumer(run: Run, server: Server, name: str) -> Consumers:
+    """Runs `kvctl consumer COMMAND S ...`, S being the test's stream."""
+
+    def command(verb: str, *args: str, **settings: Any) -> Result:
+        return run("consumer", verb, name, *args, "-s", server.url, **settings).masked(S=name)
+
+    return command
+
+
+@pytest.fixture
+def worker(consumer: Consumers) -> Consumers:
+    """The same, with a durable consumer `c` on the stream."""
+    assert consumer("add", "c", "--ack-wait", "20s").exit_code == 0
+    return consumer
+
+
+def rows(result: Result) -> Any:
+    assert result.exit_code == 0, result.err
+    return json.loads(result.out)
+
+
+def info(raw: RawClient, name: str, consumer: str = "c") -> dict[str, Any]:
+    return raw.api(f"CONSUMER.INFO.{name}.{consumer}")
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class TestAdd:
+    def test_again_is_no_error_and_otherwise_a_conflict(self, consumer: Consumers, snapshot: SnapshotAssertion) -> None:
+        assert consumer("add", "c", "--ack-wait", "1m") == snapshot(name="new")
+        assert consumer("add", "c", "--ack-wait", "1m") == snapshot(name="again")
+        assert consumer("add", "c", "--ack-wait", "2m") == snapshot(name="otherwise")
+
+    def test_every_flag_says_what_the_server_stores(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+        done = consumer(
+            "add", "c", "--filter", f"{name}.a", "--filter", f"{name}.b", "--start-seq", "2", "--ack-policy", "all",
+            "--max-deliver", "4", "--backoff", "1s", "--backoff", "5s", "--max-ack-pending", "7",
+            "--inactive-threshold", "1h", "--description", "ours", "--set", "max_waiting=9", "--set", "metadata.x=y",
+        )  # fmt: skip
+        assert done.exit_code == 0, done.err
+        config = info(raw, name)["config"]
+        assert config["filter_subjects"] == [f"{name}.a", f"{name}.b"]
+        assert (config["deliver_policy"], config["opt_start_seq"]) == ("by_start_sequence", 2)
+        assert (config["ack_policy"], config["ack_wait"], config["max_deliver"]) == (
+            "all",
+            10**9,
+            4,
+        )  # the first backoff
+        assert (config["backoff"], config["max_ack_pending"]) == ([10**9, 5 * 10**9], 7)
+        assert (config["inactive_threshold"], config["description"]) == (3600 * 10**9, "ours")
+        assert (config["max_waiting"], config["metadata"]["x"], config["durable_name"]) == (9, "y", "c")
+
+    def test_an_ephemeral_one_gets_a_name_that_is_printed(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+        made = consumer("add", "--deliver", "new").out.strip()
+        assert made.startswith("kvctl-")
+        assert "durable_name" not in info(raw, name, made)["config"]
+        assert consumer("add", "named", "--ephemeral").exit_code == 0
+        assert "durable_name" not in info(raw, name, "named")["config"]
+
+    def test_from_a_file(self, consumer: Consumers, raw: RawClient, name: str, tmp_path: Path) -> None:
+        file = tmp_path / "c.json"
+        file.write_text('{"durable_name": "c", "ack_wait": "90s", "ack_policy": "all"}')
+        assert consumer("add", "--config", str(file), "--ack-policy", "explicit").exit_code == 0
+        config = info(raw, name)["config"]
+        assert (config["ack_wait"], config["ack_policy"], config["durable_name"]) == (90 * 10**9, "explicit", "c")
+
+    def test_a_dry_run_creates_nothing(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+        assert rows(consumer("add", "c", "--dry-run")) == {"ack_policy": "explicit", "name": "c", "durable_name": "c"}
+        assert "error" in info(raw, name)
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ("c", "--ack-policy", "some"),
+            ("c", "--deliver", "new", "--start-seq", "3"),
+            ("c", "--filter", ""),
+            ("c", "--ack-wait", "1m", "--backoff", "1s"),
+            ("c", "--set", "ack_wiat=1s"),
+            ("--durable",),
+            ("a.b",),
+        ],
+    )
+    def test_what_is_wrong_is_a_usage_error(self, consumer: Consumers, args: tuple[str, ...]) -> None:
+        assert consumer("add", *args).exit_code == 2
+
+
+def test_listed_and_shown(worker: Consumers, snapshot: SnapshotAssertion) -> None:
+    assert worker("ls", "-o", "json") == snapshot(name="list")
+    assert worker("ls", tty=True) == snapshot(name="terminal")
+    assert worker("show", "c", tty=True) == snapshot(name="show")
+    assert set(rows(worker("show", "c", "-o", "json"))) == {
+        "stream", "name", "durable", "filters", "deliver_policy", "ack_policy", "pending", "ack_pending", "redelivered",
+        "waiting", "paused", "created", "description", "delivered", "ack_floor", "pause_remaining", "push_bound",
+        "cluster", "config",
+    }  # fmt: skip
+    assert worker("show", "none") == snapshot(name="none")
+
+
+def test_edit_shows_the_difference(worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
+    assert worker("edit", "c", "--ack-wait", "1m", "--dry-run") == snapshot(name="dry run")
+    assert info(raw, name)["config"]["ack_wait"] == 20 * 10**9
+    assert worker("edit", "c", "--ack-wait", "1m", "--filter", f"{name}.a", "-o", "json") == snapshot(name="done")
+    config = info(raw, name)["config"]
+    assert (config["ack_wait"], config["filter_subject"], config["max_waiting"]) == (60 * 10**9, f"{name}.a", 512)
+    assert worker("edit", "c", "--ack-wait", "1m").exit_code == 0
+    assert worker("edit", "c").exit_code == 2
+    assert worker("edit", "none", "--ack-wait", "1m").exit_code == 3
+    refused = worker("edit", "c", "--ack-policy", "none")
+    assert (refused.exit_code, "ack policy can not be updated" in refused.err) == (1, True)
+
+
+def test_paused_resumed_deleted(worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
+    assert worker("pause", "c", "--for", "1h", "-o", "json") == snapshot(name="paused")
+    assert info(raw, name)["paused"]
+    assert worker("next", "c", "--expires", "1s").exit_code == 9
+    assert worker("resume", "c", "-o", "json") == snapshot(name="resumed")
+    assert not info(raw, name).get("paused")
+    assert worker("pause", "c").exit_code == 2
+    assert worker("pause", "c", "--until", "-1h").exit_code == 2
+    assert worker("delete", "c", "--dry-run").exit_code == 0
+    assert worker("delete", "c", "-o", "json") == snapshot(name="deleted")
+    assert worker("delete", "c").exit_code == 3
+
+
+class TestTaking:
+    def test_next_is_one_object_and_acknowledged(
+        self, worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion
+    ) -> None:
+        assert worker("next", "c", "-o", "json") == snapshot(name="json")
+        assert info(raw, name)["ack_floor"]["stream_seq"] == 1
+        assert worker("next", "c", tty=True) == snapshot(name="terminal")
+        assert worker("next", "c", "--no-ack", "-o", "json") == snapshot(name="binary")
+        assert info(raw, name)["num_ack_pending"] == 1
+        assert worker("next", "c", "--expires", "1s") == snapshot(name="none")
+
+    def test_next_takes_as_many_as_are_counted(self, worker: Consumers) -> None:
+        assert [row["sequence"] for row in rows(worker("next", "c", "--count", "2", "-o", "json"))] == [1, 2]
+
+    def test_fetch_is_an_array(self, worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
+        assert worker("fetch", "c", "--max-messages", "2") == snapshot(name="tsv")
+        assert info(raw, name)["ack_floor"]["stream_seq"] == 2
+        assert len(rows(worker("fetch", "c", "--max-bytes", "10KiB", "--no-wait", "-o", "json"))) == 1
+        assert rows(worker("fetch", "c", "--max-messages", "5", "--expires", "1s", "-o", "json")) == []
+
+    @pytest.mark.parametrize(
+        ("args", "code"),
+        [
+            (("fetch", "c"), 2),
+            (("fetch", "c", "--max-messages", "0"), 2),
+            (("fetch", "c", "--max-messages", "1", "--expires", "500ms"), 2),
+            (("next", "c", "--idle-heartbeat", "100ms"), 2),
+            (("next", "c", "--idle-heartbeat", "31s", "--expires", "2m"), 2),
+            (("consume", "c", "--max-messages", "5", "--max-bytes", "5"), 2),
+            (("consume", "c", "--max-messages", "5", "--threshold-messages", "6"), 2),
+            (("consume", "c", "--max-bytes", "5", "--threshold-bytes", "6"), 2),
+            (("consume", "c", "--filter", "x"), 2),
+            (("consume", "c", "--exec", "no-such-command"), 2),
+            (("next", "none"), 3),
+            (("fetch", "none", "--max-messages", "1"), 3),
+            (("consume", "none"), 3),
+        ],
+    )
+    def test_what_cannot_be(self, worker: Consumers, args: tuple[str, ...], code: int) -> None:
+        assert worker(*args).exit_code == code
+
+    def test_a_limit_of_the_consumer_is_a_warning(self, consumer: Consumers, snapshot: SnapshotAssertion) -> None:
+        consumer("add", "c", "--set", "max_batch=2")
+        assert consumer("fetch", "c", "--max-messages", "3") == snapshot(name="fetch")
+        assert consumer("consume", "c", "--count", "3", "-o", "name") == snapshot(name="consume")
+
+    def test_a_push_consumer_is_an_error(self, consumer: Consumers, snapshot: SnapshotAssertion) -> None:
+        consumer("add", "c", "--set", "deliver_subject=pushed")
+        assert consumer("next", "c") == snapshot
+
+
+class TestConsume:
+    def test_lines_until_count(self, worker: Consumers, raw: RawClient, name: str) -> None:
+        result = worker("consume", "c", "--count", "3", "-o", "json")  # as ndjson: without an end there is no array
+        found = [json.loads(line) for line in result.out.splitlines()]
+        assert [(row["sequence"], row["delivered"], row["pending"]) for row in found] == [
+            (1, 1, 2),
+            (2, 1, 1),
+            (3, 1, 0),
+        ]
+        assert info(raw, name)["ack_floor"]["stream_seq"] == 3
+
+    def test_without_acknowledging(self, worker: Consumers, raw: RawClient, name: str) -> None:
+        assert worker("consume", "c", "--count", "3", "--no-ack", "-o", "name").out.split() == ["1", "2", "3"]
+        assert info(raw, name)["num_ack_pending"] == 3
+
+    def test_without_a_consumer_everything_in_order(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+        assert consumer("consume", "--count", "3", "-o", "name").out.split() == ["1", "2", "3"]
+        assert consumer("consume", "--count", "2", "--filter", f"{name}.a", "-o", "name").out.split() == ["1", "3"]
+        assert raw.api(f"CONSUMER.NAMES.{name}")["total"] == 0
+
+    def test_interrupted_it_finishes_what_came_and_exits_130(
+        self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server
+    ) -> None:
+        running = start("consumer", "consume", name, "c", "-o", "ndjson", env={"NATS_URL": server.url})
+        assert running.stdout is not None
+        found = [json.loads(running.stdout.readline())["sequence"] for _ in range(3)]
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=10)
+        assert (running.returncode, found, out, err) == (130, [1, 2, 3], b"", b"")
+        assert info(raw, name)["ack_floor"]["stream_seq"] == 3
+        assert info(raw, name)["num_waiting"] == 0
+
+    def test_a_consumer_deleted_under_it_is_not_found(
+        self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server
+    ) -> None:
+        running = start("consumer", "consume", name, "c", "-o", "name", env={"NATS_URL": server.url})
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"1\n"
+        raw.api(f"CONSUMER.DELETE.{name}.c")
+        _, err = running.communicate(timeout=10)
+        assert (running.returncode, b"was deleted" in err) == (3, True)
+
+    def test_it_goes_on_over_a_restart_and_says_so(self, own_server: Server, start: Start) -> None:
+        with RawClient(own_server.url) as raw:
+            raw.api("STREAM.CREATE.R", {"name": "R", "subjects": ["r.>"]})
+            raw.api("CONSUMER.CREATE.R.c", {"stream_name": "R", "config": {
+                "name": "c", "durable_name": "c", "ack_policy": "explicit"}})  # fmt: skip
+            raw.request("r.1")
+        running = start("consumer", "consume", "R", "c", "-o", "name", env={"NATS_URL": own_server.url})
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"1\n"
+        own_server.restart()
+        with RawClient(own_server.url) as raw:
+            raw.request("r.2")
+        assert running.stdout.readline() == b"2\n"
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=10)
+        assert running.returncode == 130
+        assert b"warning: The server ended the pull: Server Shutdown (409)" in err
+        assert b"warning: The connection to the server was lost" in err
+
+    def test_a_reader_that_goes_ends_it_quietly(
+        self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server
+    ) -> None:
+        running = start("consumer", "consume", name, "c", "-o", "name", env={"NATS_URL": server.url})
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"1\n"
+        running.stdout.close()
+        raw.request(f"{name}.more")
+        assert running.wait(10) in (0, 128 + signal.SIGPIPE)
+
+
+class TestExec:
+    def test_what_succeeds_is_acknowledged(
+        self, worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion
+    ) -> None:
+        facts = (
+            "STREAM",
+            "CONSUMER",
+            "SUBJECT",
+            "SEQUENCE",
+            "CONSUMER_SEQUENCE",
+            "DELIVERED",
+            "PENDING",
+            "SIZE",
+            "HEADERS",
+        )
+        show = f"sh -c 'echo {' '.join(f'[$KVCTL_{fact}]' for fact in facts)} $(cat | base64)'"
+        assert worker("consume", "c", "--count", "3", "--exec", show) == snapshot
+        assert info(raw, name)["ack_floor"]["stream_seq"] == 3
+
+    def test_what_fails_is_delivered_again_ever_later(
+        self, worker: Consumers, raw: RawClient, name: str, tmp_path: Path
+    ) -> None:
+        log = tmp_path / "log"
+        fails = f"sh -c 'echo $KVCTL_SEQUENCE $KVCTL_DELIVERED $(date +%s.%N) >> {log}; test $KVCTL_SEQUENCE != 2'"
+        result = worker("consume", "c", "--count", "5", "--exec", fails)
+        assert (result.exit_code, "failed for 3 of 5 messages" in result.err) == (7, True)
+        attempts = [line.split() for line in log.read_text().splitlines()]
+        assert [(attempt[0], attempt[1]) for attempt in attempts] == [
+            ("1", "1"), ("2", "1"), ("3", "1"), ("2", "2"), ("2", "3"),
+        ]  # fmt: skip
+        moments = [float(attempt[2]) for attempt in attempts if attempt[0] == "2"]
+        assert moments[1] - moments[0] > 0.9
+        assert moments[2] - moments[1] > 1.9
+        until(lambda: info(raw, name)["num_ack_pending"] == 1)
+
+    def test_a_slow_command_keeps_its_message(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+        consumer("add", "c", "--ack-wait", "1s")
+        assert consumer("consume", "c", "--count", "1", "--exec", "sleep 2.5").exit_code == 0
+        assert (info(raw, name)["num_redelivered"], info(raw, name)["ack_floor"]["stream_seq"]) == (0, 1)
+
+    def test_interrupted_the_command_comes_to_its_end(
+        self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server, tmp_path: Path
+    ) -> None:
+        begun, ended = tmp_path / "begun", tmp_path / "ended"
+        slow = f"sh -c 'touch {begun}; sleep 1; touch {ended}'"
+        running = start("consumer", "consume", name, "c", "--exec", slow, env={"NATS_URL": server.url})
+        until(begun.exists)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(10) == 128 + signal.SIGTERM
+        assert ended.exists()
+        assert info(raw, name)["ack_floor"]["stream_seq"] == 1
+        assert info(raw, name)["num_ack_pending"] == 0
+
+    def test_a_second_signal_ends_it_at_once(
+        self, worker: Consumers, start: Start, name: str, server: Server, tmp_path: Path
+    ) -> None:
+        pid = tmp_path / "pid"
+        hangs = f"sh -c 'echo $$ > {pid}; exec sleep 60'"
+        running = start("consumer", "consume", name, "c", "--exec", hangs, env={"NATS_URL": server.url})
+        until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(10) == 128 + signal.SIGTERM
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)
+
+    def test_next_and_fetch_have_it_too(self, worker: Consumers, raw: RawClient, name: str) -> None:
+        assert worker("next", "c", "--exec", "sh -c 'echo $KVCTL_SEQUENCE'").out == "1\n"
+        assert worker("fetch", "c", "--max-messages", "2", "--exec", "sh -c 'echo $KVCTL_SEQUENCE'").out == "2\n3\n"
+        assert info(raw, name)["ack_floor"]["stream_seq"] == 3
+
+
+def test_names_are_completed(run: Run, worker: Consumers, name: str, server: Server) -> None:
+    def offered(*words: str) -> Iterator[str]:
+        result = run("__complete", "--", *words, env={"NATS_URL": server.url})
+        return (line.split("\t")[0] for line in result.out.splitlines())
+
+    assert name in offered("stream", "show", name[:4])
+    assert name in offered("consumer", "next", name[:4])
+    assert list(offered("consumer", "show", name, "")) == ["c"]

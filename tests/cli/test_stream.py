@@ -1,0 +1,287 @@
+"""`kvctl stream`: created, changed with care, read in every form of ADR-31, purged, deleted."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.server import Server
+from tests.cli.conftest import Result, Run
+from tests.raw import RawClient
+
+Streams = Callable[..., Result]
+
+FORMS = {
+    "2": [2],
+    "--last-for S.a": [5],
+    "--next-for S.a": [1],
+    "2 --next-for S.a": [3],
+    "--start-time -1h": [1],
+    "2 --batch 3": [2, 3, 4],
+    "2 --batch 2 --next-for S.a": [3, 5],
+    "--batch 9 --max-bytes 1": [1],
+    "--last-of S.a --last-of S.b": [2, 5],
+    "--last-of S.>": [2, 4, 5],
+    "--last-of S.a --up-to-seq 4": [3],
+}
+"""Arguments of `stream get` -> the sequences that come."""
+
+
+@pytest.fixture
+def name(unique: Callable[..., str]) -> str:
+    return unique("STREAM")
+
+
+@pytest.fixture
+def stream(run: Run, server: Server, name: str) -> Streams:
+    """Runs `kvctl stream COMMAND S ...`, S being the test's own stream, also where an argument begins with it."""
+
+    def command(verb: str, *args: str, **settings: Any) -> Result:
+        words = [name + word.removeprefix("S") if word == "S" or word.startswith("S.") else word for word in args]
+        return run("stream", verb, *words, "-s", server.url, **settings).masked(S=name)
+
+    return command
+
+
+@pytest.fixture
+def filled(stream: Streams, raw: RawClient, name: str) -> Streams:
+    """Messages 1 to 5 on S.a, S.b, S.a, S.c, S.a, the third with a header, the fourth no UTF-8."""
+    assert stream("create", "S", "--subject", "S.>", "--set", "allow_direct=true").exit_code == 0
+    for subject, data, headers in (
+        ("a", b"one", None), ("b", b"two", None), ("a", b"three", {"Color": "red"}), ("c", b"\xff", None),
+        ("a", b"", None),
+    ):  # fmt: skip
+        raw.request(f"{name}.{subject}", data, headers)
+    return stream
+
+
+def rows(result: Result) -> Any:
+    assert result.exit_code == 0, result.err
+    return json.loads(result.out)
+
+
+def config(raw: RawClient, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = raw.api(f"STREAM.INFO.{name}")["config"]
+    return found
+
+
+def test_created_listed_shown(filled: Streams, snapshot: SnapshotAssertion, name: str) -> None:
+    listed = next(row for row in rows(filled("ls", "-o", "json")) if row["name"] == name)
+    assert (listed["kind"], listed["messages"], listed["subjects"]) == ("stream", 5, [f"{name}.>"])
+    shown = rows(filled("show", "S", "-o", "json"))
+    assert set(shown) == {
+        "name", "kind", "subjects", "messages", "bytes", "consumers", "last_sequence", "replicas", "storage", "created",
+        "description", "retention", "first_sequence", "first_time", "last_time", "subject_count", "deleted", "cluster",
+        "origins", "alternates", "config",
+    }  # fmt: skip
+    assert filled("show", "S", tty=True) == snapshot
+    assert filled("ls", "--subject", "S.a", "-o", "name").out.split() == [name]
+
+
+def test_a_bucket_is_named_as_one(run: Run, raw: RawClient, server: Server, unique: Callable[..., str]) -> None:
+    bucket = unique()
+    raw.create_bucket(bucket)
+    found = rows(run("stream", "ls", "-s", server.url, "-o", "json"))
+    assert [row["kind"] for row in found if row["name"] == f"KV_{bucket}"] == ["bucket"]
+
+
+class TestCreate:
+    def test_again_is_no_error_and_otherwise_a_conflict(self, stream: Streams, snapshot: SnapshotAssertion) -> None:
+        options = ("S", "--subject", "S.>", "--set", "max_age=1h")
+        assert stream("create", *options) == snapshot(name="new")
+        assert stream("create", *options) == snapshot(name="again")
+        assert stream("create", "S", "--subject", "S.>", "--set", "max_age=2h") == snapshot(name="otherwise")
+
+    def test_from_a_file_with_more_on_top(self, stream: Streams, raw: RawClient, name: str, tmp_path: Path) -> None:
+        file = tmp_path / "stream.yaml"
+        file.write_text(f"name: {name}\nsubjects: [{name}.>]\nmax_age: 1h\nplacement: {{tags: []}}\n")
+        done = stream("create", "--config", str(file), "--set", "max_age=2h", "--set", "metadata.owner=me")
+        assert done.exit_code == 0, done.err
+        made = config(raw, name)
+        assert (made["max_age"], made["metadata"]["owner"]) == (7200 * 10**9, "me")
+
+    def test_from_what_show_prints(self, filled: Streams, raw: RawClient, name: str) -> None:
+        shown = filled("show", "S", "-o", "json").stdout
+        done = filled(
+            "create", "S_COPY".replace("S", name, 1), "--config", "-", "--subject", "copy." + name, stdin=shown
+        )
+        assert done.exit_code == 0, done.err
+        assert config(raw, f"{name}_COPY")["allow_direct"] is True
+
+    def test_a_dry_run_creates_nothing(self, stream: Streams, raw: RawClient, name: str) -> None:
+        shown = rows(stream("create", "S", "--subject", "S.>", "--replicas", "3", "--dry-run"))
+        assert shown == {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3}
+        assert raw.api(f"STREAM.INFO.{name}")["error"]["code"] == 404
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ("S", "--set", "max_agee=1h"),
+            ("S", "--set", "max_age=soon"),
+            ("S", "--config", "/nowhere.yaml"),
+            ("a.b",),
+            ("",),
+            (),
+        ],
+    )
+    def test_what_is_wrong_is_a_usage_error(
+        self, stream: Streams, snapshot: SnapshotAssertion, args: tuple[str, ...]
+    ) -> None:
+        result = stream("create", *args)
+        assert result.exit_code == 2
+        assert result == snapshot
+
+
+class TestEdit:
+    def test_shows_the_difference_and_changes_nothing_else(
+        self, filled: Streams, raw: RawClient, name: str, snapshot: SnapshotAssertion
+    ) -> None:
+        before = config(raw, name)
+        assert filled("edit", "S", "--set", "description=of ours", "--dry-run") == snapshot(name="dry run")
+        assert config(raw, name) == before
+        assert filled("edit", "S", "--set", "description=of ours", "-o", "json") == snapshot(name="done")
+        assert filled("edit", "S", "--set", "description=of ours") == snapshot(name="nothing to do")
+        assert config(raw, name) == before | {"description": "of ours"}
+
+    @pytest.mark.parametrize(
+        ("change", "evidence"),
+        [
+            ("max_msgs=2", "max_msgs none -> 2 removes 3 messages"),
+            ("max_msgs_per_subject=1", "max_msgs_per_subject none -> 1 removes 2 messages of 1 subject"),
+            ("max_age=10s", "max_age none -> 10s removes 5 messages at that age"),
+            ("max_bytes=100", "below what is in use: the oldest messages go"),
+            ("subjects=elsewhere.S", "no longer covers 3 subjects"),
+            ("sealed=true", "sealed is for ever"),
+        ],
+    )
+    def test_what_would_be_lost_is_refused(
+        self, filled: Streams, raw: RawClient, name: str, change: str, evidence: str
+    ) -> None:
+        before = config(raw, name)
+        result = filled("edit", "S", "--set", change)
+        assert (result.exit_code, evidence in result.err) == (1, True), result.err
+        assert "--force lossy-edit" in result.err
+        assert config(raw, name) == before
+        tried = filled("edit", "S", "--set", change, "--dry-run")
+        assert (tried.exit_code, "needs `--force lossy-edit`" in tried.err) == (0, True)
+
+    def test_force_goes_on(self, filled: Streams, raw: RawClient, name: str) -> None:
+        assert filled("edit", "S", "--set", "max_msgs=2", "--force", "lossy-edit").exit_code == 0
+        assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 2
+
+    def test_a_buckets_stream_has_a_buckets_hazards(self, run: Run, raw: RawClient, server: Server, name: str) -> None:
+        raw.create_bucket(name, max_msgs_per_subject=5)
+        for _ in range(3):
+            raw.put(name, "k", b"")
+        result = run("stream", "edit", f"KV_{name}", "--set", "max_msgs_per_subject=1", "-s", server.url)
+        assert (result.exit_code, "removes 2 messages of 1 subject" in result.err) == (1, True)
+
+    def test_what_belongs_to_a_table_is_left_alone(self, stream: Streams, raw: RawClient, name: str) -> None:
+        raw.api(f"STREAM.CREATE.{name}", {"name": name, "metadata": {"kvctl.kind": "table"}})
+        for verb, *args in (("edit", "--set", "description=x"), ("delete", "--yes"), ("purge", "--yes")):
+            result = stream(verb, "S", *args)
+            assert (result.exit_code, "belongs to a table" in result.err) == (1, True)
+        assert stream("edit", "S", "--set", "description=x", "--force", "foreign-kind").exit_code == 0
+
+    def test_nothing_to_change_and_unknown_streams(self, stream: Streams) -> None:
+        assert stream("edit", "S").exit_code == 2
+        assert stream("edit", "S", "--set", "max_age=1h").exit_code == 3
+        assert stream("edit", "S", "--set", "max_age=1h", "--force", "loss").exit_code == 2
+
+
+class TestGet:
+    def test_one_is_an_object_with_all_fields(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+        assert filled("get", "S", "3", "-o", "json") == snapshot(name="json")
+        assert filled("get", "S", "4", "-o", "json") == snapshot(name="binary")
+        assert filled("get", "S", "3", tty=True) == snapshot(name="terminal")
+        assert filled("get", "S", "3") == snapshot(name="tsv")
+
+    @pytest.mark.parametrize("leader", [(), ("--leader",)])
+    def test_every_form(self, filled: Streams, leader: tuple[str, ...]) -> None:
+        for line, sequences in FORMS.items():
+            found = rows(filled("get", "S", *line.split(), *leader, "-o", "json"))
+            found = found if isinstance(found, list) else [found]
+            assert [row["sequence"] for row in found] == sequences, line
+            assert set(found[0]) == {
+                "stream", "subject", "sequence", "time", "headers", "data", "encoding", "pending", "last_sequence",
+                "up_to_sequence",
+            }  # fmt: skip
+
+    def test_as_of_a_time_that_was_printed(self, filled: Streams) -> None:
+        third = rows(filled("get", "S", "3", "-o", "json"))
+        found = rows(filled("get", "S", "--last-of", "S.a", "--up-to-time", third["time"], "-o", "json"))
+        assert [row["data"] for row in found] == ["three"]
+
+    def test_a_stream_without_direct_get_is_asked_through_its_leader(
+        self, stream: Streams, raw: RawClient, name: str
+    ) -> None:
+        stream("create", "S", "--subject", "S.>")
+        raw.request(f"{name}.a", b"x")
+        assert rows(stream("get", "S", "1", "-o", "json"))["data"] == "x"
+        assert [row["data"] for row in rows(stream("get", "S", "--last-of", "S.>", "-o", "json"))] == ["x"]
+
+    def test_what_is_not_there_is_not_found(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+        assert filled("get", "S", "99") == snapshot(name="message")
+        assert filled("get", "NONE", "1").exit_code == 3
+        assert filled("get", "S").exit_code == 2
+        assert filled("get", "S", "1", "--last-for", "S.a").exit_code == 2
+        assert filled("get", "S", "--last-for", "").exit_code == 2
+
+
+def test_subjects_with_their_counts(filled: Streams, name: str) -> None:
+    found = rows(filled("subjects", "S", "-o", "json"))
+    assert found == [{"subject": f"{name}.{key}", "messages": count} for key, count in (("a", 3), ("b", 1), ("c", 1))]
+    assert filled("subjects", "S", "S.b").out == f"{name}.b\t1\n"
+
+
+class TestRemoving:
+    def test_delete_message(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+        assert filled("delete-message", "S", "2", "--dry-run", "-o", "json") == snapshot(name="dry run")
+        assert rows(filled("get", "S", "2", "-o", "json"))["data"] == "two"
+        assert filled("delete-message", "S", "2", "-o", "json") == snapshot(name="done")
+        assert filled("delete-message", "S", "3", "--no-erase").exit_code == 0
+        assert filled("delete-message", "S", "2") == snapshot(name="again")
+
+    @pytest.mark.parametrize(
+        ("options", "left"),
+        [("", 0), ("--subject S.a", 2), ("--seq 3", 3), ("--keep 2", 2), ("--subject S.a --keep 1", 3)],
+    )
+    def test_purge(self, filled: Streams, raw: RawClient, name: str, options: str, left: int) -> None:
+        assert rows(filled("purge", "S", *options.split(), "--dry-run", "-o", "json"))["messages"] == 5 - left
+        assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
+        assert rows(filled("purge", "S", *options.split(), "--yes", "-o", "json"))["messages"] == 5 - left
+        assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == left
+
+    def test_purge_and_delete_ask(
+        self, filled: Streams, raw: RawClient, name: str, snapshot: SnapshotAssertion
+    ) -> None:
+        assert filled("purge", "S").exit_code == 2
+        assert filled("delete", "S").exit_code == 2
+        assert filled("purge", "S", stdin=b"n\n", tty=True) == snapshot(name="purge refused")
+        assert filled("delete", "S", stdin=b"n\n", tty=True) == snapshot(name="delete refused")
+        assert filled("purge", "S", "--subject", "").exit_code == 2
+        assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
+        assert filled("delete", "S", stdin=b"y\n", tty=True).exit_code == 0
+        assert filled("delete", "S", "--yes").exit_code == 3
+
+    def test_deleting_what_others_replicate_asks_for_its_name(self, filled: Streams, raw: RawClient, name: str) -> None:
+        raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", "mirror": {"name": name}})
+        assert rows(filled("delete", "S", "--dry-run", "-o", "json"))["dependents"] == [f"{name}_M"]
+        refused = filled("delete", "S", "--yes")
+        assert (refused.exit_code, f"feeds mirror `{name}_M`" in refused.err.replace("stream `", "mirror `")) == (
+            2,
+            True,
+        )
+        assert filled("delete", "S", "--confirm", name).exit_code == 0
+
+
+def test_a_connection_for_reading_changes_nothing(filled: Streams, raw: RawClient, name: str) -> None:
+    for args in (
+        ("create", "S2"), ("edit", "S", "--set", "description=x"), ("purge", "S", "--yes"), ("delete", "S", "--yes"),
+        ("delete-message", "S", "1"),
+    ):  # fmt: skip
+        assert filled(*args, "--read-only").exit_code == 1
+    assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
