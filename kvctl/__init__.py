@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kvctl.kv.moment import Moment as Moment
     from kvctl.kv.transaction import Transaction as Transaction
     from kvctl.kv.watch import CURRENT as CURRENT
+    from kvctl.tables.config import TableConfig as TableConfig
+    from kvctl.tables.tables import Tables as Tables
     from kvctl.topology.builders import add_aggregate_origin as add_aggregate_origin
     from kvctl.topology.builders import create_aggregate as create_aggregate
     from kvctl.topology.builders import create_mirror as create_mirror
@@ -38,12 +40,13 @@ _HOMES = {
     "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
     "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
     "create_aggregate": "topology.builders", "create_mirror": "topology.builders",
+    "TableConfig": "tables.config", "Tables": "tables.tables",
 }  # fmt: skip
 
 __all__ = [
     "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Context", "Entry", "External", "Lease", "Mirror",
-    "Moment", "Operation", "Origin", "Republish", "Transaction", "__version__", "add_aggregate_origin", "connect",
-    "create_aggregate", "create_mirror",
+    "Moment", "Operation", "Origin", "Republish", "TableConfig", "Tables", "Transaction", "__version__",
+    "add_aggregate_origin", "connect", "create_aggregate", "create_mirror",
 ]  # fmt: skip
 
 

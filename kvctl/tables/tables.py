@@ -1,0 +1,70 @@
+"""All tables of one connection (PDP-39's KeyValueTableManager and KeyValueTableFactory)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvctl.errors import ReadOnly
+from kvctl.kv.client import Client
+from kvctl.tables import catalog, counting
+from kvctl.tables.catalog import Found
+from kvctl.tables.config import TableConfig
+from kvctl.tables.serializers import Serializer
+from kvctl.tables.table import Table
+from kvctl.tables.typed import K, TypedTable, V
+
+
+class Tables:
+    """Creates, opens, changes, seals, lists and deletes tables."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._api = client.api
+
+    async def create(self, config: TableConfig | str, **settings: Any) -> Table:
+        """Create a table, from a configuration or a name and its settings; the same again is no error.
+
+        Raises TableExists (another configuration), OutcomeUnknown, ServerError, UsageError.
+        """
+        self._check_writable()
+        wanted = TableConfig(config, **settings) if isinstance(config, str) else config
+        found, _ = await catalog.create(self._api, wanted)
+        return Table(self._api, found)
+
+    async def open(self, name: str) -> Table:
+        """A handle on the table. Raises TableNotFound."""
+        return await Table.open(self._api, name, read_only=self._client.connection.context.read_only)
+
+    async def open_typed(self, name: str, keys: Serializer[K], values: Serializer[V]) -> TypedTable[K, V]:
+        """A handle whose keys and values are of these kinds. Raises TableNotFound."""
+        return TypedTable(await self.open(name), keys, values)
+
+    async def update(self, name: str, **settings: Any) -> None:
+        """Change settings of a table (SETTINGS in kvctl.tables.config). Smaller limits lose what exceeds them.
+
+        Raises TableNotFound, OutcomeUnknown, ServerError, UsageError.
+        """
+        self._check_writable()
+        await catalog.apply_edit(self._api, await catalog.plan_edit(self._api, name, settings))
+
+    async def seal(self, name: str) -> bool:
+        """Make a table read-only for ever; False when it was so already. Raises TableNotFound."""
+        self._check_writable()
+        return await catalog.seal(self._api, name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a table with all it holds. Raises TableNotFound."""
+        self._check_writable()
+        await catalog.delete(self._api, name)
+
+    async def listing(self) -> list[Found]:
+        """All tables, by name."""
+        return await catalog.listing(self._api)
+
+    async def counts(self, name: str) -> list[int]:
+        """The entries of each partition, those removed in the last hour included. Raises TableNotFound."""
+        return await counting.counts(self._api, await catalog.find(self._api, name))
+
+    def _check_writable(self) -> None:
+        if self._client.connection.context.read_only:
+            raise ReadOnly("The connection is for reading only")

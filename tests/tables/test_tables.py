@@ -1,0 +1,60 @@
+"""The library's front door to tables, and typed access."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+import kvctl
+from kvctl.errors import BadKeyVersion, ReadOnly, TableExists, TableNotFound
+from kvctl.server import Server
+from kvctl.tables.changes import NOT_EXISTS
+from kvctl.tables.serializers import Bytes, Json, Text
+from kvctl.tables.tables import Tables
+
+
+async def test_a_table_from_creation_to_deletion(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    tables, name = Tables(client), unique("T")
+    table = await tables.create(name, partitions=4, settings={"ttl": timedelta(days=1)})
+    with pytest.raises(TableExists):
+        await tables.create(name, partitions=5)
+    await table.put(b"k", b"v")
+    assert sum(await tables.counts(name)) == 1
+    await tables.update(name, description="changed")
+    listed = {found.config.name: found.config for found in await tables.listing()}
+    assert listed[name].settings == {"ttl": timedelta(days=1), "description": "changed"}
+    assert await tables.seal(name)
+    assert await (await tables.open(name)).exists(b"k")
+    await tables.delete(name)
+    with pytest.raises(TableNotFound):
+        await tables.open(name)
+
+
+async def test_keys_and_values_of_a_kind(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    tables, name = Tables(client), unique("T")
+    await tables.create(name)
+    users = await tables.open_typed(name, Text(), Json())
+    version = await users.put("ålice", {"b": [1, 2.5, None], "a": "ü"})
+    with pytest.raises(BadKeyVersion):
+        await users.put("ålice", {}, version=NOT_EXISTS)
+    await users.update([users.insertion("bob", 3), users.putting("ålice", [], version=version)])
+    found = await users.get("ålice")
+    assert found is not None
+    assert (found.key, found.value) == ("ålice", [])
+    assert [entry.key async for entry in users.entries()] == ["bob", "ålice"]
+    assert [entry and entry.value for entry in await users.get_all(["none", "bob"])] == [None, 3]
+    await users.update([users.removal("bob"), users.removal("ålice", version=found.version)])
+    assert not await users.exists("bob")
+
+
+async def test_equal_json_is_equal_bytes() -> None:
+    assert Json().serialize({"b": 1, "a": 2}) == Json().serialize({"a": 2, "b": 1}) == b'{"a":2,"b":1}'
+    assert Bytes().deserialize(Bytes().serialize(b"\xff")) == b"\xff"
+    with pytest.raises(ValueError, match="JSON"):
+        Json().serialize(float("nan"))
+
+
+async def test_a_read_only_connection_changes_no_table(server: Server, unique: Callable[..., str]) -> None:
+    async with kvctl.connect(server.url, read_only=True) as client:
+        with pytest.raises(ReadOnly):
+            await Tables(client).create(unique("T"))
