@@ -1,17 +1,18 @@
 """Many messages by direct get: pages, one moment, limits, and the other ways to the same answer."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+import kvctl
 from kvctl import Client
 from kvctl.errors import NoResponders, ServerError, StreamNotFound
-from kvctl.jetstream import direct_batch, gathered
+from kvctl.jetstream import direct, direct_batch, gathered, streams
 from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from kvctl.jetstream.direct_batch import MomentLost, NotReached, Page
+from kvctl.labs import Lab
 from tests.raw import RawClient
-
-Reading = Callable[..., object]
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -242,3 +243,54 @@ class TestFirstSince:
 
 async def _unknown(*_: object, **__: object) -> None:
     raise NotUnderstood("as 2.10 answers")
+
+
+class TestReplicas:
+    """Whichever replica answers: the same messages under the same numbers."""
+
+    @pytest.fixture(params=["three replicas", "mirror"])
+    async def replicated(
+        self, request: pytest.FixtureRequest, cluster: Lab, unique: Callable[..., str]
+    ) -> AsyncIterator[tuple[Client, str, set[str]]]:
+        """Connected to a cluster, a bucket's stream as above, and the streams that answer."""
+        async with kvctl.connect(cluster.contexts["cluster"]) as client:
+            three, name = request.param == "three replicas", unique()
+            bucket = await client.create_bucket(name, history=5, replicas=3 if three else 1)
+            answering = {f"KV_{name}"}
+            if not three:
+                answering.add(f"M{name}")
+                config = {"mirror": {"name": f"KV_{name}"}, "mirror_direct": True, "allow_direct": True}
+                await streams.create(client.api, {"name": f"M{name}", "max_msgs_per_subject": 5, **config})
+            for number in range(20):
+                await bucket.put(f"k.{number % 10}", b"%d" % number)
+            async with asyncio.timeout(20):
+                while await _answering(client, f"KV_{name}") != answering:
+                    await asyncio.sleep(0.05)
+            yield client, f"KV_{name}", answering
+
+    async def test_every_form_has_one_answer(self, replicated: tuple[Client, str, set[str]]) -> None:
+        client, stream, answering = replicated
+        fifth = await gathered.one(client.api, stream, DirectRequest(sequence=5))
+        assert fifth is not None
+        k = (subject(stream, "k.*"),)
+        seen = set()
+        for request, expected in (
+            (DirectRequest(sequence=3, batch=4), [3, 4, 5, 6]),
+            (DirectRequest(next_for=subject(stream, "k.0"), batch=9), [1, 11]),
+            (DirectRequest(start_time_ns=fifth.time_ns, batch=2), [5, 6]),
+            (DirectRequest(last_of=k), [*range(11, 21)]),
+            (DirectRequest(last_of=k, up_to_sequence=13), [*range(4, 14)]),
+            (DirectRequest(last_of=k, up_to_time_ns=fifth.time_ns), [1, 2, 3, 4, 5]),
+            (DirectRequest(last_of=k, batch=3), [11, 12, 13]),
+        ):
+            for _ in range(12):
+                pages = [page async for page in direct_batch.read(client.api, stream, request)]
+                assert sequences(pages) == expected, request
+                seen.update(message.stream for message in messages_of(pages))
+        assert seen == answering
+
+
+async def _answering(client: Client, stream: str) -> set[str]:
+    """The streams that answer for the last key, each of which has come to it."""
+    found = [await direct.last(client.api, stream, subject(stream, "k.9")) for _ in range(30)]
+    return {message.stream for message in found if message} if all(m and m.sequence == 20 for m in found) else set()
