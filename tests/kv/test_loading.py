@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from kvctl.kv.loading import Loaded, Loader, Mode, target_of
 from kvctl.kv.resuming import _aligned
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
+from kvctl.labs import Lab
 from kvctl.server import Server
 from tests.kv.test_foreign_keys import BESIDE, FOREIGN
 from tests.raw import RawClient
@@ -300,6 +302,41 @@ async def test_over_a_restart_of_the_server(own_server: Server, small_batches: N
         assert await load(bucket, rows, advance=restart) == Loaded(written=30_000)
         assert client.connection.epoch
         assert sorted(await history(bucket)) == sorted((row["key"], row["value"].encode()) for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_named(
+    own_cluster: Lab, small_batches: None, fault: str
+) -> None:
+    async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
+        bucket = await client.create_bucket("B", history=64, replicas=3)
+        rows = [{"key": f"k.{number % 1000}", "value": str(number)} for number in range(40_000)]
+        batches = itertools.count()
+        faults: list[asyncio.Task[None]] = []
+
+        async def strike() -> None:
+            info = (await bucket.status()).info
+            victim = own_cluster.servers[info["cluster"]["leader"]]
+            getattr(victim, fault)()
+            await asyncio.sleep(2)
+            victim.start() if fault == "kill" else victim.resume()
+
+        def advance(_: int) -> None:
+            if next(batches) in (5, 40):
+                faults.append(asyncio.create_task(strike()))
+
+        bad: list[BadRow] = []
+        loaded = await load(bucket, rows, advance=advance, rejected=bad.append)
+        await asyncio.gather(*faults)
+        assert loaded == Loaded(written=len(rows) - len(bad), rejected=len(bad))
+        named = {row.line - 1 for row in bad}
+        stored: dict[str, list[int]] = defaultdict(list)
+        for key, value in await history(bucket):
+            stored[key].append(int(value))
+        for key, numbers in stored.items():
+            assert numbers == [number for number in range(int(key[2:]), 40_000, 1000) if number not in named]
+        assert len(bad) < 100
 
 
 async def test_what_stays_unknown_is_said_and_can_be_resumed(
