@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from kvctl.errors import KeyExists, KeyNotFound, KvctlError, NoServer, OutcomeUnknown, UsageError, WrongRevision
-from kvctl.jetstream.batch import BatchMessage, publish_batch
-from kvctl.jetstream.publish import Busy
+from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, OutcomeUnknown, UsageError, WrongRevision
 from kvctl.kv.entry import Entry, Operation
-from kvctl.kv.writing import EXPECTED, OPEN
+from kvctl.kv.transaction import Transaction
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -69,59 +65,21 @@ async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite:
     last = await bucket.last_entry(new_key, leader=True)
     if last is not None and last.operation is Operation.PUT and not overwrite:
         raise KeyExists(f"`{new_key}` exists", revision=last.revision, hint="`--overwrite` replaces it")
-    prefix = bucket.binding.write_prefix
-    placed = {EXPECTED: str(last.revision if last else 0)}
-    removed = {EXPECTED: str(entry.revision), "KV-Operation": "DEL"}
-    batch = [(prefix + new_key, entry.value, placed), (prefix + entry.key, b"", removed)]
+    transaction = Transaction().update(new_key, entry.value, last.revision if last else 0)
+    transaction.delete(entry.key, revision=entry.revision)
     try:
-        sequence = await _store(bucket, batch, entry, new_key)
-    except WrongRevision as error:
+        return (await bucket.commit(transaction))[0]
+    except ConditionsFailed as error:
+        found = [failure.found.revision for failure in error.failures if failure.found is not None]
         raise WrongRevision(
-            f"`{entry.key}` or `{new_key}` changed while it was being renamed: nothing was done", found=error.found
+            f"`{entry.key}` or `{new_key}` changed while it was being renamed: nothing was done",
+            found=found[0] if found else None,
         ) from None
-    bucket.own.note(new_key, sequence - 1)
-    bucket.own.note(entry.key, sequence)
-    return sequence - 1
-
-
-async def _store(bucket: Bucket, batch: list[BatchMessage], entry: Entry, new_key: str) -> int:
-    """The sequence of the batch's last message. A batch of conditions may be sent again: it is stored once at most."""
-    connection = bucket.binding.api.connection
-    deadline = time.monotonic() + 2 * connection.timeout
-    lost: KvctlError | None = None
-    while True:
-        try:
-            return await publish_batch(connection, batch)
-        except WrongRevision as error:
-            if lost is not None and (sequence := await _stored(bucket, entry, new_key)):
-                return sequence
-            if not isinstance(error, Busy) or time.monotonic() > deadline:
-                raise
-        except OPEN as error:
-            lost = error
-            if time.monotonic() > deadline:
-                raise _unknown(bucket, entry.key, new_key, lost) from None
-        except NoServer:
-            if lost is not None:
-                raise _unknown(bucket, entry.key, new_key, lost) from None
-            raise
-        await asyncio.sleep(random.uniform(0.01, 0.05))
-
-
-async def _stored(bucket: Bucket, entry: Entry, new_key: str) -> int | None:
-    """The sequence at which the key was renamed, if it was."""
-    placed = await bucket.last_entry(new_key, leader=True)
-    removed = await bucket.last_entry(entry.key, leader=True)
-    if placed is None or removed is None or removed.operation is not Operation.DEL:
-        return None
-    return removed.revision if placed.value == entry.value and placed.revision == removed.revision - 1 else None
-
-
-def _unknown(bucket: Bucket, key: str, new_key: str, error: KvctlError) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"It is not known whether `{key}` was renamed to `{new_key}`: {error.message}",
-        hint=f"`kvctl keys {bucket.name} {key} {new_key}` shows the name it has; it has one",
-    )
+    except OutcomeUnknown as error:
+        raise OutcomeUnknown(
+            f"It is not known whether `{entry.key}` was renamed to `{new_key}`: {error.message}",
+            hint=f"`kvctl keys {bucket.name} {entry.key} {new_key}` shows the name it has; it has one",
+        ) from None
 
 
 def ttl_left(entry: Entry) -> timedelta | None:

@@ -19,7 +19,7 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.kv import moving, writing
+from kvctl.kv import committing, writing
 from kvctl.kv.moving import copy, rename
 from kvctl.labs import Lab
 from kvctl.server import Server
@@ -158,13 +158,13 @@ class TestAKeyThatChangesMeanwhile:
     ) -> None:
         bucket = await client.create_bucket(bucket_name, atomic=True)
         await bucket.put("a", b"1")
-        publish = moving.publish_batch
+        publish = committing.publish_batch
 
         async def overtaken(*arguments: object) -> int:
             await client.bucket(bucket_name).put("b", b"theirs")
             return await publish(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(moving, "publish_batch", overtaken)
+        monkeypatch.setattr(committing, "publish_batch", overtaken)
         with pytest.raises(WrongRevision, match="nothing was done"):
             await rename(bucket, "a", bucket, "b")
         assert await values(bucket) == {"a": b"1", "b": b"theirs"}
@@ -194,7 +194,7 @@ class TestInterrupted:
             return write
 
         monkeypatch.setattr(writing, "write", counted(writing.write))
-        monkeypatch.setattr(moving, "publish_batch", counted(moving.publish_batch))
+        monkeypatch.setattr(committing, "publish_batch", counted(committing.publish_batch))
         at_once = (await bucket.locate()).info["config"].get("allow_atomic")  # type: ignore[index]
         if after < (1 if at_once else 2):
             with pytest.raises(Interrupted):
@@ -211,7 +211,7 @@ class TestInterrupted:
     ) -> None:
         bucket = await client.create_bucket(bucket_name, atomic=True)
         await bucket.put("a", b"1")
-        publish = moving.publish_batch
+        publish = committing.publish_batch
         calls = 0
 
         async def lossy(*arguments: object) -> int:
@@ -223,21 +223,28 @@ class TestInterrupted:
                 await publish(*arguments)  # type: ignore[arg-type]
             raise ConnectionLost("no answer")
 
-        monkeypatch.setattr(moving, "publish_batch", lossy)
+        monkeypatch.setattr(committing, "publish_batch", lossy)
         assert await rename(bucket, "a", bucket, "b") == 2
         assert await values(bucket) == {"b": b"1"}
         assert (await bucket.status()).last_revision == 3
 
-    async def test_without_any_answer_the_outcome_is_unknown(self, own_server: Server) -> None:
+    async def test_without_any_answer_the_outcome_is_unknown(
+        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publish = committing.publish_batch
+
+        async def unheard(*arguments: object) -> int:
+            own_server.pause()
+            return await publish(*arguments)  # type: ignore[arg-type]
+
         async with kvctl.connect(own_server.url) as client:
             client.connection.timeout = 0.5
             bucket = await client.create_bucket("B", atomic=True)
             await bucket.put("a", b"1")
-            entry = await bucket.get("a")
-            own_server.pause()
+            monkeypatch.setattr(committing, "publish_batch", unheard)
             begun = time.monotonic()
-            with pytest.raises(OutcomeUnknown) as caught:
-                await moving._store(bucket, [("$KV.B.b", b"1", {})], entry, "b")
+            with pytest.raises(OutcomeUnknown, match="whether `a` was renamed to `b`") as caught:
+                await rename(bucket, "a", bucket, "b")
             assert time.monotonic() - begun < 10
             assert caught.value.exit_code == 6
             own_server.resume()
