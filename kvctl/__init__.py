@@ -12,6 +12,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kvctl.contexts import Context as Context
+    from kvctl.jetstream.consumer import Consumer as Consumer
+    from kvctl.jetstream.context import JetStream as JetStream
+    from kvctl.jetstream.context import Stream as Stream
+    from kvctl.jetstream.message import Message as Message
+    from kvctl.jetstream.pull_options import Event as Event
     from kvctl.kv.bucket import Bucket as Bucket
     from kvctl.kv.client import Client as Client
     from kvctl.kv.client import connect as connect
@@ -41,12 +46,14 @@ _HOMES = {
     "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
     "create_aggregate": "topology.builders", "create_mirror": "topology.builders",
     "TableConfig": "tables.config", "Tables": "tables.tables",
+    "Consumer": "jetstream.consumer", "Event": "jetstream.pull_options", "JetStream": "jetstream.context",
+    "Message": "jetstream.message", "Stream": "jetstream.context",
 }  # fmt: skip
 
 __all__ = [
-    "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Context", "Entry", "External", "Lease", "Mirror",
-    "Moment", "Operation", "Origin", "Republish", "TableConfig", "Tables", "Transaction", "__version__",
-    "add_aggregate_origin", "connect", "create_aggregate", "create_mirror",
+    "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Consumer", "Context", "Entry", "Event", "External",
+    "JetStream", "Lease", "Message", "Mirror", "Moment", "Operation", "Origin", "Republish", "Stream", "TableConfig",
+    "Tables", "Transaction", "__version__", "add_aggregate_origin", "connect", "create_aggregate", "create_mirror",
 ]  # fmt: skip
 
 
