@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 
-from kvctl.doctor import account, replication, server, storage
+from kvctl.doctor import account, replication, server, storage, tables
 from kvctl.doctor.finding import ERROR, WARNING, Finding, ordered
 from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
 from kvctl.jetstream.api import Api
@@ -30,6 +30,7 @@ async def _streams(api: Api) -> list[Finding]:
         return [Finding(ERROR, "unseen", "account", f"The streams cannot be listed: {error.message}", error.hint or "")]
     place = world.places[""]
     found = [*storage.examine(place.infos, _servers(api)), *map(storage.unreachable, place.unreachable)]
+    found += tables.examine(place.infos, place.unreachable)
     return [*found, *await replication.examine(world)]
 
 

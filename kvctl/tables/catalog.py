@@ -37,8 +37,10 @@ StreamInfo = dict[str, Any]
 AT_ONCE = 16
 """Streams of partitions that are made, changed or deleted at the same time."""
 
+CREATING, DELETING = "creating", "deleting"
+"""States of a table that is not complete."""
+
 _STATE = "kvctl.table.state"
-_CREATING, _DELETING = "creating", "deleting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,34 +74,34 @@ async def create(api: Api, config: TableConfig) -> tuple[Found, bool]:
     Raises TableExists, OutcomeUnknown, ServerError, and KvctlError when the server is too old.
     """
     info = await streams.find(api, stream_name(config.name))
-    if info is not None and _state(info) == _DELETING:
-        await _delete(api, _found(info))
+    if info is not None and state(info) == DELETING:
+        await _delete(api, found(info))
         info = None
     fresh = info is None
     if info is None:
         # Microseconds since 1970: no table writes faster, so sequences of two lives never meet.
         wanted = config.head(time.time_ns() // 1000)
-        info = await _create(api, _marked(wanted, _CREATING) if config.apart else wanted)
+        info = await _create(api, _marked(wanted, CREATING) if config.apart else wanted)
     _require_same(info, config)
-    if _state(info) == _CREATING:
+    if state(info) == CREATING:
         fresh = True
         await _each(config.streams(info["config"]["first_seq"]), lambda part: _create(api, part))
         info = await streams.update(api, _unmarked(info["config"]))
-    return _found(info), fresh
+    return found(info), fresh
 
 
 async def find(api: Api, name: str, *, incomplete: bool = False) -> Found:
     """The table of this name; with `incomplete` also one that is being made or deleted. Raises TableNotFound."""
     info = await streams.find(api, stream_name(check_table(name)))
-    if info is None or not is_table(info["config"]) or (_state(info) and not incomplete):
+    if info is None or not is_table(info["config"]) or (state(info) and not incomplete):
         raise await _missing(api, name, info)
-    return _found(info)
+    return found(info)
 
 
 async def listing(api: Api) -> list[Found]:
     """All tables, by name."""
     infos, _ = await streams.listing(api)
-    tables = [_found(info) for info in infos if is_table(info["config"]) and not _state(info)]
+    tables = [found(info) for info in infos if is_table(info["config"]) and not state(info)]
     return sorted(tables, key=lambda table: table.config.name)
 
 
@@ -141,13 +143,23 @@ async def delete(api: Api, name: str) -> None:
     info = await streams.find(api, stream_name(check_table(name)))
     if info is None or not is_table(info["config"]):
         raise await _missing(api, name, info)
-    await _delete(api, _found(info))
+    await _delete(api, found(info))
+
+
+def found(info: StreamInfo) -> Found:
+    """The table that a stream is, which must be one."""
+    return Found(TableConfig.from_stream(info["config"]), info)
+
+
+def state(info: StreamInfo) -> str | None:
+    """`creating` or `deleting`; None for a table that is complete."""
+    return (info["config"].get("metadata") or {}).get(_STATE)
 
 
 async def _delete(api: Api, table: Found) -> None:
     own, *parts = table.streams
-    if parts and _state(table.info) != _DELETING:
-        await streams.update(api, _marked(table.info["config"], _DELETING))
+    if parts and state(table.info) != DELETING:
+        await streams.update(api, _marked(table.info["config"], DELETING))
     await _each(parts, lambda part: _gone(api, part))
     await _gone(api, own)
 
@@ -183,14 +195,6 @@ async def _each(items: Iterable[Any], do: Callable[[Any], Awaitable[object]]) ->
             raise error
 
 
-def _found(info: StreamInfo) -> Found:
-    return Found(TableConfig.from_stream(info["config"]), info)
-
-
-def _state(info: StreamInfo) -> str | None:
-    return (info["config"].get("metadata") or {}).get(_STATE)
-
-
 def _marked(config: StreamConfig, state: str) -> StreamConfig:
     return {**config, "metadata": {**config["metadata"], _STATE: state}}
 
@@ -220,11 +224,11 @@ def _named(item: Difference) -> Difference:
 async def _missing(api: Api, name: str, info: StreamInfo | None) -> TableNotFound:
     from difflib import get_close_matches
 
-    state = _state(info) if info else None
-    if state:
-        again = "create" if state == _CREATING else "delete"
+    doing = state(info) if info else None
+    if doing:
+        again = "create" if doing == CREATING else "delete"
         return TableNotFound(
-            f"Table `{name}` is not complete: it is being {'created' if state == _CREATING else 'deleted'}",
+            f"Table `{name}` is not complete: it is being {'created' if doing == CREATING else 'deleted'}",
             hint=f"If nobody is at it, `kvctl table {again} {name}` completes that",
         )
     names = {one.removeprefix(STREAM_PREFIX) for one in await streams.names(api) if one.startswith(STREAM_PREFIX)}
