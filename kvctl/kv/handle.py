@@ -60,11 +60,20 @@ class Handle:
         return self.binding
 
     async def readable(self) -> Binding:
-        """The stream to read with a consumer."""
+        """The stream to read with a consumer: a mirror's origin where the mirror lags behind this session's writes."""
         try:
-            return await self.locate()
+            binding = await self.locate()
         except PermissionDenied:
             return self.binding
+        if binding.origin is not None and self.own.any():
+            info = await streams.find(binding.api, binding.stream)
+            if info is None or info["state"]["last_seq"] < self.own.highest:
+                return self.source_as_own(binding)
+        return binding
+
+    def source_as_own(self, binding: Binding) -> Binding:
+        """The stream that takes the writes, with entries under this handle's name."""
+        return replace(binding.source, bucket=self.name)
 
     async def moved(self) -> bool:
         """After a miss: whether the name means another stream or prefix than assumed."""

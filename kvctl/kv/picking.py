@@ -53,7 +53,7 @@ async def matching_batches(
         except (TooManySubjects, NotUnderstood, MomentLost, NoResponders):
             break
     try:
-        async with aclosing(_listed(bucket, filters, fresh=leader or bucket.own.any())) as batches:
+        async with aclosing(_listed(bucket, filters, leader=leader)) as batches:
             async for batch in batches:
                 yield [entry for entry in batch if entry.key not in seen]
     except PermissionDenied as error:
@@ -88,9 +88,11 @@ async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[lis
                 yield living
 
 
-async def _listed(bucket: Bucket, filters: Sequence[str], *, fresh: bool) -> AsyncGenerator[list[Entry], None]:
-    """The same by a consumer; `fresh` of the stream that takes the writes, up to its leader's last message."""
+async def _listed(bucket: Bucket, filters: Sequence[str], *, leader: bool) -> AsyncGenerator[list[Entry], None]:
+    """The same by a consumer; with `leader` of the stream that takes the writes, up to its leader's last message."""
     binding = await bucket.readable()
-    async with aclosing(listing.entry_batches(binding.source if fresh else binding, filters)) as batches:
+    if leader:
+        binding = bucket.source_as_own(binding)
+    async with aclosing(listing.entry_batches(binding, filters)) as batches:
         async for batch in batches:
-            yield [entry._replace(bucket=bucket.name) for entry in batch] if fresh else batch
+            yield batch

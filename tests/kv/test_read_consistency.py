@@ -72,6 +72,10 @@ class TestOwnWrites:
         await mirror.put("own.1", b"x")
         assert [entry.key async for batch in mirror.get_matching("own.*") for entry in batch] == ["own.1"]
         assert [bool(entry) for entry in await mirror.get_many(["own.1", "k.0"])] == [True, True]
+        assert {key async for key in mirror.keys()} == {"k.0", "k.1", "own.1"}
+        assert [(entry.bucket, entry.value) async for entry in mirror.entries("k.1")] == [(mirror.name, b"own")]
+        assert [entry.revision async for entry in mirror.history("k.1")][-1] == revision
+        assert [key async for key in client.bucket(mirror.name).keys("own.*")] == []  # another session sees the mirror
 
 
 async def test_others_writes_are_read_only_by_the_leader(raw: RawClient, client: Client, lagging: Bucket) -> None:
