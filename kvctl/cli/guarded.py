@@ -158,7 +158,7 @@ def _start_watcher(group: bool, deadline: float, grace: float) -> int:
         for number in PASSED_ON:
             signal.signal(number, signal.SIG_IGN)
         os.dup2(reading, 0)
-        os.closerange(1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(1, 1 << 16)
         _watch(group, deadline, grace)
     finally:
         os._exit(0)

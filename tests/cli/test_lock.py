@@ -129,6 +129,11 @@ class TestRunning:
         assert locks("lock", "B", "k", "--read-only", "--", "true").exit_code == 1
         assert locks.last_revision() == 0
 
+    def test_what_follows_the_dashes_completes_as_files(self, locks: Keyed) -> None:
+        locks.put("k.1", b"")
+        assert locks("__complete", "--", "lock", "B", "k").out.split() == ["k."]
+        assert locks("__complete", "--", "lock", "B", "k.1", "--", "").out == "\tfiles\t\n"
+
     def test_a_bucket_without_ttls_says_what_helps(
         self, locks: Keyed, raw: RawClient, unique: Callable[..., str]
     ) -> None:

@@ -267,6 +267,38 @@ accounts { APP { jetstream: enabled, users: [
                     assert caught.value.subject == "$KV.B.b"
                 assert (await bucket.status()).values == 0
 
+    async def test_without_permission_to_read_revisions_are_compared_all_the_same(self) -> None:
+        config = """
+listen: "127.0.0.1:@client@"
+jetstream { store_dir: "@store@" }
+accounts { APP { jetstream: enabled, users: [
+  {user: admin, password: admin}
+  {user: writer, password: writer, permissions: {
+    publish: ["$KV.B.>", "$JS.API.STREAM.INFO.KV_B"], subscribe: ["_INBOX.>"]}}
+] } }
+"""
+        with run_server(config=config, name="strict") as server:
+            admin = server.url.replace("nats://", "nats://admin:admin@")
+            writer = server.url.replace("nats://", "nats://writer:writer@")
+            async with kvctl.connect(admin) as client, kvctl.connect(writer) as other:
+                await (await client.create_bucket("B", atomic=True)).put("a", b"1")
+                transaction = Transaction().update("a", b"2", 1).expect("b", revision=0).put("c", b"")
+                assert await other.bucket("B").commit(transaction) == [2, 3]
+                with pytest.raises(ConditionsFailed, match="does not hold; nothing was written") as caught:
+                    await other.bucket("B").commit(transaction)
+                assert "Which one cannot be read" in str(caught.value.hint)
+                with pytest.raises(PermissionDenied):
+                    await other.bucket("B").commit(Transaction().create("d", b""))
+
+    async def test_a_ttl_that_the_bucket_does_not_take_stores_nothing_and_says_what_helps(
+        self, client: Client, bucket_name: str
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name, atomic=True)
+        with pytest.raises(ServerError) as caught:
+            await bucket.commit(Transaction().put("a", b"").put("b", b"", ttl=timedelta(seconds=30)))
+        assert "--marker-ttl" in str(caught.value.hint)
+        assert (await bucket.status()).last_revision == 0
+
     async def test_across_a_domain_with_conditions(self, leaf: Lab, bucket_name: str) -> None:
         async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["hub-via-leaf"]) as away:
             bucket = await hub.create_bucket(bucket_name, atomic=True)

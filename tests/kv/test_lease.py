@@ -116,6 +116,14 @@ class TestTaking:
         with pytest.raises(ReadOnly):
             await acquire(client.bucket(bucket.name, read_only=True), "k", "me", TTL)
 
+    async def test_by_the_name_of_a_mirror_it_is_the_origins(
+        self, client: Client, bucket: Bucket, bucket_name: str
+    ) -> None:
+        await kvctl.create_mirror(client, kvctl.Mirror(f"{bucket_name}M", kvctl.Origin(bucket.name)))
+        async with client.bucket(f"{bucket_name}M").lease("k", "me"):
+            with pytest.raises(LeaseHeld):
+                await acquire(bucket, "k", "you", TTL)
+
 
 class TestKeeping:
     async def test_it_is_renewed_at_a_third_of_its_ttl(self, bucket: Bucket, theirs: Bucket) -> None:
