@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from kvctl.errors import WaitExpired
+from kvctl.errors import UsageError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
@@ -47,7 +48,8 @@ class Filling:
         """Wait for these as well, as far as they are still there: an apply that was killed did not."""
         for place, stream in wheres:
             if place in apis and (live := await streams.find(apis[place], stream)) is not None:
-                await self._add(apis[place], (place, stream), live["config"], sources_of(live["config"]), live)
+                with suppress(UsageError):  # somebody else's transforms by now
+                    await self._add(apis[place], (place, stream), live["config"], sources_of(live["config"]), live)
 
     async def wait_for(self, wheres: Sequence[Where], advance: Advance = lambda _: None) -> None:
         """Wait until these hold what their origins held. What is too late is noted in `late`."""

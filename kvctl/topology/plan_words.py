@@ -12,7 +12,6 @@ from kvctl.quantities import format_size
 from kvctl.topology.model import Origin
 from kvctl.topology.plan import Action, Change, Plan
 from kvctl.topology.spec import origin_spec
-from kvctl.topology.subjects import UnknownTransform
 
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}
 
@@ -102,5 +101,5 @@ def _spec(source: dict[str, Any] | None, target: str) -> str | None:
         return None
     try:
         return origin_spec(Origin.from_source(source, target))
-    except (UsageError, UnknownTransform):
+    except UsageError:
         return f"stream={source['name']}"

@@ -148,3 +148,22 @@ async def test_placement_in_a_supercluster(supercluster: Lab, unique: Names) -> 
 
 def _named(lab: Lab, context: str, name: str) -> Context:
     return replace(lab.contexts[context], name=name)
+
+
+async def test_replicas_in_a_cluster(cluster: Lab, unique: Names) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    async with connected(cluster, "cluster") as clients:
+        client = clients["cluster"]
+        text = (
+            f"buckets: {{{bucket}: {{replicas: 3, history: 2}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
+            f"aggregates: {{{aggregate}: {{replicas: 3, origins: [{{bucket: {bucket}, prefix: p}}]}}}}"
+        )
+        plan, report = await apply({"": client.api}, text)
+        assert (report.error, len(plan.changes)) == (None, 3)
+        await client.bucket(bucket).put("k", b"v")
+        plan, report = await apply({"": client.api}, text.replace("replicas: 3, history: 2", "replicas: 1"))
+        assert (report.error, [change.name for change in plan.changes]) == (None, [bucket])
+        info = await client.api.call(f"STREAM.INFO.KV_{bucket}")
+        assert (info["config"]["num_replicas"], info["config"]["max_msgs_per_subject"]) == (1, 2)
+        plan, _ = await apply({"": client.api}, text.replace("replicas: 3, history: 2", "replicas: 1"))
+        assert plan.changes == []
