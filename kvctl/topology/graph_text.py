@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from textwrap import wrap
+from typing import Any
 
 from kvctl.topology.graph import MISSING, OUTSIDE, Edge, Graph, Node
 from kvctl.topology.standing import State
@@ -17,57 +19,72 @@ STYLES = {"good": "green", "doubtful": "yellow", "bad": "red", "": ""}
 WIDTH = 80
 _ALIGNED_TO = 56
 """Columns before the states, where the lines are not longer."""
+_UNBROKEN: Any = {"break_long_words": False, "break_on_hyphens": False}
 _KINDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line, and the state that stands behind it, aligned with others."""
+
+    spans: Line
+    health: Span = ("", "")
+
+    @property
+    def length(self) -> int:
+        return sum(len(text) for text, _ in self.spans)
 
 
 def text(graph: Graph) -> list[Line]:
     """The graph as lines of spans. What has several origins stands under each of them, its own readers only once."""
     several = len(graph.groups) > 1
-    lines: list[Line] = []
+    rows: list[_Row] = []
     for tree in _trees(graph, several=several):
-        lines += [*([[]] if lines else []), *tree]
+        rows += [*([_Row([])] if rows else []), *tree]
+    lines = _aligned(rows)
     if graph.alone:
-        lines += [*([[]] if lines else []), [("Alone: ", "dim"), (", ".join(graph.alone), "dim")]]
-    return _aligned(lines)
+        names = wrap(", ".join(graph.alone), WIDTH, initial_indent="Alone: ", subsequent_indent="       ", **_UNBROKEN)
+        lines += [*([[]] if lines else []), *([(line, "dim")] for line in names)]
+    return lines
 
 
-def _trees(graph: Graph, *, several: bool) -> Iterator[list[Line]]:
+def _trees(graph: Graph, *, several: bool) -> Iterator[list[_Row]]:
     shown: set[str] = set()
     replicas = {edge.replica for edge in graph.edges}
     roots = sorted((node for node in graph.nodes if node.id not in replicas), key=lambda node: node.name)
     # Nodes that only a circle leads to come last, each circle once.
     for root in [*roots, *graph.nodes]:
         if root.id not in shown:
-            yield [[*_title(root, several)], *_below(graph, root, shown, "", several)]
+            yield [_Row(_title(root, several)), *_below(graph, root, shown, "", several)]
 
 
-def _below(graph: Graph, node: Node, shown: set[str], margin: str, several: bool) -> list[Line]:
+def _below(graph: Graph, node: Node, shown: set[str], margin: str, several: bool) -> list[_Row]:
     """The lines of what reads from a node."""
     shown.add(node.id)
     nodes = {other.id: other for other in graph.nodes}
     edges = [edge for edge in graph.edges if edge.origin == node.id]
-    lines: list[Line] = []
+    rows: list[_Row] = []
     for edge in edges:
-        last = edge is edges[-1]
-        again = edge.replica in shown
-        replica = nodes[edge.replica]
-        line = [(f"{margin}{'└' if last else '├'}─▶ ", "dim"), *_title(replica, several)]
-        lines.append([*line, *([(" (above)", "dim")] if again else []), ("", "state"), _health(edge)])
-        inner = margin + ("    " if last else "│   ")
-        lines += [[(f"{inner}  ", "dim"), (words, "")] for words in edge.words]
-        lines += [
-            [(f"{inner}  ", "dim"), (part, STYLES[edge.tone])] for part in _evidence(edge, WIDTH - len(inner) - 2)
-        ]
+        branch, inner = ("└─▶ ", "    ") if edge is edges[-1] else ("├─▶ ", "│   ")
+        replica, again = nodes[edge.replica], edge.replica in shown
+        above = [(" (above)", "dim")] if again else []
+        rows.append(
+            _Row([(margin + branch, "dim"), *_title(replica, several), *above], (edge.health, STYLES[edge.tone]))
+        )
+        indent = f"{margin}{inner}  "
+        said = [(words, "") for words in edge.words]
+        said += [(words, STYLES[edge.tone]) for words in _evidence(edge, WIDTH - len(indent))]
+        rows += [_Row([(indent, "dim"), span]) for span in said]
         if not again:
-            lines += _below(graph, replica, shown, inner, several)
-    return lines
+            rows += _below(graph, replica, shown, margin + inner, several)
+    return rows
 
 
 def _evidence(edge: Edge, width: int) -> list[str]:
     """What shows the state, where the line itself does not say it."""
     if edge.standing is None or edge.standing.state is State.MISSING_ORIGIN:
         return []
-    return wrap(edge.standing.evidence, max(width, 20), break_long_words=False, break_on_hyphens=False)
+    return wrap(edge.standing.evidence, max(width, 20), **_UNBROKEN)
 
 
 def _title(node: Node, several: bool) -> Line:
@@ -76,23 +93,10 @@ def _title(node: Node, several: bool) -> Line:
     return [(node.name, "bold"), (f"  {kind}{where}", "red" if node.kind in (MISSING, "unreachable") else "dim")]
 
 
-def _health(edge: Edge) -> Span:
-    return edge.health, STYLES[edge.tone]
-
-
-def _aligned(lines: list[Line]) -> list[Line]:
+def _aligned(rows: list[_Row]) -> list[Line]:
     """The states below each other, where the lines are not too long."""
-    heads = [sum(len(part) for part, _ in line[:-2]) for line in lines if _has_state(line)]
-    column = max((length for length in heads if length <= _ALIGNED_TO), default=0)
-    aligned = []
-    for line in lines:
-        if _has_state(line):
-            *head, _, health = line
-            gap = max(column - sum(len(part) for part, _ in head), 0) + 2
-            line = [*head, (" " * gap, ""), health] if health[0] else head
-        aligned.append(line)
-    return aligned
-
-
-def _has_state(line: Line) -> bool:
-    return len(line) > 2 and line[-2] == ("", "state")
+    column = max((row.length for row in rows if row.health[0] and row.length <= _ALIGNED_TO), default=0)
+    return [
+        [*row.spans, (" " * (max(column - row.length, 0) + 2), ""), row.health] if row.health[0] else row.spans
+        for row in rows
+    ]
