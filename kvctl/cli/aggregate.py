@@ -217,7 +217,7 @@ async def ls(session: Session) -> None:
     await list_replicas(session, "aggregate", "No aggregates; `kvctl aggregate create NAME --origin BUCKET` makes one")
 
 
-@command(app, "show", examples=["kvctl aggregate show EDGE"], see=["bucket show"])
+@command(app, "show", examples=["kvctl aggregate show EDGE"], see=["bucket show", "doctor"])
 async def show(session: Session, name: Name) -> None:
     """Show an aggregate: its origins, how far it has come, its settings.
 

@@ -149,7 +149,7 @@ async def ls(session: Session) -> None:
     app,
     "show",
     examples=["kvctl bucket show orders", "kvctl bucket show orders -o json | jq .config"],
-    see=["bucket ls"],
+    see=["bucket ls", "doctor"],
 )
 async def show(session: Session, bucket: BucketName) -> None:
     """Show a bucket's state, settings, servers and replicas.

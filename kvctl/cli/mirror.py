@@ -110,7 +110,7 @@ async def ls(session: Session) -> None:
     await list_replicas(session, "mirror", "No mirrors; `kvctl mirror create NAME --origin BUCKET` makes one")
 
 
-@command(app, "show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show"])
+@command(app, "show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show", "doctor"])
 async def show(session: Session, name: Name) -> None:
     """Show a mirror: its origin, how far it has come, its settings.
 

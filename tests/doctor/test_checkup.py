@@ -1,5 +1,7 @@
 """Everything at once, on real servers: what is found in what exists."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -137,22 +139,23 @@ async def test_buckets_on_one_server_of_three_are_found(cluster: Lab, bucket_nam
 
 @pytest.mark.slow
 async def test_servers_that_are_away_are_found_in_bounded_time() -> None:
-    import asyncio
-    import time
-
     with run_lab("cluster") as lab:
         async with kvctl.connect(lab.contexts["cluster"]) as client:
             await client.create_bucket("B", replicas=3)
         lab.servers["n2"].kill()
         async with kvctl.connect(kvctl.Context(url=lab.servers["n1"].url)) as client:
-            for _ in range(20):
-                found = [item.check for item in await examine(client.api) if item.subject == "B"]
-                if found == ["server-away"]:
-                    break
-                await asyncio.sleep(1)
-            assert found == ["server-away"]
+            await _until(client, {"server-away"})
             lab.servers["n3"].kill()
-            begun = time.monotonic()
-            found = [item.check for item in await examine(client.api)]
-            assert time.monotonic() - begun < 15
-            assert {"jetstream", "unseen"} & set(found) or "no-leader" in found
+            await _until(client, {"jetstream", "unseen", "unreachable", "no-leader"})
+
+
+async def _until(client: kvctl.Client, checks: set[str]) -> None:
+    """Wait until one of these is found: servers take their time to miss others. Every look is short."""
+    for _ in range(20):
+        begun = time.monotonic()
+        found = await examine(client.api)
+        assert time.monotonic() - begun < 15
+        if checks & {item.check for item in found}:
+            return
+        await asyncio.sleep(1)
+    pytest.fail(f"never found: {checks}")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import kvctl
-from kvctl.doctor import account
+from kvctl.doctor import account, checkup
 from kvctl.doctor.server import clear, examine, version
 from kvctl.server import Server, run_server
 
@@ -18,6 +18,7 @@ accounts {
     jetstream: { max_streams: 2, max_store: 100MB, max_mem: 1MB }
     users: [
       { user: app, password: app }
+      { user: blind, password: blind, permissions: { publish: { deny: "$JS.API.STREAM.LIST" } } }
       { user: reader, password: reader, permissions: { publish: { deny: ["$JS.API.STREAM.CREATE.>", "$KV.>"] } } }
     ]
   }
@@ -75,6 +76,16 @@ async def test_limits_that_are_near_and_permissions_that_lack(unique: Callable[.
             found = [finding for finding in await account.examine(reader.api) if finding.check == "permissions"]
             assert [finding.evidence for finding in found] == ["Not allowed to write a key, create buckets"]
             assert "`$JS.API.STREAM.CREATE.KV_BUCKET`" in found[0].remedy
+
+
+async def test_streams_that_may_not_be_listed_are_a_warning() -> None:
+    with run_server(name="limited", config=LIMITED) as server:
+        async with kvctl.connect(_user(server, "blind")) as client:
+            found = [finding for finding in await checkup.examine(client.api) if finding.check != "fsync"]
+    assert [(str(finding.severity), finding.check) for finding in found] == [
+        ("warning", "unseen"),
+        ("note", "permissions"),
+    ]
 
 
 def _user(server: Server, name: str) -> kvctl.Context:
