@@ -1,0 +1,131 @@
+"""Tables on three servers whose leaders are killed: sums are kept, counters exact, every report is true."""
+
+import asyncio
+import random
+from contextlib import suppress
+
+import pytest
+
+import kvctl
+from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, UnreachableError
+from kvctl.labs import Lab
+from kvctl.tables.changes import Insert, Put
+from kvctl.tables.table import Table
+from kvctl.tables.tables import Tables
+from tests.test_faults import connections, leader_of, seed
+
+__all__ = ["seed"]
+
+FAMILY = "f"
+ACCOUNTS = [b"a%d" % number for number in range(8)]
+EACH = 100
+
+
+class Work:
+    """What was reported of increments and transfers."""
+
+    def __init__(self) -> None:
+        self.added = 0
+        self.transferred = 0
+        self.unknown = 0
+
+    async def add(self, table: Table) -> None:
+        """One more on condition, again and again."""
+        while True:
+            with suppress(UnreachableError, ConditionalUpdateError):
+                entry = await table.get(b"counter", family=FAMILY)
+                assert entry is not None
+                try:
+                    await table.replace(b"counter", b"%d" % (int(entry.value) + 1), entry.version, family=FAMILY)
+                    self.added += 1
+                except OutcomeUnknown:
+                    self.unknown += 1
+            await asyncio.sleep(0.002)
+
+    async def transfer(self, table: Table) -> None:
+        """From one account to another, on condition of both."""
+        while True:
+            giver, taker = random.sample(ACCOUNTS, 2)
+            with suppress(UnreachableError, ConditionalUpdateError, OutcomeUnknown):
+                one, other = await table.get_all([giver, taker], family=FAMILY)
+                assert one is not None
+                assert other is not None
+                await table.update([
+                    Put(giver, b"%d" % (int(one.value) - 1), one.version, FAMILY),
+                    Put(taker, b"%d" % (int(other.value) + 1), other.version, FAMILY),
+                ])  # fmt: skip
+                self.transferred += 1
+            await asyncio.sleep(0.002)
+
+
+async def under_kills(lab: Lab, name: str, *, apart: bool, kills: int) -> None:
+    """Traffic on a table while its leader is killed and comes back, then everything counted."""
+    work = Work()
+    async with connections(lab, 4) as clients:
+        tables = [Tables(client) for client in clients]
+        table = await tables[0].create(name, partitions=4, apart=apart, settings={"replicas": 3})
+        await table.update([Insert(key, b"%d" % EACH, FAMILY) for key in ACCOUNTS] + [Insert(b"counter", b"0", FAMILY)])
+        handles = [await each.open(name) for each in tables]
+        jobs = [work.add(handle) for handle in handles[:2]] + [work.transfer(handle) for handle in handles[2:]]
+        tasks = [asyncio.create_task(job) for job in jobs]
+        bucket = table.layout.bucket(table.layout.place(FAMILY, b"counter"))
+        for _ in range(kills):
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+            leader = await leader_of(bucket, lab)
+            leader.kill()
+            await asyncio.sleep(random.uniform(1, 2))
+            leader.start()
+            await _progress(work, tasks)
+        for task in tasks:
+            task.cancel()
+        problems = [
+            item for item in await asyncio.gather(*tasks, return_exceptions=True) if isinstance(item, Exception)
+        ]
+        assert problems == []
+        await _check(handles[0], work)
+
+
+async def _progress(work: Work, tasks: list[asyncio.Task[None]]) -> None:
+    """Wait until both kinds of work go on after the kill."""
+    added, transferred = work.added, work.transferred
+    async with asyncio.timeout(30):
+        while work.added == added or work.transferred == transferred:
+            assert not [task for task in tasks if task.done()]
+            await asyncio.sleep(0.05)
+
+
+async def _check(table: Table, work: Work) -> None:
+    *accounts, counter = await table.entries_at(
+        [table.layout.place(FAMILY, key) for key in (*ACCOUNTS, b"counter")], leader=True
+    )
+    print(f"{work.added} added, {work.transferred} transferred, {work.unknown} unknown")
+    assert counter is not None
+    assert work.added <= int(counter.value) <= work.added + work.unknown + 2  # what was cancelled may have been stored
+    assert sum(int(entry.value) for entry in accounts if entry is not None) == EACH * len(ACCOUNTS)
+
+
+@pytest.mark.usefixtures("seed")
+async def test_batches_and_conditions_hold_while_the_leader_is_killed(own_cluster: Lab) -> None:
+    await under_kills(own_cluster, "T", apart=False, kills=1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("seed")
+@pytest.mark.parametrize("apart", [False, True])
+async def test_they_hold_over_many_kills(own_cluster: Lab, apart: bool) -> None:
+    await under_kills(own_cluster, "T", apart=apart, kills=6)
+
+
+@pytest.mark.usefixtures("seed")
+async def test_a_table_on_three_servers_reads_its_own_writes(cluster: Lab) -> None:
+    async with kvctl.connect(next(iter(cluster.servers.values())).url) as client:
+        tables = Tables(client)
+        table = await tables.create("OWN", settings={"replicas": 3})
+        for number in range(200):
+            version = await table.put(b"k", b"%d" % number)
+            entry = await table.get(b"k")
+            assert entry is not None
+            assert (entry.value, entry.version) == (b"%d" % number, version)
+            found = await table.get_all([b"k", b"none"])
+            assert [item and item.version for item in found] == [version, None]
+        await tables.delete("OWN")
