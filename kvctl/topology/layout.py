@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from kvctl.topology.graph import MISSING, OUTSIDE, Edge, Graph, Node
 
-MONO, SANS = 0.602, 0.58
+MONO, SANS, BOLD = 0.602, 0.58, 0.68
 """Width of a character, in parts of its height."""
 TITLE, KIND, ROW = 13.0, 11.0, 11.0
 """Sizes of text: names, kinds, what is said of an origin."""
@@ -35,7 +35,7 @@ class Port:
     """The middle of its first line."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Box:
     """A node, or the room that an edge takes on its way past the boxes of a column."""
 
@@ -150,10 +150,10 @@ def _set_columns(placed: Layout, boxes: Iterable[Box]) -> None:
         for box in columns[column]:
             box.x, box.width = x, width
         x += width + COLUMN_GAP
-    placed.width = x - COLUMN_GAP + PADDING + MARGIN
+    placed.width = max(x - COLUMN_GAP, 0) + PADDING + MARGIN
 
 
-def _set_bands(placed: Layout, inside: Mapping[str, list[Box]], origins: dict[int, list[Box]]) -> None:
+def _set_bands(placed: Layout, inside: Mapping[str, list[Box]], origins: dict[Box, list[Box]]) -> None:
     """Stack the bands, and in each its boxes."""
     placed.bands, y = [], MARGIN
     for where, members in inside.items():
@@ -161,22 +161,23 @@ def _set_bands(placed: Layout, inside: Mapping[str, list[Box]], origins: dict[in
         above = HEADING if heading else 0.0
         height = above + _stack(members, y + above, origins)
         placed.bands.append(Band(heading, y, height))
+        placed.width = max(placed.width, len(heading) * KIND * BOLD + 2 * (MARGIN + PADDING))
         y += height + BAND_GAP
-    placed.height = y - BAND_GAP + MARGIN
+    placed.height = max(y - BAND_GAP, 0) + MARGIN
 
 
-def _origins(graph: Graph, placed: Layout) -> dict[int, list[Box]]:
-    """By the identity of a box: the boxes left of it that lead to it."""
-    origins: dict[int, list[Box]] = {}
+def _origins(graph: Graph, placed: Layout) -> dict[Box, list[Box]]:
+    """By box: those left of it that lead to it."""
+    origins: dict[Box, list[Box]] = {}
     for number, edge in enumerate(graph.edges):
         way = [placed.boxes[edge.origin], *placed.lanes[number], placed.boxes[edge.replica]]
         for left, right in pairwise(way):
             if left.column < right.column:
-                origins.setdefault(id(right), []).append(left)
+                origins.setdefault(right, []).append(left)
     return origins
 
 
-def _stack(members: list[Box], top: float, origins: dict[int, list[Box]]) -> float:
+def _stack(members: list[Box], top: float, origins: dict[Box, list[Box]]) -> float:
     """Set the boxes of one band below each other, near what leads to them; returns the height that they take."""
     columns: dict[int, list[Box]] = {}
     for box in members:
@@ -194,9 +195,9 @@ def _stack(members: list[Box], top: float, origins: dict[int, list[Box]]) -> flo
     return height
 
 
-def _wish(box: Box, origins: dict[int, list[Box]]) -> tuple[float, str]:
+def _wish(box: Box, origins: dict[Box, list[Box]]) -> tuple[float, str]:
     """The height at which a box would have its shortest edges; those of the left column come by name."""
-    left = origins.get(id(box), [])
+    left = origins.get(box, [])
     name = box.node.name if box.node else ""
     return (sum(other.middle for other in left) / len(left) if left else 0.0, name)
 

@@ -286,6 +286,15 @@ class TestPicture:
                 apart = box.x + box.width <= other.x or other.x + other.width <= box.x
                 assert apart or box.y + box.height <= other.y or other.y + other.height <= box.y
 
+    def test_headings_fit_in(self) -> None:
+        prefix = ".".join(["LONG"] * 20)
+        placed = layout(graph_of({"aggregates": {"A": {"origins": [{"bucket": "B", "api": prefix}]}}}))
+        assert placed.width > len(f"account behind {prefix}") * 7
+
+    def test_nothing_is_an_empty_picture(self) -> None:
+        ElementTree.fromstring(svg(graph_of({})))
+        assert lines_of(graph_of({})) == ""
+
     def test_origins_stand_left_of_their_replicas(self) -> None:
         graph = graph_of(CONTRACT)
         boxes = layout(graph).boxes
