@@ -76,7 +76,9 @@ async def dump(
         with session.progress(f"Dumping {bucket}") as progress:
             if as_of is not None:
                 return await dumping.dump_past(source, as_of, file, chosen, advance=progress.advance)
-            return await dumping.dump(source, file, chosen, history=history, advance=progress.advance)
+            return await dumping.dump(
+                source, file, chosen, history=history, advance=progress.advance, expecting=progress.expect
+            )
 
     if to is None:
         with _aside() as file:

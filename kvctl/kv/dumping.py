@@ -54,10 +54,11 @@ class Dumped:
 
 async def dump(
     bucket: Bucket, file: BinaryIO, filters: Sequence[str] = (), *, history: bool = False,
-    advance: Advance = lambda _: None,
+    advance: Advance = lambda _: None, expecting: Callable[[int | None], None] = lambda _: None,
 ) -> Dumped:  # fmt: skip
     """Write the living keys, or with `history` every entry, as of the bucket's last revision, into an empty file.
 
+    `expecting` is told once how many there may be, where that is known.
     Raises BucketNotFound, RefusedError for what an interrupted restore left, OSError.
     """
     binding = await bucket.locate(fresh=True)
@@ -68,6 +69,7 @@ async def dump(
     writer = DumpWriter(file, header(binding, filters, cut, history=history))
     lines = EntryLines(bucket.name, binding.prefix)
     reading = _Reading(binding, filters, cut, history)
+    expecting(reading.expected)
     async with aclosing(reading.batches()) as batches:
         async for frames in batches:
             writer.add(lines.of_frames(frames), len(frames))
@@ -121,9 +123,10 @@ class _Reading:
         self._history = history
         self._subjects, self._rest = subjects_of(binding, filters)
         state, config = binding.info["state"], binding.info["config"]
-        self._expected: int | None = None
+        self.expected: int | None = None
+        """How many messages there are to come, tombstones included."""
         if not filters:
-            self._expected = state["messages"] if history else state.get("num_subjects", 0)
+            self.expected = state["messages"] if history else state.get("num_subjects", 0)
         self._limit = config.get("max_msgs_per_subject", 0)
         self._expires = bool(config.get("max_age") or config.get("allow_msg_ttl"))
         self._seen = array("q")
@@ -136,8 +139,8 @@ class _Reading:
             return
         selection = Selection(subjects=self._subjects, deliver="all" if self._history else "last_per_subject")
         async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
-            if self._expected is None and consumer.info and consumer.info["state"]["last_seq"] == self._cut:
-                self._expected = consumer.expected
+            if self.expected is None and consumer.info and consumer.info["state"]["last_seq"] == self._cut:
+                self.expected = consumer.expected
             async for batch in consumer.batches():
                 taken = self._up_to_cut(batch)
                 self._seen.extend([hash(frame[0]) for frame in taken])
@@ -169,7 +172,7 @@ class _Reading:
 
         The last values at the cut that history still holds are added to the dump first.
         """
-        if len(self._seen) == self._expected:
+        if len(self._seen) == self.expected:
             return [], 0
         late = await self._written_since()
         seen = Counter(value for value in self._seen if value in late.hashes)
@@ -178,12 +181,12 @@ class _Reading:
         else:
             names = [name for name in late.counts if not seen[hash(name)]]
             found = await self._last_at_cut(names, writer, lines)
-            if len(self._seen) + len(found) == self._expected:
+            if len(self._seen) + len(found) == self.expected:
                 return [], 0
             names = [name for name in names if name not in found and self._may_have_lost(late, name, 0)]
         vanished = 0
-        if self._expected is not None and not names and not self._expires:
-            vanished = self._expected - len(self._seen)
+        if self.expected is not None and not names and not self._expires:
+            vanished = self.expected - len(self._seen)
         cut = len(self._binding.prefix.encode())
         return sorted(name[cut:].decode(errors="surrogateescape") for name in names), vanished
 

@@ -28,6 +28,10 @@ class Progress:
             self._show()
         self._bar.update(self._task, completed=self.done)
 
+    def expect(self, total: int | None) -> None:
+        """How many there will be, now that it is known."""
+        self.total = total
+
     def __enter__(self) -> Self:
         return self
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -51,6 +52,33 @@ def test_a_dump_of_the_past(filled: Keyed) -> None:
     assert [key for key, _, _ in _contents(past.stdout)] == [f"k.{number}" for number in range(5)]
     assert filled("dump", "B", "--as-of", "99").exit_code == 3
     assert filled("dump", "B", "--as-of", "5", "--history").exit_code == 2
+
+
+def test_what_writers_keep_from_the_cut_is_named(
+    keyed: Keyed, unique: Callable[..., str], tmp_path: Path, start: Callable[..., Any]
+) -> None:
+    """A few hundred keys are written again and again, faster than the other twenty thousand can be read."""
+    name = unique()
+    keyed.raw.create_bucket(name)
+    hot = [f"hot.{number}" for number in range(300)]
+    for key in [*(f"k.{number}" for number in range(20_000)), *hot]:
+        keyed.raw.publish(f"$KV.{name}.{key}", b"v" * 100)
+    keyed.raw.flush()
+    process = start("dump", name, "--to", str(tmp_path / "dump"), env=keyed.env())
+    while process.poll() is None:
+        for key in hot:
+            keyed.raw.publish(f"$KV.{name}.{key}", b"w")
+        keyed.raw.flush()
+    header, *entries, _ = map(json.loads, (tmp_path / "dump").read_text().splitlines())
+    assert (process.returncode, header["exact"]) == (7, False)
+    error = process.stderr.read().decode()
+    named = {key for key in hot if f"`{key}`" in error}
+    dumped = {row["key"] for row in entries}
+    assert named
+    assert dumped | {f"k.{number}" for number in range(20_000)} == dumped
+    assert all(row["revision"] <= header["cut"] for row in entries)
+    unnamed = int(re.search(r" and (\d+) more", error)[1]) if " more" in error else 0  # type: ignore[index]
+    assert len(set(hot) - dumped) == len(named) + unnamed
 
 
 def test_a_file_appears_when_it_is_complete(filled: Keyed, tmp_path: Path) -> None:
