@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import ConflictError, StreamNotFound, TableExists, TableNotFound
+from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists, TableNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
@@ -30,6 +30,7 @@ from kvctl.tables.config import (
     is_table,
     partition_stream,
     stream_name,
+    subject_prefix,
 )
 
 StreamInfo = dict[str, Any]
@@ -96,6 +97,18 @@ async def find(api: Api, name: str, *, incomplete: bool = False) -> Found:
     if info is None or not is_table(info["config"]) or (state(info) and not incomplete):
         raise await _missing(api, name, info)
     return found(info)
+
+
+async def find_whole(api: Api, name: str) -> Found:
+    """The table, compared with the partitions that there are. Raises TableNotFound, KvctlError when some are gone."""
+    table, names = await asyncio.gather(find(api, name), streams.names(api, f"{subject_prefix(check_table(name))}>"))
+    if missing := sorted({*table.streams} - {*names}):
+        raise KvctlError(
+            f"Table `{name}` has {table.config.partitions} partitions, and {len(missing)} of its streams are gone: "
+            f"`{missing[0]}` ...",
+            hint="`kvctl doctor` says more",
+        )
+    return table
 
 
 async def listing(api: Api) -> list[Found]:

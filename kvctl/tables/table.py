@@ -46,8 +46,11 @@ class Table:
 
     @classmethod
     async def open(cls, api: Api, name: str, *, read_only: bool = False) -> Table:
-        """The table of this name, its partitions checked against what they were made with. Raises TableNotFound."""
-        return cls(api, await catalog.find(api, name), read_only=read_only)
+        """The table of this name, its partitions compared with those it was made with.
+
+        Raises TableNotFound, KvctlError when some are gone.
+        """
+        return cls(api, await catalog.find_whole(api, name), read_only=read_only)
 
     @property
     def name(self) -> str:

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.errors import TableExists, TableNotFound, UsageError
+from kvctl.errors import KvctlError, TableExists, TableNotFound, UsageError
 from kvctl.tables import catalog
-from kvctl.tables.config import APART, PARTITIONS, TableConfig
+from kvctl.tables.changes import Insert, Remove
+from kvctl.tables.config import APART, PARTITIONS, TableConfig, partition_stream
+from kvctl.tables.keys import MAX_KEY, MAX_TABLE
+from kvctl.tables.ranges import Range
 from kvctl.tables.table import Table
 from tests.raw import RawClient
 
@@ -136,3 +139,29 @@ async def test_the_nearest_name_is_offered(client: kvctl.Client, table: Table) -
     with pytest.raises(TableNotFound) as caught:
         await catalog.find(client.api, f"{table.name}x")
     assert f"Did you mean `{table.name}`?" in str(caught.value.hint)
+
+
+async def test_opening_compares_the_partitions_with_those_it_was_made_with(
+    client: kvctl.Client, unique: Callable[..., str], raw: RawClient
+) -> None:
+    config = TableConfig(unique("T"), partitions=3, apart=True)
+    await catalog.create(client.api, config)
+    raw.api(f"STREAM.DELETE.{partition_stream(config.name, 2)}")
+    with pytest.raises(KvctlError, match=f"has 3 partitions, and 1 of its streams are gone: `KVTP_{config.name}_0002`"):
+        await Table.open(client.api, config.name)
+    await catalog.delete(client.api, config.name)
+
+
+async def test_the_longest_names_and_keys_fit_into_every_request(
+    client: kvctl.Client, unique: Callable[..., str], apart: bool
+) -> None:
+    config = TableConfig(unique("T").ljust(MAX_TABLE, "x"), partitions=2, apart=apart)
+    await catalog.create(client.api, config)
+    table = await Table.open(client.api, config.name)
+    family, key = "f" * (MAX_KEY // 2), b"\xff" * (MAX_KEY // 2)
+    version = await table.put_if_absent(key, b"v", family=family)
+    await table.replace(key, b"w", version, family=family)
+    assert [entry.key async for page in table.pages(Range(family)) for entry in page.entries] == [key]
+    await table.update([Remove(key, family=family), Insert(key[1:], b"v", family)])
+    assert [entry is None for entry in await table.get_all([key, key[1:]], family=family)] == [True, False]
+    await catalog.delete(client.api, config.name)

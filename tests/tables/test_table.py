@@ -17,9 +17,10 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.tables import catalog
-from kvctl.tables.changes import NO_VERSION, NOT_EXISTS
+from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Insert, Remove
 from kvctl.tables.keys import MAX_KEY
 from kvctl.tables.table import Table
+from tests.raw import RawClient
 
 
 async def test_keys_and_values_are_any_bytes(table: Table) -> None:
@@ -116,6 +117,27 @@ async def test_what_was_removed_can_be_inserted_again(table: Table) -> None:
         version = await table.put_if_absent(b"k", b"v")
         await table.remove(b"k", version)
     assert await table.get(b"k") is None
+
+
+@pytest.mark.parametrize(
+    "headers", [{"KV-Operation": "DEL"}, {"KV-Operation": "PURGE"}, {"KV-Operation": "DEL", "Nats-TTL": "1"}]
+)
+async def test_whatever_trace_a_removal_left_the_key_can_be_inserted(
+    table: Table, raw: RawClient, headers: dict[str, str]
+) -> None:
+    for batch in (False, True):
+        version = await table.put(b"k", b"v")
+        raw.request(f"$KVT.{table.name}.{table.layout.place(None, b'k')}", b"", headers)
+        assert await table.get(b"k") is None
+        with pytest.raises(NoSuchKey):
+            await table.replace(b"k", b"w", version)
+        if batch:
+            await table.update(
+                [Insert(b"k", b"w"), Remove(b"k" * 9)] if not table.config.apart else [Insert(b"k", b"w")]
+            )
+        else:
+            await table.put_if_absent(b"k", b"w")
+        assert await table.exists(b"k")
 
 
 async def test_get_all_answers_in_the_order_asked_with_holes(table: Table) -> None:
