@@ -211,7 +211,7 @@ async def remove_origin(
 async def ls(session: Session) -> None:
     """List aggregates.
 
-    LAG is what the server knows to be missing, of all origins: 0 is no proof that nothing is. ACTIVE is when something
+    LAG is what the server knows to be missing, of all origins: 0 is no proof that nothing is. HEARD is when something
     was heard of the quietest origin.
     """
     await list_replicas(session, "aggregate", "No aggregates; `kvctl aggregate create NAME --origin BUCKET` makes one")

@@ -104,7 +104,7 @@ async def create(
 async def ls(session: Session) -> None:
     """List mirrors.
 
-    LAG is what the server knows to be missing: 0 is no proof that nothing is. ACTIVE is when something was last heard
+    LAG is what the server knows to be missing: 0 is no proof that nothing is. HEARD is when something was last heard
     of the origin.
     """
     await list_replicas(session, "mirror", "No mirrors; `kvctl mirror create NAME --origin BUCKET` makes one")

@@ -16,6 +16,7 @@ from kvctl.topology.circles import Node, Reading
 from kvctl.topology.incarnations import lineage
 from kvctl.topology.inspection import GRACE
 from kvctl.topology.model import External
+from kvctl.topology.origins import suspected
 from kvctl.topology.repairs import is_stand_in, is_temporary, original
 from kvctl.topology.replica_hazards import (
     CYCLE,
@@ -112,6 +113,12 @@ def _hazards(world: World) -> Iterator[Finding]:
 
 
 def _circles(world: World) -> Iterator[Finding]:
+    for link in world.links:
+        if link.origin is not None and link.origin_place is None:
+            for hazard in suspected(link.info["config"]["name"], link.origin["config"]):
+                yield Finding(
+                    WARNING, CYCLE, _called(link), hazard.evidence, "Look at that account: `kvctl doctor` there"
+                )
     readings = [
         Reading(_node(link), (link.origin_place.name, link.source["name"]), link.source)
         for link in world.links

@@ -172,7 +172,17 @@ async def cycles(api: Api, config: StreamConfig, seen: Iterable[Seen]) -> list[H
     if not found:
         _refuse_doubled(config["name"], circles.doubled(readings, target))
     certain = [circles.hazard(circles.beginning_with(circle, target), "domain ") for circle in found]
-    return [*certain, *(hazard for item in seen for hazard in _suspected(config["name"], item))]
+    return [*certain, *(hazard for item in seen for hazard in _suspected_of(config["name"], item))]
+
+
+def suspected(stream: str, origin: StreamConfig) -> Iterable[Hazard]:
+    """An origin in another account that itself reads a stream of our name, from a further one as far as can be told."""
+    for source in filter(None, [origin.get("mirror"), *(origin.get("sources") or ())]):
+        prefix = (source.get("external") or {}).get("api")
+        if source["name"] == stream and prefix and External(prefix).domain is None:
+            name, ours = (text.removeprefix(STREAM_PREFIX) for text in (origin["name"], stream))
+            text = f"`{name}` itself reads a `{ours}` under `{prefix}`"
+            yield Hazard(CYCLE, f"{text}: if that is this one, every write would go round for ever")
 
 
 def _refuse_doubled(stream: str, found: tuple[Node, Node] | None) -> None:
@@ -203,15 +213,9 @@ def _readings(config: StreamConfig, domain: str | None) -> list[Reading]:
     return found
 
 
-def _suspected(stream: str, item: Seen) -> Iterable[Hazard]:
-    """An origin in another account that itself reads a stream of our name from a further one."""
-    if item.origin.external is None or item.origin.external.domain or item.config is None:
-        return
-    for source in filter(None, [item.config.get("mirror"), *(item.config.get("sources") or ())]):
-        prefix = (source.get("external") or {}).get("api")
-        if source["name"] == stream and prefix and External(prefix).domain is None:
-            text = f"`{item.origin.name}` itself reads a `{stream.removeprefix(STREAM_PREFIX)}` under `{prefix}`"
-            yield Hazard(CYCLE, f"{text}: if that is this one, every write would go round for ever")
+def _suspected_of(stream: str, item: Seen) -> Iterable[Hazard]:
+    elsewhere = item.origin.external is not None and item.origin.external.domain is None
+    return suspected(stream, item.config) if elsewhere and item.config else ()
 
 
 async def _info_at(api: Api, place: Node) -> dict[str, Any] | None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.errors import HazardRefused, RefusedError, UsageError
+from kvctl.doctor import checkup
+from kvctl.errors import HazardRefused, RefusedError, ServerError, UsageError
+from kvctl.jetstream import streams
 from kvctl.server import Server, run_server
 from kvctl.topology import buckets, hazards, inspection, world
 from kvctl.topology.builders import add_aggregate_origin, create_aggregate, create_mirror
@@ -186,6 +188,7 @@ async def test_cycle_across_accounts(joined: Server) -> None:
         until(lambda: one.api("STREAM.INFO.KV_X")["state"]["last_seq"] > 100)  # one put
         async with kvctl.connect(contexts["one"]) as ours, kvctl.connect(contexts["two"]) as theirs:
             seen = await world.survey({"one": ours.api, "two": theirs.api})
+            doubts = [item for item in await checkup.examine(ours.api) if item.check == "cycle"]
         one.api("STREAM.DELETE.KV_X")
         two.api("STREAM.DELETE.KV_Y")
         readings = [
@@ -195,6 +198,7 @@ async def test_cycle_across_accounts(joined: Server) -> None:
         ]  # fmt: skip
         (circle,) = circles(readings)
         assert set(circle) == {("one", "KV_X"), ("two", "KV_Y")}
+        assert [(str(item.severity), item.subject) for item in doubts] == [("warning", "X")]
 
         one.create_bucket("X")
         two.create_bucket("Y", sources=[source("X", "Y", external=back.to_json())], duplicate_window=0)
@@ -216,6 +220,9 @@ async def test_a_bucket_and_its_own_mirror_do_not_feed_one_aggregate(
     both = [source(bucket, aggregate, dest="a.>"), source(bucket, aggregate, dest="b.>") | {"name": mirror}]
     answer = raw.api(f"STREAM.CREATE.KV_{aggregate}", {"name": f"KV_{aggregate}", "sources": both})
     assert answer["error"]["err_code"] == 10052
+    with pytest.raises(ServerError) as error:
+        await streams.create(client.api, {"name": f"KV_{aggregate}", "sources": both})
+    assert error.value.hint == "A stream would read another one twice, or itself, through others"
     origins = (Origin(bucket, prefix="a"), Origin(bucket, stream=mirror, prefix="b"))
     with pytest.raises(RefusedError) as caught:
         await create_aggregate(client, Aggregate(aggregate, origins))
