@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.bulk import bulk as compare_bulk
+from bench.consuming import consume as compare_consuming
 from bench.measure import Run, Series, in_turn, ratio, run
 from bench.transactions import transactions
 from kvctl.server import Server, run_server
@@ -225,12 +226,27 @@ def bulk(bench: Bench) -> None:
     compare_bulk(bench, _until_lines)
 
 
+def consume(bench: Bench) -> None:
+    """Consuming messages."""
+
+    def timed(who: str, bucket: str, acks: str) -> Callable[[], Run]:
+        command = (PYTHON, "-m", "bench.consuming", who, bench.server.url, bucket, "100000", acks)
+
+        def once() -> Run:
+            whole = bench.process(*command, keep=True)
+            return replace(whole, seconds=float(whole.output))
+
+        return once
+
+    compare_consuming(bench, timed)
+
+
 def txn(bench: Bench) -> None:
     """Transactions."""
     transactions(bench, KVCTL)
 
 
-CASES = (one_shot_get, puts, gets, many_gets, listing, watching, txn, bulk, resume, million)
+CASES = (one_shot_get, puts, gets, many_gets, listing, watching, consume, txn, bulk, resume, million)
 COLUMNS = ("work", "contender", "median", "spread", "time over ours", "processor", "peak memory", "aim")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
