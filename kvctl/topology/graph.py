@@ -37,10 +37,11 @@ class Node:
     @property
     def where(self) -> str:
         """Where it is, in words; empty where there is nothing to say."""
+        context = self.context and f"context {self.context}"
         domain = self.domain and self.domain != self.context and f"domain {self.domain}"
         account = self.api and f"account behind {self.api}"
         cluster = self.cluster and f"cluster {self.cluster}"
-        return ", ".join(part for part in (self.context, domain, account, cluster) if part)
+        return ", ".join(part for part in (context, domain, account, cluster) if part)
 
 
 @dataclass(frozen=True, slots=True)

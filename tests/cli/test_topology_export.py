@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
@@ -30,6 +30,7 @@ FIELDS = st.dictionaries(
 
 
 @given(st.dictionaries(NAMES, FIELDS, max_size=3), st.lists(st.text(), max_size=2), st.booleans())
+@settings(max_examples=60, deadline=None)
 def test_whatever_names_and_texts_hold_the_file_says_the_same(
     resources: dict[str, Any], texts: list[str], terminal: bool
 ) -> None:

@@ -79,12 +79,12 @@ class TestOfAFile:
             ("PARTNER", "EDGE"),
         }  # fmt: skip
         assert {node.name: (node.kind, node.where) for node in graph.nodes} == {
-            "ORDERS": ("bucket", "hub, cluster lon"),
-            "STOCK": ("bucket", "hub, cluster lon"),
-            "CONFIG": ("bucket", "hub"),
-            "ORDERS_NYC": ("mirror", "hub, cluster nyc"),
-            "ORDERS_SYD": ("mirror", "hub, cluster syd"),
-            "EDGE": ("aggregate", "edge, domain leaf"),
+            "ORDERS": ("bucket", "context hub, cluster lon"),
+            "STOCK": ("bucket", "context hub, cluster lon"),
+            "CONFIG": ("bucket", "context hub"),
+            "ORDERS_NYC": ("mirror", "context hub, cluster nyc"),
+            "ORDERS_SYD": ("mirror", "context hub, cluster syd"),
+            "EDGE": ("aggregate", "context edge, domain leaf"),
             "PARTNER": ("outside", "account behind PARTNER.API"),
         }
         words = {tuple(edge.words) for edge in graph.edges}
@@ -216,7 +216,7 @@ def hostile(*texts: str) -> Graph:
 
 class TestWhateverNamesHold:
     @given(st.lists(st.text(min_size=1) | st.sampled_from(HOSTILE), min_size=2, max_size=4))
-    @settings(max_examples=60)
+    @settings(max_examples=60, deadline=None)
     def test_no_format_is_broken(self, texts: list[str]) -> None:
         graph = hostile(*texts)
         assert_mermaid(diagrams.mermaid(graph), len(graph.nodes), len(graph.edges))
