@@ -105,7 +105,7 @@ async def load(
     options = bulk.LoadOptions(
         mode=Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
-        progress=_noted(session, file, begins_anew=not (resume or dry_run)),
+        progress=_noted(session, file, resume=resume),
     )  # fmt: skip
     loaded = await _load(session, bucket, source, options)
     row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
@@ -133,15 +133,17 @@ async def _load(session: Session, bucket: str, source: "LoadInput", options: "Lo
         rejections.finish()
 
 
-def _noted(session: Session, file: str, *, begins_anew: bool) -> Path | None:
+def _noted(session: Session, file: str, *, resume: bool) -> Path | None:
     """Where the position is noted: beside a file, nowhere for what is read from a pipe."""
     if not os.path.isfile(file):
         return None
     from kvctl.kv.load_progress import path_for
 
     path = path_for(file)
-    if path.exists() and begins_anew:
-        session.note(f"An interrupted load of `{file}` begins anew; `--resume` would have gone on with it")
+    if path.exists() and not resume:
+        session.note(f"The interrupted load of `{file}` begins anew; `--resume` goes on with it")
+    elif resume and not path.exists():
+        session.note(f"No load of `{file}` was interrupted: it begins at the beginning")
     return path
 
 

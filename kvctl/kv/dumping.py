@@ -125,7 +125,7 @@ class _Reading:
         state, config = binding.info["state"], binding.info["config"]
         self.expected: int | None = None
         """How many messages there are to come, tombstones included."""
-        if not filters:
+        if not filters and not config.get("sources"):  # of an aggregate not all subjects need be keys
             self.expected = state["messages"] if history else state.get("num_subjects", 0)
         self._limit = config.get("max_msgs_per_subject", 0)
         self._expires = bool(config.get("max_age") or config.get("allow_msg_ttl"))
@@ -186,7 +186,7 @@ class _Reading:
             names = [name for name in names if name not in found and self._may_have_lost(late, name, 0)]
         vanished = 0
         if self.expected is not None and not names and not self._expires:
-            vanished = self.expected - len(self._seen)
+            vanished = max(self.expected - len(self._seen), 0)
         cut = len(self._binding.prefix.encode())
         return sorted(name[cut:].decode(errors="surrogateescape") for name in names), vanished
 

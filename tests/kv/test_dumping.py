@@ -270,7 +270,9 @@ def test_a_whole_dump_is_believed_and_any_other_is_not() -> None:
     for length in range(len(whole) - 1):
         assert damage_of(whole[:length]), length
     for at in range(len(whole) - 1):
-        assert damage_of(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]), at
+        damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        assert damage_of(damaged), at
+        assert dump_file.is_dump(damaged.splitlines()[0]), at
 
 
 def test_lines_added_moved_or_removed_are_noticed() -> None:
@@ -293,6 +295,9 @@ def test_what_is_a_dump() -> None:
     assert dump_file.is_dump(a_dump()[:40])
     assert not dump_file.is_dump(b'{"key": "kvctl", "value": "dump"}')
     assert not dump_file.is_dump(b'{"kvctl": "backup", "version": 1}')
+    assert dump_file.is_dump(b'{"version":2,"kvctl":"dump","cut":1}')
+    header = a_dump().splitlines()[0].decode()
+    assert not dump_file.is_dump(json.dumps({"key": "k", "value": header}).encode())
     assert not dump_file.is_dump(b"")
 
 

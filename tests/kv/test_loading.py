@@ -235,6 +235,18 @@ async def test_what_takes_no_writes_is_refused(
         await load(client.bucket(origin, read_only=True), [{"key": "a", "value": ""}])
 
 
+async def test_what_is_loaded_into_a_mirror_goes_to_its_origin(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}})
+    bucket = client.bucket(mirror)
+    assert await load(bucket, [{"key": "a", "value": "1"}], mode=Mode.IF_DIFFERENT) == Loaded(written=1)
+    assert (await client.bucket(origin).get("a")).value == b"1"
+    assert (await bucket.get("a")).value == b"1"  # as a session that reads what it has written
+
+
 async def test_a_full_bucket_ends_it_with_the_count(client: kvctl.Client, unique: Callable[..., str]) -> None:
     bucket = await client.create_bucket(unique(), max_bytes=20_000)
     rows = [{"key": f"k.{number}", "value": "v" * 100} for number in range(1000)]
