@@ -4,10 +4,12 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import pytest
 
+import kvctl
 from kvctl import Bucket, Client, Transaction
 from kvctl.errors import ConditionsFailed, ConflictError, OutcomeUnknown, UnreachableError
 from kvctl.labs import Lab
@@ -60,7 +62,7 @@ class Transfers:
                 transaction.expect(entry.key, value=entry.value).put(entry.key, value)
         return transaction.put(receipt, b"")
 
-    async def working(self, count: int = 60, limit: float = 40) -> None:
+    async def working(self, count: int, limit: float = 40) -> None:
         """Wait until so many more were applied."""
         deadline = time.monotonic() + limit
         wanted = len(self.applied) + count
@@ -79,37 +81,51 @@ class Transfers:
 
 
 async def transfers_under(
-    lab: Lab, faults: int, fault: Callable[[Server, float], Awaitable[None]], seconds: float
+    clients: list[Client], replicas: int, faults: int, fail: Callable[[Bucket], Awaitable[None]], between: int = 60
 ) -> None:
-    """Transfers while the leader fails so many times."""
-    async with connections(lab, CLIENTS + 1) as (client, *clients):
-        bucket = await client.create_bucket("BANK", replicas=3, atomic=True)
-        await bucket.put_many((f"account.{number}", b"%d" % START) for number in range(ACCOUNTS))
-        work = Transfers()
-        tasks = [asyncio.create_task(work.run(other, name)) for name, other in enumerate(clients)]
-        try:
-            for _ in range(faults):
-                await work.working()
-                await fault(await leader_of(bucket, lab), seconds)
-            await work.working()
-        finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [result for result in results if not isinstance(result, asyncio.CancelledError)] == []
-        await work.check(client)
+    """Transfers while the bucket's leader fails so many times, with so many of them between."""
+    client, *others = clients
+    bucket = await client.create_bucket("BANK", replicas=replicas, atomic=True)
+    await bucket.put_many((f"account.{number}", b"%d" % START) for number in range(ACCOUNTS))
+    work = Transfers()
+    tasks = [asyncio.create_task(work.run(other, name)) for name, other in enumerate(others)]
+    try:
+        for _ in range(faults):
+            await work.working(between)
+            await fail(bucket)
+        await work.working(between)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [result for result in results if not isinstance(result, asyncio.CancelledError)] == []
+    await work.check(client)
 
 
 async def test_transfers_keep_their_sum_when_the_leader_is_killed(own_cluster: Lab, seed: int) -> None:
-    await transfers_under(own_cluster, 1, killed, 0.5)
+    async def fail(bucket: Bucket) -> None:
+        await killed(await leader_of(bucket, own_cluster), 0.5)
+
+    async with connections(own_cluster, CLIENTS + 1) as clients:
+        await transfers_under(clients, 3, 1, fail)
+
+
+async def test_transfers_keep_their_sum_when_the_only_server_is_killed(own_server: Server, seed: int) -> None:
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(kvctl.connect(own_server.url)) for _ in range(CLIENTS + 1)]
+        await transfers_under(clients, 1, 2, lambda bucket: killed(own_server, 0.1), between=15)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "seconds"), [(killed, 1.0), (stopped, 4.0)], ids=["kill", "stop"])
+@pytest.mark.parametrize(("fault", "seconds"), [(killed, 1.0), (stopped, 4.0), (stopped, 8.0)])
 async def test_transfers_keep_their_sum_over_many_failures(
     own_cluster: Lab, seed: int, fault: Callable[[Server, float], Awaitable[None]], seconds: float
 ) -> None:
-    await transfers_under(own_cluster, 8, fault, seconds)
+    async def fail(bucket: Bucket) -> None:
+        await fault(await leader_of(bucket, own_cluster), seconds)
+
+    async with connections(own_cluster, CLIENTS + 1) as clients:
+        await transfers_under(clients, 3, 6, fail)
 
 
 async def test_creations_of_the_same_keys_succeed_once(cluster: Lab, bucket_name: str) -> None:

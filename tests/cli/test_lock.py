@@ -1,7 +1,9 @@
 """`kvctl lock`: one command at a time, ended when its lease is lost and with kvctl, however that ends."""
 
 import fcntl
+import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -284,3 +286,34 @@ class TestContenders:
             assert not gone(child, 0.3)
         finally:
             os.kill(child, signal.SIGKILL)
+
+    @pytest.mark.slow
+    def test_many_contenders_whose_holders_are_killed_and_stopped(self, hold: Start, log: Path) -> None:
+        """For a while: whoever is inside may be hit; its command has ended before the next one's begins."""
+        names = (f"n{number}" for number in itertools.count())
+        running: dict[str, subprocess.Popen[bytes]] = {}
+        stopped: list[subprocess.Popen[bytes]] = []
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            running = {name: process for name, process in running.items() if process.poll() is None}
+            while len(running) < 3:
+                name = next(names)
+                running[name] = self.beating(hold, log, name, random.choice([0, 1, 4]), "--wait", "60s")
+            time.sleep(random.uniform(0.3, 2))
+            last = list(self.inside(log))[-1][0] if log.exists() and log.stat().st_size else ""
+            if last in running and random.random() < 0.7:
+                victim = running.pop(last)
+                if random.random() < 0.5:
+                    victim.kill()
+                else:
+                    victim.send_signal(signal.SIGSTOP)
+                    stopped.append(victim)
+        for process in stopped:
+            process.send_signal(signal.SIGCONT)
+            assert process.wait(10) in (0, 9)
+        turns: dict[str, tuple[float, float]] = {}
+        for name, moment in self.inside(log):
+            turns[name] = (turns.get(name, (moment, 0))[0], moment)
+        ordered = sorted(turns.values())
+        assert len(ordered) > 8
+        assert all(end < begin for (_, end), (begin, _) in itertools.pairwise(ordered))
