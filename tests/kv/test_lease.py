@@ -208,6 +208,7 @@ class TestKeeping:
         assert not keeping.done()
         keeping.cancel()
 
+    @pytest.mark.slow
     async def test_it_outlives_the_leaders_death(self, own_cluster: Lab) -> None:
         urls = ",".join(server.url for server in own_cluster.servers.values())
         async with kvctl.connect(Context(url=urls)) as client:
