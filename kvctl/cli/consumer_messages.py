@@ -1,7 +1,7 @@
 """Consumers: their messages, one, some, or without end; printed, or handed to a command."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ from kvctl.cli.stream_options import (
     consumer_names,
     one_of,
 )
-from kvctl.errors import ServerError, UsageError, WaitExpired
+from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UsageError, WaitExpired
 from kvctl.render.view import Row
 
 if TYPE_CHECKING:
@@ -251,10 +251,12 @@ class Handling:
     async def begin(
         cls, session: Session, stream: str, consumer: str | None, *, ack: bool, run: str | None, encoding: str | None
     ) -> "Handling":
-        """Raises UsageError for a command that cannot be run, and for names that cannot be."""
+        """Raises UsageError for a command that cannot be run and names that cannot be, ReadOnly."""
         check_stream(stream)
         if consumer is not None:
             check_consumer(consumer)
+        if ack and session.context.read_only:
+            raise ReadOnly("Acknowledging changes the consumer", hint="`--no-ack` takes messages without")
         execution = None
         if run is not None:
             from kvctl.cli.message_execution import MessageExecution
@@ -282,7 +284,7 @@ class Handling:
                 await self._show_one(batches)
                 return
             view = delivered_view(single=False, empty="" if endless else "No messages")
-            await self._session.stream(view, self._printed(batches), endless=endless)
+            await self._session.stream(view, self._printed(batches, confirm=not endless), endless=endless)
             await self._flush()
 
     async def drain(self, drain: Callable[[], Awaitable[None]]) -> None:
@@ -296,17 +298,17 @@ class Handling:
             for message in batch:
                 self._session.show(delivered_view(single=True, rows=[self._rows.delivered(message)]))
                 if self._ack:
-                    await message.double_ack()
+                    await _confirmed(message)
 
-    async def _printed(self, batches: Batches) -> AsyncIterator[Sequence[Row]]:
+    async def _printed(self, batches: Batches, *, confirm: bool) -> AsyncIterator[Sequence[Row]]:
         async for batch in batches:
             yield [self._rows.delivered(message) for message in batch]
             if self._ack:
-                await self._acknowledge(batch)
+                await self._acknowledge(batch[:-1] if confirm else batch)
+                if confirm:
+                    await _confirmed(batch[-1])
 
     async def _acknowledge(self, batch: "list[Message]") -> None:
-        from kvctl.errors import NoServer
-
         try:
             for message in batch:
                 await message.ack()
@@ -316,6 +318,12 @@ class Handling:
     async def _flush(self) -> None:
         if self._ack:
             await (await self._session.client()).connection.flush()
+
+
+async def _confirmed(message: "Message") -> None:
+    """Acknowledge it, and know that it has arrived. Raises PermissionDenied, RequestTimeout."""
+    with suppress(NoResponders):  # the consumer wants no acknowledgements
+        await message.double_ack()
 
 
 async def _ordered(

@@ -9,9 +9,6 @@ from typing import Any
 
 from kvctl.errors import ConflictError, ConsumerNotFound, StreamNotFound
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.ordered import OrderedConsumer as OrderedConsumer
-from kvctl.jetstream.ordered import Selection as Selection
-from kvctl.jetstream.ordered import read as read
 from kvctl.jetstream.streams import require_writable
 
 

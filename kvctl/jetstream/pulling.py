@@ -9,7 +9,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import Self
 
-from kvctl.connection import Connection, Subscription
+from kvctl.connection import Connection, Subscription, permission_denied
 from kvctl.errors import ConsumerNotFound, KvctlError, ServerError
 from kvctl.jetstream.delivery import RawFrame
 from kvctl.jetstream.pull_options import Pull
@@ -56,11 +56,19 @@ class Puller:
         Raises PermissionDenied.
         """
         frames = await self._subscription.inbox.take(timeout)
-        if denied := self._subscription.denied(self.subject):
-            raise denied
+        if self._subscription.denials:
+            self._check_denials()
         if frames:
             self.heard = time.monotonic()
         return frames
+
+    def _check_denials(self) -> None:
+        """Raises PermissionDenied when pulls may not be sent, or what was delivered may not be answered."""
+        if denied := self._subscription.denied(self.subject):
+            raise denied
+        answers = f"$JS.ACK.{self.subject.split('.MSG.NEXT.')[-1]}."
+        if any(kind == "publish" and about.startswith(answers.lower()) for kind, about in self._subscription.denials):
+            raise permission_denied("publish", f"{answers}>")
 
     def count_off(self, messages: int, size: int = 0) -> None:
         """Messages have come, or have been dealt with: whichever the caller counts."""

@@ -171,6 +171,18 @@ class TestTaking:
         assert info(raw, name)["num_ack_pending"] == 1
         assert worker("next", "c", "--expires", "1s") == snapshot(name="none")
 
+    def test_a_consumer_without_acknowledgements(self, consumer: Consumers) -> None:
+        consumer("add", "c", "--ack-policy", "none")
+        assert rows(consumer("next", "c", "-o", "json"))["sequence"] == 1
+        assert consumer("fetch", "c", "--max-messages", "1", "-o", "name").out == "2\n"
+        assert consumer("consume", "c", "--count", "1", "--exec", "true").exit_code == 0
+
+    def test_a_connection_for_reading_acknowledges_nothing(self, worker: Consumers, raw: RawClient, name: str) -> None:
+        for verb, *options in (("next",), ("fetch", "--max-messages", "1"), ("consume", "--count", "1")):
+            assert worker(verb, "c", *options, "--read-only").exit_code == 1
+        assert info(raw, name)["delivered"]["stream_seq"] == 0
+        assert worker("next", "c", "--read-only", "--no-ack").exit_code == 0
+
     def test_next_takes_as_many_as_are_counted(self, worker: Consumers) -> None:
         assert [row["sequence"] for row in rows(worker("next", "c", "--count", "2", "-o", "json"))] == [1, 2]
 

@@ -475,6 +475,26 @@ class TestDisturbances:
                 assert await waiting == [1]
 
 
+async def test_answers_that_are_denied_are_an_error_and_no_endless_redelivery() -> None:
+    config = """
+        listen: 127.0.0.1:@client@
+        server_name: @name@
+        jetstream { store_dir: "@store@" }
+        authorization { users: [
+            {user: all, password: p}
+            {user: some, password: p, permissions: {publish: {deny: "$JS.ACK.>"}}}
+        ] }
+    """
+    with run_server(name="denied", config=config) as server:
+        async with kvctl.connect(server.url.replace("://", "://all:p@")) as client:
+            stream = await client.jetstream.create_stream("S", subjects=["S.>"])
+            await stream.create_consumer("c", ack_wait=SECOND)
+            await publish(client, "S", 1)
+        async with kvctl.connect(server.url.replace("://", "://some:p@")) as client:
+            with pytest.raises(PermissionDenied, match=r"\$JS\.ACK\.S\.c\.>"):
+                await take(client.jetstream.stream("S").consumer("c").consume(), 2)
+
+
 def test_a_pull_says_only_what_it_wants() -> None:
     assert json.loads(Pull(batch=3).body()) == {"batch": 3}
     assert json.loads(Pull(batch=1, no_wait=True, group="g", pin="p").body()) == {
