@@ -143,6 +143,8 @@ class Loader:
         self._conflicts: list[Row] = []
         self._fatal: tuple[Row, KvctlError] | None = None
         self._sending: Row
+        self._skipping = False
+        """Rows that are stored already are still to come: until then the position that told of them stands."""
         self._recent: dict[str, tuple[int, int]] = {}
         """Line and revision of the last acknowledged row of a key; and the same of those before."""
         self._earlier: dict[str, tuple[int, int]] = {}
@@ -160,6 +162,8 @@ class Loader:
         if start is not None:
             self.loaded = Loaded(start.written, start.unchanged, start.rejected)
             self._line = start.line
+        skip = skip or {}
+        self._skipping = bool(skip)
         connection = self._binding.api.connection
         window = PublishWindow(connection, self._done, self._failed, window=WINDOW)
         self._window = window
@@ -167,7 +171,7 @@ class Loader:
             async with window:
                 self._save()
                 async for batch in batches:
-                    await self._take(batch, skip or {})
+                    await self._take(batch, skip)
                 await self._settle()
         except BaseException:
             self._save()
@@ -192,6 +196,7 @@ class Loader:
             for chunk in self._current.chunks(rows):
                 await self._conditionally(chunk)
         self._line = batch.line
+        self._skipping = bool(skip)
         if batch.line >= self._floors[-1][0] + FLOOR_ROWS:
             self._floors.append((batch.line, self._revision))
         if len(self._recent) > RECENT:
@@ -366,7 +371,7 @@ class Loader:
 
     def _save(self) -> None:
         """Note how far everything is done; where that cannot be written, the load goes on without."""
-        if self._progress is None or self._dry_run:
+        if self._progress is None or self._dry_run or self._skipping:
             return
         undone = [*self._lost, *(row.line for row in self._conflicts)]
         undone += [self._fatal[0].line] if self._fatal else []

@@ -398,28 +398,32 @@ class Killed(BaseException):
     """Ends a load without letting it tidy up."""
 
 
-@pytest.mark.parametrize("after", [1, 10, 25, 40])
+@pytest.mark.parametrize("kills", [[1], [10, 1, 1, 8], [25, 3], [40]])
 async def test_a_killed_load_goes_on_without_writing_anything_twice(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None, after: int
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None, kills: list[int]
 ) -> None:
     bucket = await client.create_bucket(unique(), history=64)
-    seen = 0
-    with pytest.MonkeyPatch.context() as patch:
-
-        def kill(_: int) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == after:
-                patch.setattr(Loader, "_save", lambda self: None)
-                raise Killed
-
-        with pytest.raises(Killed):
-            await _load_file(bucket, rows_file, advance=kill)
+    for times, after in enumerate(kills):
+        await _load_and_kill(bucket, rows_file, after, resume=times > 0)
     assert load_progress.path_for(str(rows_file)).exists()
     assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
     expected = [(f"k.{n % 1000}", b"%d" % n) for n in range(1, 30_001) if n % 7000]
     assert await history(bucket) == expected
     assert not load_progress.path_for(str(rows_file)).exists()
+
+
+async def _load_and_kill(bucket: kvctl.Bucket, file: Path, after: int, *, resume: bool) -> None:
+    """Load so many batches; whatever was on its way is lost to the one that loaded it."""
+    seen = itertools.count(1)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def kill(_: int) -> None:
+            if next(seen) == after:
+                patch.setattr(Loader, "_save", lambda self: None)
+                raise Killed
+
+        with pytest.raises(Killed):
+            await _load_file(bucket, file, resume=resume, advance=kill)
 
 
 async def test_a_cancelled_load_notes_where_it_stood(
