@@ -95,7 +95,9 @@ async def test_many_audits_beside_a_writer(own_server: Server, history: int) -> 
         with writing(own_server.url, "ORIGIN", 5000):
             for _ in range(20):
                 for outcome in await audited(client, "ORIGIN", patience=timedelta(seconds=60)):
-                    assert (outcome.error, said(outcome)) == (None, [])
+                    assert outcome.error is None
+                    # With a history, servers replicate more slowly than this writes.
+                    assert not [item for item in said(outcome) if history == 1 or item[2] != "lagging"]
 
 
 async def test_keys_that_expire_are_no_drift(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
