@@ -1,6 +1,5 @@
 """How replicas stand, once or as it changes."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from dataclasses import dataclass, replace
@@ -89,6 +88,8 @@ class _Look:
 
 async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> AsyncGenerator[_Look, None]:
     """What is seen each time. The first look has to succeed; later, servers may be away for a while."""
+    import asyncio
+
     from kvctl.topology.status import status as rows_of
 
     look: _Look | None = None
@@ -107,6 +108,8 @@ async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> A
 
 async def _while_online(apis: "dict[str, Api]", work: Coroutine[Any, Any, list["Row"]]) -> list["Row"]:
     """The work's result. Raises NoServer as soon as a connection is lost, however long the work would go on trying."""
+    import asyncio
+
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([task], timeout=_GLANCE))[0]:
