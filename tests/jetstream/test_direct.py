@@ -102,6 +102,18 @@ def test_other_answers_are_errors(header: bytes, error: type[ServerError]) -> No
         direct.told(header, b"")
 
 
+@pytest.mark.parametrize("form", ["empty", "malformed", "payload beside a subject"])
+async def test_a_request_that_is_none_is_not_understood(client: Client, stream: str, form: str) -> None:
+    endpoint, request = {
+        "empty": (stream, b""),
+        "malformed": (stream, b"{"),
+        "payload beside a subject": (f"{stream}.{subject(stream, 'k.0')}", b'{"seq": 1}'),
+    }[form]
+    with pytest.raises(NotUnderstood) as caught:
+        await direct._get(client.api, endpoint, request)
+    assert caught.value.code == 408
+
+
 async def test_an_answer_from_before_the_time_asked_for_was_by_an_older_server(
     client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
