@@ -10,11 +10,10 @@ from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.doctor.remedies import remedy
 from kvctl.errors import KvctlError
 from kvctl.kv.kinds import bucket_name, kind_of
-from kvctl.quantities import duration_ns, parse_time
 from kvctl.topology import circles, replica_hazards
 from kvctl.topology.circles import Node, Reading
-from kvctl.topology.incarnations import lineage
-from kvctl.topology.inspection import GRACE
+from kvctl.topology.incarnations import Lineage, lineage
+from kvctl.topology.inspection import is_new
 from kvctl.topology.model import External
 from kvctl.topology.origins import suspected
 from kvctl.topology.repairs import is_stand_in, is_temporary, original
@@ -30,7 +29,7 @@ from kvctl.topology.replica_hazards import (
     name_of,
 )
 from kvctl.topology.standing import Standing, State, standings
-from kvctl.topology.world import Link, StreamInfo, World, survey
+from kvctl.topology.world import Link, World, survey
 
 _ERRORS = {FILTERED_MIRROR, RENAMING_MIRROR, SHORTER_TTL, OUTSIDE_PREFIX, CYCLE, RECREATED_ORIGIN}
 _STATES: dict[State, tuple[Severity, str]] = {
@@ -49,7 +48,7 @@ _STATES: dict[State, tuple[Severity, str]] = {
 async def examine(world: World) -> list[Finding]:
     """All replicas in view."""
     sound = replace(world, links=tuple(link for link in world.links if not _of_repair(link)))
-    found = [*_repairs(world), *_hazards(sound), *_circles(await _wider(sound))]
+    found = [*_repairs(world), *_hazards(sound), *_suspected(sound), *_circles(await _wider(sound))]
     for standing in await standings(sound):
         found += of_standing(standing)
     return found
@@ -57,7 +56,7 @@ async def examine(world: World) -> list[Finding]:
 
 def of_standing(standing: Standing) -> Iterator[Finding]:
     """What is said of one replica and one of its origins."""
-    if standing.state not in _STATES or (standing.state is State.NEVER_CONNECTED and _is_new(standing.link.info)):
+    if standing.state not in _STATES or (standing.state is State.NEVER_CONNECTED and is_new(standing.link.info)):
         return
     severity, check = _STATES[standing.state]
     origin = name_of(standing.link.source)
@@ -94,45 +93,46 @@ async def _wider(world: World) -> World:
 
 
 def _hazards(world: World) -> Iterator[Finding]:
-    grouped: dict[tuple[str, str], list[Link]] = {}
+    grouped: dict[Node, list[Link]] = {}
     for link in world.links:
-        grouped.setdefault((link.place.name, link.info["config"]["name"]), []).append(link)
+        grouped.setdefault(_node(link), []).append(link)
     for links in grouped.values():
-        config = links[0].info["config"]
+        name, config = _called(links[0]), links[0].info["config"]
         origins = [link.origin["config"] if link.origin else None for link in links]
         for hazard in replica_hazards.of_replica(config, origins):
             severity = ERROR if hazard.name in _ERRORS else WARNING
-            text = hazard.evidence[:1].upper() + hazard.evidence[1:]
-            yield Finding(
-                severity, hazard.name, _called(links[0]), text, remedy(hazard, _called(links[0]), config, origins)
-            )
-        if config.get("mirror") and links[0].origin and lineage(links[0].info, links[0].origin).same is None:
-            text = lineage(links[0].info, links[0].origin).evidence
-            name = _called(links[0])
-            yield Finding(WARNING, RECREATED_ORIGIN, name, text, f"`kvctl topology audit {name}` tells whether it does")
+            evidence = hazard.evidence[:1].upper() + hazard.evidence[1:]
+            yield Finding(severity, hazard.name, name, evidence, remedy(hazard, name, config, origins))
+        if config.get("mirror") and (origin := links[0].origin):
+            yield from _doubts(name, lineage(links[0].info, origin))
+
+
+def _doubts(name: str, found: Lineage) -> Iterator[Finding]:
+    """A mirror that may hold what its origin held before: what is certain, its standing says."""
+    if found.same is None:
+        yield Finding(
+            WARNING, RECREATED_ORIGIN, name, found.evidence, f"`kvctl topology audit {name}` tells whether it does"
+        )
 
 
 def _circles(world: World) -> Iterator[Finding]:
-    for link in world.links:
-        if link.origin is not None and link.origin_place is None:
-            for hazard in suspected(link.info["config"]["name"], link.origin["config"]):
-                yield Finding(
-                    WARNING, CYCLE, _called(link), hazard.evidence, "Look at that account: `kvctl doctor` there"
-                )
     readings = [
         Reading(_node(link), (link.origin_place.name, link.source["name"]), link.source)
         for link in world.links
         if link.origin_place is not None
     ]
     for circle in circles.circles(readings):
-        remedy = f"Take one of them out: `kvctl aggregate remove-origin {name_of({'name': circle[0][1]})} BUCKET`"
-        yield Finding(ERROR, CYCLE, name_of({"name": circle[0][1]}), circles.hazard(circle, "domain ").evidence, remedy)
+        name = name_of({"name": circle[0][1]})
+        mend = f"Take one of them out: `kvctl aggregate remove-origin {name} BUCKET`"
+        yield Finding(ERROR, CYCLE, name, circles.hazard(circle, "domain ").evidence, mend)
 
 
-def _is_new(info: StreamInfo) -> bool:
-    """Whether it may still be about to be connected."""
-    age = parse_time(info["ts"]) - parse_time(info["created"]) if info.get("ts") else 0
-    return age < duration_ns(GRACE)
+def _suspected(world: World) -> Iterator[Finding]:
+    """Circles through accounts, as far as one account tells."""
+    for link in world.links:
+        if link.origin is not None and link.origin_place is None:
+            for hazard in suspected(link.info["config"]["name"], link.origin["config"]):
+                yield Finding(WARNING, CYCLE, _called(link), hazard.evidence, "Run `kvctl doctor` in that account")
 
 
 _REMEDIES = {

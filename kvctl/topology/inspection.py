@@ -14,7 +14,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.quantities import parse_time
+from kvctl.quantities import duration_ns, parse_time
 from kvctl.topology import replica_hazards
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.incarnations import lineage
@@ -83,6 +83,12 @@ async def seen(api: Api, stream: str) -> StreamInfo | None:
     return None
 
 
+def is_new(info: StreamInfo) -> bool:
+    """Whether a replica may still be about to be connected."""
+    age = parse_time(info["ts"]) - parse_time(info["created"]) if info.get("ts") else 0
+    return age < duration_ns(GRACE)
+
+
 def _brought(
     before: StreamConfig,
     after: StreamConfig,
@@ -97,12 +103,11 @@ def _brought(
 def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iterable[Hazard]:
     """Sources of which nothing was ever heard, or that are not there."""
     name = name_of(info["config"])
-    age = parse_time(info["ts"]) - parse_time(info["created"]) if info.get("ts") else 0
     for upstream, origin in zip(upstreams(info), origins, strict=True):
         of = upstream.stream.removeprefix(STREAM_PREFIX)
         if upstream.error and upstream.error.endswith(_NOT_FOUND) and origin is None:
             yield Hazard(MISSING_ORIGIN, f"`{of}`, which feeds `{name}`, does not exist: nothing arrives until it does")
-        elif upstream.active is None and not upstream.error and age > GRACE.total_seconds() * 1e9:
+        elif upstream.active is None and not upstream.error and not is_new(info):
             where = f" in domain `{upstream.domain}`" if upstream.domain else f" under `{upstream.api}`"
             text = f"`{name}` was never connected to `{of}`{where if upstream.api else ''}"
             yield Hazard(UNCONNECTED, f"{text}: nothing ever arrives, and its lag says 0")

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from kvctl.cli.bucket_details import bucket_row
 from kvctl.contexts import Context, ContextStore
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
+from kvctl.topology.sight import Sight
 from tests.cli.conftest import Result, Run
 from tests.raw import RawClient
 
@@ -223,6 +225,19 @@ def test_show_has_the_contract_s_fields(bucket: Bucket, orders: str, snapshot: S
     assert set(wanted.split()) <= document.keys()
     plain = [str(value) for value in document.values() if isinstance(value, str | int)]  # True is an int, too
     assert bucket("show", "orders").out.rstrip("\n").lower().split("\t") == [text.lower() for text in plain]
+
+
+def test_show_has_the_same_fields_when_its_servers_are_silent(bucket: Bucket, orders: str) -> None:
+    shown = json.loads(bucket("show", "orders", "-o", "json").out)
+    silent = bucket_row(Sight("orders", "KV_orders", None, None, {}, answered_by=["ORDERS_NYC"]))
+    assert list(silent) == list(shown)
+    assert (silent["kind"], silent["values"], silent["config"], silent["dependents"]) == (
+        "unreachable",
+        None,
+        None,
+        None,
+    )
+    assert silent["answered_by"] == ["ORDERS_NYC"]
 
 
 def test_show_on_a_terminal(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:

@@ -102,6 +102,12 @@ def test_wrong_words_are_usage_errors(run: Run, args: tuple[str, ...]) -> None:
     assert run("mirror", "create", *args, "-s", "nats://127.0.0.1:1").exit_code == 2  # before connecting
 
 
+def test_a_slip_in_a_hazard_s_name_is_no_consent(run: Run) -> None:
+    slip = run("mirror", "create", "M", "--origin", "B", "--force", "filtred-mirror", "-s", "nats://127.0.0.1:1")
+    assert slip.exit_code == 2
+    assert "Did you mean `filtered-mirror`?" in slip.err
+
+
 def test_other_kinds_are_refused(run: Run, server: Server, bucket: str) -> None:
     for verb in ("show", "delete"):
         refused = run("mirror", verb, bucket, "-s", server.url)
