@@ -37,8 +37,8 @@ Names = Annotated[
 async def export(session: Session, names: Names = None) -> None:
     """Write the topology file of what there is.
 
-    The file is YAML, also in a pipe. It says what is not as by default, so that the same is made of it elsewhere; here,
-    `kvctl topology plan` finds nothing to do. What is named is exported alone: a mirror or an aggregate without its
+    The file is YAML, also in a pipe. It says what is not as by default: applied elsewhere it makes the same, and here
+    `kvctl topology plan` finds nothing to do. What is named is exported alone, a mirror or an aggregate without its
     origins, a bucket without its mirrors.
 
     Tables, repositories, streams that are no buckets, and what a file cannot say are left out, and named in warnings

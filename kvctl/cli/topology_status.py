@@ -37,7 +37,7 @@ _GLANCE = 0.2
         "kvctl topology status -f topology.yaml -o json | jq '.[] | select(.state != \"ok\")'",
         "kvctl topology status --watch --interval 10s -o ndjson >> replicas.ndjson",
     ],
-    see=["help topologies", "topology graph", "bucket show"],
+    see=["help topologies", "topology graph", "topology audit", "bucket show"],
 )
 async def status(
     session: Session,
@@ -53,15 +53,16 @@ async def status(
 ) -> None:
     """Show how replicas stand to their origins.
 
-    The state is judged by evidence, as that nothing lags proves nothing: `ok` is a replica that holds the origin's last
-    entry. `behind` and `stalled` do not, and were looked at twice, a second apart. `silent`, `never connected` and
-    `failing` say what the server heard of the origin; `unconfirmed`, that the origin cannot be seen from here. A mirror
-    of a `recreated origin` serves what was there before. What is `unreachable` does not answer.
+    The state is judged by evidence, since servers report a lag of 0 for replicas that nothing ever reached. `ok` is a
+    replica that holds the last entry of its origin. `behind` and `stalled` do not; they were looked at twice, a second
+    apart. `silent`, `never connected` and `failing` say what the server heard of the origin; `unconfirmed`, that what
+    the origin holds cannot be seen from here. A `missing origin` does not exist, and the mirror of a `recreated origin`
+    serves what was there before. What is `unreachable` does not answer.
 
     With --file, the replicas of the file are shown, in its contexts; what is not there is `absent`.
 
-    With --watch, a terminal shows a live table. Elsewhere rows are printed first all, then as they change; what goes is
-    `gone`. It is a view: the exit code is 0, whatever it shows.
+    With --watch, a terminal shows a live table. Elsewhere all rows are printed first, then those that change; what
+    goes is `gone`. It is a view: the exit code is 0, whatever it shows.
     """
     if interval is not None and (not watch or interval < _SHORTEST):
         raise UsageError("`--interval` is 100ms at least" if watch else "`--interval` needs `--watch`")
