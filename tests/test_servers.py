@@ -12,7 +12,7 @@ import kvctl
 from kvctl.errors import ConditionsFailed, HistoryLost, KeyExists, KvctlError, WrongRevision
 from kvctl.jetstream import direct, direct_batch, gathered, streams
 from kvctl.jetstream.direct import DirectRequest
-from kvctl.kv.lease import acquire
+from kvctl.kv.leasing import acquire
 from kvctl.server import Server, run_server
 
 pytestmark = pytest.mark.slow

@@ -274,9 +274,9 @@ class Bucket(Handle):
         The lease is renewed, and the key deleted at the end. One that is lost cancels the block and raises LeaseLost.
         `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired; UsageError.
         """
-        from kvctl.kv import lease
+        from kvctl.kv import leasing
 
-        return lease.held(self, key, owner, ttl, wait)
+        return leasing.held(self, key, owner, ttl, wait)
 
     async def check(self, transaction: Transaction) -> None:
         """Whether the transaction could be carried out now; writes nothing. Raises as `commit`."""

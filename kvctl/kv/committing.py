@@ -10,7 +10,6 @@ import asyncio
 import os
 import random
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,24 +29,21 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream import direct, streams
-from kvctl.jetstream.batch import BatchMessage, publish_batch
+from kvctl.jetstream.batch import publish_batch
 from kvctl.kv import many
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry
-from kvctl.kv.transaction import Change, Transaction, refusal
-from kvctl.kv.writing import EXPECTED, OPEN, TTL_SINCE, explained, no_ttl, write_fields
+from kvctl.kv.transaction import Transaction, refusal
+from kvctl.kv.transaction_batch import Pins, batch_of
+from kvctl.kv.writing import OPEN, TTL_SINCE, explained, no_ttl
 from kvctl.wire import header_value
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
-EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
 BATCHES_SINCE = (2, 12)
 _TRANSIENT = (10008, 10176, 10210)
 """No leader, a batch that lost messages (the leader changed under it), too many batches at once: nothing was stored."""
-
-Pins = Mapping[str, int]
-"""The revision at which the server is to find each key that has a condition."""
 
 
 async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
@@ -69,41 +65,6 @@ async def check(bucket: Bucket, transaction: Transaction) -> None:
     transaction.check()
     await _target(bucket)
     await _found(bucket, transaction, leader=True)
-
-
-def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[list[BatchMessage], dict[str, int]]:
-    """The messages, and where among them, from 1, the last of each key stands.
-
-    A message carries one condition. What no change has room for rides on repetitions of the smallest one, identical but
-    for their condition.
-    """
-    guards = deque(transaction.guards)
-    messages = []
-    for change in transaction.changes:
-        headers = _headers(change)
-        if change.key in pins:
-            headers[EXPECTED] = str(pins[change.key])
-        elif guards:
-            headers |= _guard(target, guards.popleft(), pins)
-        messages.append((target.write_prefix + change.key, change.value, headers))
-    places = {change.key: place for place, change in enumerate(transaction.changes, 1)}
-    carrier = min(transaction.changes, key=lambda change: len(change.value))
-    for key in guards:
-        again = _headers(carrier)
-        again.pop("Nats-Rollup", None)  # a second one in a batch is refused (10111), and nothing is left to erase
-        messages.append((target.write_prefix + carrier.key, carrier.value, again | _guard(target, key, pins)))
-        places[carrier.key] = len(messages)
-    return messages, places
-
-
-def _headers(change: Change) -> dict[str, str]:
-    rollup = change.verb == "purge"
-    operation = None if change.operation == "PUT" else str(change.operation)
-    return write_fields(operation=operation, ttl=change.ttl, rollup=rollup)
-
-
-def _guard(target: Binding, key: str, pins: Pins) -> dict[str, str]:
-    return {EXPECTED: str(pins[key]), EXPECTED_OF: target.subject(key)}
 
 
 async def _target(bucket: Bucket) -> Binding:

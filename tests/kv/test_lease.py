@@ -23,7 +23,8 @@ from kvctl.errors import (
 )
 from kvctl.kv import lease as leases
 from kvctl.kv import writing
-from kvctl.kv.lease import Lease, acquire, clock
+from kvctl.kv.lease import Lease, clock
+from kvctl.kv.leasing import acquire
 from kvctl.labs import Lab
 from kvctl.server import Server
 from tests.raw import RawClient

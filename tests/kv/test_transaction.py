@@ -7,9 +7,9 @@ import pytest
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream.api import Api
 from kvctl.kv.binding import Binding
-from kvctl.kv.committing import EXPECTED_OF, batch_of
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.transaction import LIMIT, Transaction
+from kvctl.kv.transaction_batch import EXPECTED_OF, batch_of
 from kvctl.kv.writing import EXPECTED
 
 HUB = Api.__new__(Api)

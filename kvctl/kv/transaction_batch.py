@@ -1,0 +1,51 @@
+"""A transaction as the messages of one atomic batch (ADR-50)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from kvctl.jetstream.batch import BatchMessage
+from kvctl.kv.binding import Binding
+from kvctl.kv.transaction import Change, Transaction
+from kvctl.kv.writing import EXPECTED, write_fields
+
+EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+Pins = Mapping[str, int]
+"""The revision at which the server is to find each key that has a condition."""
+
+
+def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[list[BatchMessage], dict[str, int]]:
+    """The messages, and where among them, from 1, the last of each key stands.
+
+    A message carries one condition. What no change has room for rides on repetitions of the smallest one, identical but
+    for their condition.
+    """
+    guards = deque(transaction.guards)
+    messages = []
+    for change in transaction.changes:
+        headers = _headers(change)
+        if change.key in pins:
+            headers[EXPECTED] = str(pins[change.key])
+        elif guards:
+            headers |= _guard(target, guards.popleft(), pins)
+        messages.append((target.write_prefix + change.key, change.value, headers))
+    places = {change.key: place for place, change in enumerate(transaction.changes, 1)}
+    carrier = min(transaction.changes, key=lambda change: len(change.value))
+    for key in guards:
+        again = _headers(carrier)
+        again.pop("Nats-Rollup", None)  # a second one in a batch is refused (10111), and nothing is left to erase
+        messages.append((target.write_prefix + carrier.key, carrier.value, again | _guard(target, key, pins)))
+        places[carrier.key] = len(messages)
+    return messages, places
+
+
+def _headers(change: Change) -> dict[str, str]:
+    rollup = change.verb == "purge"
+    operation = None if change.operation == "PUT" else str(change.operation)
+    return write_fields(operation=operation, ttl=change.ttl, rollup=rollup)
+
+
+def _guard(target: Binding, key: str, pins: Pins) -> dict[str, str]:
+    return {EXPECTED: str(pins[key]), EXPECTED_OF: target.subject(key)}
