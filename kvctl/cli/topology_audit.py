@@ -1,6 +1,6 @@
 """`kvctl topology audit`: prove that replicas hold what their origins do, and repair those that do not."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,11 +14,11 @@ from kvctl.cli.topology_file import OptionalFile, open_places, read_file
 from kvctl.errors import BucketNotFound, KvctlError, ReadOnly, UsageError
 
 if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
     from kvctl.topology.document import Topology
     from kvctl.topology.findings import Difference, Outcome
     from kvctl.topology.repair import Repair, StandIn
     from kvctl.topology.replicas import Replica
-    from kvctl.topology.world import World
 
 app = group()
 
@@ -39,7 +39,6 @@ WaitFor = Annotated[
 class _Work:
     """What one run is about, and what it has found."""
 
-    world: "World"
     replicas: "list[Replica]"
     left: "list[StandIn]"
     """Mirrors whose repair was interrupted."""
@@ -81,14 +80,16 @@ async def audit(
     in them, and forget what is too much. Then it compares again.
     """
     _check(session, names, file, repair=repair, yes=yes, dry_run=dry_run)
-    work = await _find(session, names or [], file)
+    topology = read_file(session, file) if file else None
+    apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
+    work = await _find(apis, names or [], topology)
     if not work.replicas and not work.left:
         session.note("Nothing to audit: no mirrors or aggregates", always=True)
     patience = wait_for or timedelta(seconds=10)
     if not repair:
         await _show(session, work, patience, list_all=list_all)
         return _exit_code(work)
-    await _audit(session, work, patience)
+    await _audit(session, work, patience, for_repair=True)
     if not work.repairs and not work.left:
         _say(session, work, list_all=list_all)
         return _exit_code(work)
@@ -98,8 +99,8 @@ async def audit(
     if session.terminal.is_terminal:
         _say(session, work, list_all=list_all)
     await _repair(session, work, wait_for, yes=yes)
-    again = await _find(session, names or [], file)
-    await _show(session, again, wait_for or timedelta(seconds=10), list_all=list_all)
+    again = await _find(apis, names or [], topology)
+    await _show(session, again, patience, list_all=list_all)
     return _exit_code(again)
 
 
@@ -122,24 +123,22 @@ def _check(
             session.confirm("Repair the replicas that differ?", yes=yes)
 
 
-async def _find(session: Session, names: Sequence[str], file: str | None) -> _Work:
+async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> _Work:
     """What is to be audited. Raises BucketNotFound."""
     from kvctl.topology import repair, replicas
     from kvctl.topology.world import survey
 
-    topology = read_file(session, file) if file else None
-    apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
     world = await survey(apis)
     found, left = replicas.in_view(world), repair.stand_ins(world, names)
     if topology is not None:
-        return _Work(world, _of_file(topology, found), left)
+        return _Work(_of_file(topology, found), left)
     known = {*(item.name for item in found), *(item.name for item in left)}
     for name in names:
         if name not in known and not replicas.is_origin(found, name):
             from kvctl.kv import catalog
 
-            await catalog.find((await session.client()).api, name)
-    return _Work(world, replicas.named(found, names) if names else found, left)
+            await catalog.find(apis[""], name)
+    return _Work(replicas.named(found, names) if names else found, left)
 
 
 def _of_file(topology: "Topology", found: "Sequence[Replica]") -> "list[Replica]":
@@ -152,18 +151,18 @@ def _of_file(topology: "Topology", found: "Sequence[Replica]") -> "list[Replica]
     return chosen
 
 
-async def _audit(session: Session, work: _Work, patience: timedelta) -> None:
-    """Compare everything; what would have to be repaired is noted."""
+async def _audit(session: Session, work: _Work, patience: timedelta, *, for_repair: bool = False) -> None:
+    """Compare everything; `for_repair` what would have to be repaired is noted."""
     from kvctl.topology import repair
     from kvctl.topology.audit import audit
 
     for replica in work.replicas:
         differences: list[Difference] = []
-        keep = differences.append if str(replica.kind) == "aggregate" else lambda _: None
+        keep = differences.append if for_repair and str(replica.kind) == "aggregate" else lambda _: None
         with session.progress(f"Auditing {replica.name}") as progress:
             outcomes = await audit(replica, patience, report=keep, advance=progress.advance)
         work.outcomes += outcomes
-        if (needed := repair.needed(replica, outcomes, differences)) is not None:
+        if for_repair and (needed := repair.needed(replica, outcomes, differences)) is not None:
             work.repairs.append(needed)
 
 
@@ -255,7 +254,7 @@ async def _repair(session: Session, work: _Work, wait_for: timedelta | None, *, 
             await _try(session, item.replica.name, repair.carry_out(item, limit, progress.advance))
 
 
-async def _try(session: Session, name: str, step: Any) -> None:
+async def _try(session: Session, name: str, step: Awaitable[None]) -> None:
     try:
         await step
     except KvctlError as error:

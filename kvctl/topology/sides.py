@@ -28,6 +28,9 @@ AT_ONCE = 10_000
 
 _SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
 
+_OWN = "$JS."
+"""What the prefix of an API begins with that is no import of another account's."""
+
 Messages = list[tuple[bytes, bytes, bytes, bytes]]
 """Subject, revision in digits, header, payload."""
 
@@ -44,6 +47,8 @@ class Side:
 
     async def ready(self) -> Side:
         """The same, knowing how it may be read. Raises StreamNotFound, and what is raised where it may not."""
+        if self.api.prefix.startswith(_OWN):
+            return self
         try:
             await self.api.call(f"CONSUMER.INFO.{self.stream}.kvctl-none", timeout=PATIENCE)
         except ConsumerNotFound:
