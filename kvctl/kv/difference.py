@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.kv.kinds import SERVER_METADATA, TOPOLOGY, StreamConfig
+from kvctl.kv.kinds import LEFT, SERVER_METADATA, TOPOLOGY, StreamConfig
 from kvctl.quantities import duration_from_ns, duration_seconds, format_duration
 
 UNSET = "none"
@@ -26,7 +26,7 @@ class Difference:
 
 
 def differences(before: StreamConfig, after: StreamConfig) -> list[Difference]:
-    """The fields in which the two say something else; defaults, and metadata of server and topology, say nothing."""
+    """The fields in which the two say something else; defaults, and marks of server and topology, say nothing."""
     first, second = _flat(before), _flat(after)
     names = dict.fromkeys([*first, *second])
     return [
@@ -87,7 +87,7 @@ def _metadata(value: dict[str, str]) -> dict[str, Any]:
     return {
         f"metadata.{name}": text
         for name, text in value.items()
-        if not name.startswith(SERVER_METADATA) and name != TOPOLOGY
+        if not name.startswith(SERVER_METADATA) and name not in (TOPOLOGY, LEFT)
     }
 
 

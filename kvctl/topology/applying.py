@@ -7,6 +7,7 @@ ordered, and those of changes that depend on each other, such that every state i
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,8 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.difference import differences
-from kvctl.topology import planning
+from kvctl.kv.kinds import LEAVING
+from kvctl.topology import planning, removal
 from kvctl.topology.document import Topology
 from kvctl.topology.filling import Filling
 from kvctl.topology.journal import Journal
@@ -80,17 +82,18 @@ class Report:
 def writes(changes: Sequence[Change]) -> list[Write]:
     """The requests of a plan in their order.
 
-    What is made anew goes after what reads from it has gone, and comes before that comes again: were it otherwise, a
-    mirror that outlives its origin would go on with the old entries, and nothing would tell.
+    What is made anew, or loses keys, does so after what reads from it has gone, and before that comes again: were it
+    otherwise, a mirror that outlives its origin would go on with the old entries, and nothing would tell.
     """
     anew = [change for change in changes if change.action is Action.RECREATE]
     gone: set[Where] = set()
     verbs = {Action.CREATE: Verb.CREATE, Action.CHANGE: Verb.UPDATE, Action.DELETE: Verb.DELETE}
     found: list[Write] = []
     for change in changes:
-        if change.action is Action.RECREATE:
-            found += [Write(reader, Verb.DELETE) for reader in _with_readers(change, anew) if reader.where not in gone]
-            gone |= {write.change.where for write in found if write.verb is Verb.DELETE}
+        if change.action is Action.RECREATE or change.leaving:
+            going = [item for item in _with_readers(change, anew) if item.action is Action.RECREATE]
+            found += [Write(item, Verb.DELETE) for item in going if item.where not in gone]
+            gone |= {item.where for item in going}
         found.append(Write(change, verbs.get(change.action, Verb.CREATE)))
     return found
 
@@ -196,8 +199,20 @@ async def _make(api: Api, plan: Plan, write: Write, filling: Filling) -> bool:
         await catalog.create_stream(api, change.after)
     else:
         assert live is not None
-        await catalog.apply_edit(api, catalog.Edit(live, change.after))
+        await _update(api, change, live)
     return True
+
+
+async def _update(api: Api, change: Change, live: StreamInfo) -> None:
+    """Change a stream; keys that have to go are marked as such before, as nothing else tells that they are too many."""
+    assert change.after is not None
+    if change.leaving:
+        mark = {LEAVING: json.dumps(list(change.leaving))}
+        marked = {**change.after, "metadata": {**change.after["metadata"], **mark}}
+        edit = catalog.Edit(live, marked)
+        live = await catalog.apply_edit(api, edit) if edit.differences else live
+        await removal.take_out(api, change.after, list(change.leaving))
+    await catalog.apply_edit(api, catalog.Edit(live, change.after))
 
 
 def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
@@ -205,7 +220,7 @@ def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
     change, seen = write.change, plan.seen[write.change.where]
     if write.verb is Verb.CREATE and live is None:
         return True
-    if write.verb is not Verb.CREATE and fingerprint(live) == seen:
+    if write.verb is not Verb.CREATE and (fingerprint(live) == seen or (_begun(change, live) and _is_marked(live))):
         return True
     if _begun(change, live):
         return False
@@ -218,14 +233,20 @@ def _begun(change: Change | None, live: StreamInfo | None) -> bool:
         return False
     if live is None:
         return change.action in (Action.DELETE, Action.RECREATE)
-    return change.after is not None and not differences(live["config"], change.after)
+    left = [item for item in differences(live["config"], change.after or {}) if item.field != f"metadata.{LEAVING}"]
+    return change.after is not None and not left
+
+
+def _is_marked(live: StreamInfo | None) -> bool:
+    """Whether keys have still to be taken out of it."""
+    return live is not None and LEAVING in (live["config"].get("metadata") or {})
 
 
 def _is_done(change: Change, seen: str, live: StreamInfo | None) -> bool:
     """Whether a change was carried out before."""
     if live is None or fingerprint(live) == seen:
         return live is None and change.action is Action.DELETE
-    return _begun(change, live)
+    return _begun(change, live) and not _is_marked(live)
 
 
 def _live(world: World, where: Where) -> StreamInfo | None:

@@ -6,13 +6,14 @@ field that equals what the origins gave it before the change gets what they give
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.kv.difference import Difference, differences
 from kvctl.kv.fields import FIELDS, edited
-from kvctl.kv.kinds import TOPOLOGY, Kind, StreamConfig
+from kvctl.kv.kinds import LEAVING, LEFT, TOPOLOGY, Kind, StreamConfig
 from kvctl.topology.document import Topology
 from kvctl.topology.locating import Located, Locator, Where
 from kvctl.topology.model import Aggregate, Mirror
@@ -61,22 +62,31 @@ class Draft:
         return differences(self.before, self.after) if self.before else []
 
     @property
+    def leaving(self) -> list[dict[str, Any]]:
+        """The sources whose keys go: those that leave, and those that have left but for their keys."""
+        return leaving(self.before or {}, self.after)
+
+    @property
     def in_place(self) -> bool:
-        """Whether a server can make the change without making the stream anew, its content being right after it."""
+        """Whether it can become right without being made anew."""
         before, after = self.before or self.after, self.after
+        stay = {source["name"] for source in sources_of(after)}
         return (
             before.get("storage", "file") == after.get("storage", "file")
             and (not before.get("deny_purge") or bool(after.get("deny_purge")))
             and same_mirror(before.get("mirror"), after.get("mirror"))
-            and not removed(before.get("sources") or [], after.get("sources") or [])
+            # Keys are told by the stream that they came from, and taken out by purges.
+            and not any(source["name"] in stay or after.get("deny_purge") for source in self.leaving)
+            # A source that comes back is often not read again from its beginning (seen on 2.15), which loses keys.
+            and not stay & marked(before, LEFT)
         )
 
     @property
     def renews(self) -> bool:
-        """Whether it will hold something else than before, under sequences that were used before."""
+        """Whether what reads it will not notice that it holds something else than before."""
         mirror = (self.before or {}).get("mirror")
         other = self.cascades or not mirror or not same_mirror(mirror, self.after.get("mirror"))
-        return self.anew and other
+        return (self.anew and other) or bool(self.leaving)
 
 
 @dataclass(slots=True)
@@ -166,11 +176,18 @@ class Drafts:
             after = edited(live["config"], self._named(name, model))
             follows = self._follow(name, after, model.to_stream(map(self._config_now, located)), fresh)
             self._sources(after, fresh["sources"], configs)
+            self._remember(after, live["config"])
             self._deny_purge(name, after, model)
             if "writable" in self.topology.named.get(name, ()) and model.writable != bool(after.get("subjects")):
                 after["subjects"] = fresh["subjects"]
         draft = Draft(name, Kind.AGGREGATE, place, live, self._marked(after), located, configs, follows)
         return self._settled(draft, fresh)
+
+    @staticmethod
+    def _remember(after: StreamConfig, live: StreamConfig) -> None:
+        """Note down what has left, for when it comes back."""
+        if left := {source["name"] for source in leaving(live, after)} | marked(live, LEFT):
+            after["metadata"] = {**(after.get("metadata") or {}), LEFT: json.dumps(sorted(left))}
 
     def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
         """As it is, or made anew: from the file alone, so that it is the same after a kill in between."""
@@ -214,7 +231,7 @@ class Drafts:
     def _marked(self, config: StreamConfig) -> StreamConfig:
         """With the topology's mark; what another topology made stays its own."""
         metadata = {TOPOLOGY: self.topology.name, **(config.get("metadata") or {})}
-        return {**config, "metadata": metadata}
+        return {**config, "metadata": {key: text for key, text in metadata.items() if key != LEAVING}}
 
     def _config(self, located: Located) -> StreamConfig | None:
         found = self.after(located.where)
@@ -223,3 +240,14 @@ class Drafts:
     def _config_now(self, located: Located) -> StreamConfig | None:
         live = self.origins.live(located.where)
         return live["config"] if live else (located.seen.config if located.seen else None)
+
+
+def leaving(before: StreamConfig, after: StreamConfig) -> list[dict[str, Any]]:
+    """The sources that are taken out of an aggregate, with those that were begun to be."""
+    begun = json.loads((before.get("metadata") or {}).get(LEAVING, "[]"))
+    return [*removed(before.get("sources") or [], after.get("sources") or []), *begun]
+
+
+def marked(config: StreamConfig, name: str) -> set[str]:
+    """The streams that a mark names."""
+    return set(json.loads((config.get("metadata") or {}).get(name, "[]")))

@@ -30,7 +30,7 @@ def readers_first(changes: Sequence[Change]) -> list[Change]:
 
 
 def _origins_first(changes: Sequence[Change]) -> list[Change]:
-    made = {change.where: change for change in changes if change.action is not Action.CHANGE}
+    made = {change.where: change for change in changes if change.action is not Action.CHANGE or change.leaving}
     readers = _readers(change for change in changes if change.follows)
 
     def before(change: Change) -> list[Change]:

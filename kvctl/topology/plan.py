@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import BucketExists, UnreachableError
 from kvctl.kv.difference import Difference, differences
@@ -48,6 +48,8 @@ class Change:
     differences: Sequence[Difference] = ()
     origins: Sequence[Where] = ()
     """What it reads, as far as that is in view."""
+    leaving: Sequence[dict[str, Any]] = ()
+    """The sources of an aggregate whose keys are taken out of it."""
     readers: Sequence[str] = ()
     """What reads from it, and goes on doing so while it is deleted: then its name is asked for."""
     hazards: Sequence[Hazard] = ()
@@ -167,6 +169,7 @@ def _change(draft: Draft) -> Change | None:
         after=draft.after,
         differences=differences(draft.before or {"name": draft.after["name"]}, draft.after),
         origins=tuple(item.where for item in draft.origins if item.where is not None),
+        leaving=() if draft.anew else draft.leaving,
         follows=draft.follows,
         cascades=draft.cascades,
     )

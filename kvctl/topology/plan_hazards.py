@@ -126,7 +126,7 @@ def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Fo
                 continue
             if change.action is Action.CHANGE:
                 result.add(change.name, _brought(link, drafts, world))
-            elif reader.get("mirror"):
+            if reader.get("mirror") and (change.action is not Action.CHANGE or change.leaving):
                 result.add(change.name, [_poisoned(change, link.info)])
 
 

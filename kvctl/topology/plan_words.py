@@ -7,10 +7,11 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.difference import UNSET, Difference, shown
-from kvctl.kv.kinds import Kind
+from kvctl.kv.kinds import LEAVING, Kind
 from kvctl.quantities import format_size
 from kvctl.topology.model import Origin
 from kvctl.topology.plan import Action, Change, Plan
+from kvctl.topology.replica_hazards import name_of
 from kvctl.topology.spec import origin_spec
 
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}
@@ -29,7 +30,7 @@ def title(change: Change) -> str:
 
 def differences(change: Change) -> list[Difference]:
     """What changes, in the words of a file: origins as SPECs; of something new, what distinguishes it."""
-    found = [_told(item, change) for item in change.differences]
+    found = [_told(item, change) for item in change.differences if item.field != f"metadata.{LEAVING}"]
     new = change.live is None
     return [item for item in found if not (new and item.field in _PLUMBING)]
 
@@ -39,6 +40,9 @@ def remarks(change: Change) -> list[str]:
     found = []
     if change.cascades:
         found.append("as its origin is made anew, whose old entries it would go on serving")
+    if change.leaving:
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(name_of(source) for source in change.leaving))
+        found.append(f"what came from {names} alone is taken out")
     if change.follows:
         found.append("as its origin changes, and before that")
     return [*found, *losses(change)]

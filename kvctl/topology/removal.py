@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.ordered import Selection, read
 from kvctl.kv import catalog
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.kinds import LEFT, StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
 from kvctl.topology import hazards
 from kvctl.topology.builders import find_aggregate
@@ -72,6 +73,7 @@ async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> 
             f"`{name}` denies purges, so the keys of `{bucket}` cannot be removed from it",
             hint="`--keep-data` removes the origin and leaves its keys",
         )
+    after["metadata"] = {**(config.get("metadata") or {}), **left_mark(config, gone)}
     whole, shared = _told_apart(gone, stay, writable=bool(config.get("subjects")))
     if not gone:
         shared = [">"]  # interrupted before: the origin has gone, its keys may not have
@@ -85,21 +87,41 @@ async def carry_out(api: Api, removal: Removal, force: Collection[str] = (), adv
     hazards.refuse(removal.hazards, force, f"`{removal.name}` would lose its last origin")
     if removal.after["sources"] != removal.info["config"]["sources"]:
         await catalog.apply_edit(api, catalog.Edit(removal.info, removal.after))
-    slots = asyncio.Semaphore(AT_ONCE)
-
-    async def purge(subject: str) -> int:
-        async with slots:
-            count = await streams.purge(api, removal.after["name"], filter=subject)
-        advance(count)
-        return count
-
     try:
-        return sum(await asyncio.gather(*(purge(subject) for subject in [*removal.whole, *removal.keys])))
+        return await _purge(api, removal.after["name"], [*removal.whole, *removal.keys], advance)
     except KvctlError as error:
         raise PartlyDone(
             f"`{removal.origin}` feeds `{removal.name}` no more, but not all of its keys are gone: {error.message}",
             hint=f"`kvctl aggregate remove-origin {removal.name} {removal.origin}` again removes the rest",
         ) from None
+
+
+def left_mark(config: StreamConfig, gone: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Metadata that says whose keys were taken out: a source that comes back is often not read from its beginning."""
+    names = {*json.loads((config.get("metadata") or {}).get(LEFT, "[]")), *(source["name"] for source in gone)}
+    return {LEFT: json.dumps(sorted(names))} if names else {}
+
+
+async def take_out(api: Api, config: StreamConfig, gone: list[dict[str, Any]]) -> int:
+    """Remove what came from sources that feed an aggregate no more, and from no other; returns how many messages went.
+
+    `config` is the aggregate's without these sources; none that it still has reads the same stream.
+    """
+    whole, shared = _told_apart(gone, config["sources"], writable=bool(config.get("subjects")))
+    keys, _ = await _looked_at(api, config["name"], shared, {source["name"].encode() for source in gone})
+    return await _purge(api, config["name"], [*whole, *keys])
+
+
+async def _purge(api: Api, stream: str, subjects: Iterable[str], advance: Advance = lambda _: None) -> int:
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def purge(subject: str) -> int:
+        async with slots:
+            count = await streams.purge(api, stream, filter=subject)
+        advance(count)
+        return count
+
+    return sum(await asyncio.gather(*(purge(subject) for subject in subjects)))
 
 
 def _is_called(source: dict[str, Any], bucket: str) -> bool:

@@ -1,6 +1,7 @@
 """Plans carried out: on one server, across domains and accounts, killed half way, stale, refused in the middle."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import kvctl
 from kvctl import documents
 from kvctl.errors import BucketExists, ConflictError, PartlyDone, ServerError, WaitExpired
 from kvctl.jetstream.api import Api
+from kvctl.kv.kinds import LEAVING
 from kvctl.topology import applying, planning
 from kvctl.topology.applying import Outcome, Report, Verb
 from kvctl.topology.document import Topology, read_topology
@@ -93,6 +95,47 @@ async def test_what_is_made_anew_has_the_new_entries_and_none_of_the_old(client:
     _, report = await apply(client.api, text.replace(f", {{bucket: {other}, prefix: q}}", ""))
     assert report.error is None
     assert await keys(client, aggregate) == ["p.new"]
+
+
+async def test_an_origin_goes_with_its_keys_and_what_others_wrote_stays(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    one, other, aggregate, reader = unique(), unique(), unique("A"), unique("A")
+    for name in (one, other):
+        raw.create_bucket(name)
+        raw.put(name, "k", b"v")
+    text = (
+        f"aggregates: {{{aggregate}: {{writable: true, origins: [{{bucket: {one}, prefix: p}}, {{bucket: {other}, "
+        f"prefix: q}}]}}, {reader}: {{origins: [{aggregate}]}}}}"
+    )
+    await apply(client.api, text)
+    await client.bucket(aggregate).put("own", b"v")
+    _, report = await apply(client.api, text.replace(f", {{bucket: {other}, prefix: q}}", ""))
+    assert report.error is None
+    assert await keys(client, aggregate) == await keys(client, reader) == ["own", "p.k"]
+    assert LEAVING not in raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]["metadata"]
+    plan, report = await apply(client.api, text)
+    assert [str(change.action) for change in plan.changes] == ["recreate", "recreate"]
+    assert report.error is None
+    assert await keys(client, aggregate) == ["p.k", "q.k"]
+
+
+async def test_an_origin_that_comes_back_before_its_keys_have_gone_makes_the_aggregate_anew(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    for name in (one, other):
+        raw.create_bucket(name)
+        raw.put(name, "k", b"v")
+    text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: p}}, {{bucket: {other}, prefix: q}}]}}}}"
+    await apply(client.api, text)
+    config = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+    sources = config["sources"]
+    marked = {**config, "sources": sources[:1], "metadata": {LEAVING: json.dumps(sources[1:])}}
+    raw.api(f"STREAM.UPDATE.KV_{aggregate}", marked)
+    plan, report = await apply(client.api, text)
+    assert (report.error, [str(change.action) for change in plan.changes]) == (None, ["recreate"])
+    assert await keys(client, aggregate) == ["p.k", "q.k"]
 
 
 async def test_replicas_go_before_their_origin_and_come_after_it(client: kvctl.Client, unique: Names) -> None:

@@ -181,7 +181,28 @@ async def test_a_mirror_outside_of_the_file_would_be_poisoned(client: kvctl.Clie
     assert names(await plan(client, f"buckets: {{{bucket}: {{storage: memory}}}}")) == {"recreated-origin"}
 
 
-async def test_an_origin_that_comes_is_added_and_one_that_goes_makes_the_aggregate_anew(
+async def test_an_origin_that_goes_takes_its_keys_with_it(client: kvctl.Client, unique: Names) -> None:
+    one, other, aggregate, mirror = unique(), unique(), unique("A"), unique("M")
+    for name in (one, other):
+        await client.create_bucket(name)
+    origins = (Origin(one, prefix="1"), Origin(other, prefix="2"))
+    await create_aggregate(client, Aggregate(aggregate, origins))
+    text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: 1}}]}}}}"
+    found = await plan(client, text)
+    assert steps(found) == [f"~ {aggregate} origins: - bucket={other},prefix=2"]
+    assert plan_words.remarks(found.changes[0]) == [f"what came from `{other}` alone is taken out"]
+    await create_mirror(client, Mirror(mirror, Origin(aggregate)))
+    assert names(await plan(client, text)) == {"recreated-origin"}  # purges do not reach it
+    found = await plan(client, f"{text}\nmirrors: {{{mirror}: {{origin: {aggregate}}}}}")
+    assert [(str(change.action), change.name) for change in found.changes] == [
+        ("change", aggregate),
+        ("recreate", mirror),
+    ]
+    await create_aggregate(client, Aggregate(denying := unique("A"), origins, deny_purge=True))
+    assert steps(await plan(client, text.replace(aggregate, denying)))[0].startswith(f"-/+ {denying}")
+
+
+async def test_an_origin_that_comes_is_added_and_one_that_changes_makes_the_aggregate_anew(
     client: kvctl.Client, unique: Names
 ) -> None:
     one, other, aggregate = unique(), unique(), unique("A")
