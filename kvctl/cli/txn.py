@@ -48,7 +48,8 @@ async def txn(
     true}, {key: mode, value: "on"}. `then` holds changes: {put: app.port, value: "8081"}, {create: lock, value: me,
     ttl: 30s} (the key must not live), {update: app.host, value: a, revision: 7}, {delete: app.old} (also one that is
     not there: its marker is written), {purge: app.older}. Values are text, in quotes where YAML would read a number or
-    a truth value; `encoding: base64` stands beside one that is no text. A key can be changed once.
+    a truth value; `encoding: base64` stands beside one that is no text. A key can be changed once. In JSON an operation
+    is PUT, DEL or PURGE.
 
     The bucket has to allow atomic batches: `kvctl bucket edit BUCKET --atomic`, on servers from 2.12 on. A transaction
     has 1,000 messages at most: one for each change, which has room for one condition. Conditions on unchanged keys for

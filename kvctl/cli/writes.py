@@ -98,7 +98,8 @@ async def create(
     """Write a key that must not exist.
 
     Prints the new revision; exits 4 when the key lives. A key that was deleted, purged, or has expired can be created
-    again. --ttl needs a bucket with --marker-ttl.
+    again. --ttl needs a bucket with --marker-ttl; where it has a history, too, servers keep the key for the marker's
+    time at least.
     """
     check_keys([key])
     data = read_value(session, value, file)
