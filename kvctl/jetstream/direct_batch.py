@@ -45,9 +45,11 @@ async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = 
 
     All last messages of subjects are of one moment. What servers before 2.11, the 1,024 subjects of one answer, or
     `leader` do not allow in this form is gathered from the leader in other ways. A replica with memory storage that
-    lags behind `up_to_sequence` answers as of what it has; one with file storage is passed by. Raises UsageError, NotReached (the
-    stream has not come to `up_to_sequence`), NoResponders where the stream has no direct get (or is gone), with
-    `leader` StreamNotFound; PermissionDenied, RequestTimeout, ConnectionLost.
+    lags behind `up_to_sequence` answers as of what it has; one with file storage is passed by.
+
+    Raises UsageError, NotReached (the stream has not come to `up_to_sequence`), MomentLost (what was to come was
+    overwritten meanwhile), NoResponders where the stream has no direct get (or is gone), with `leader` StreamNotFound;
+    PermissionDenied, RequestTimeout, ConnectionLost.
     """
     from kvctl.jetstream import gathered
 
@@ -60,7 +62,7 @@ async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = 
                     begun = True
                     yield page
             return
-        except (NotUnderstood, TooManySubjects, NotReached):
+        except (NotUnderstood, TooManySubjects, NotReached, MomentLost):
             if begun:
                 raise
     async with aclosing(gathered.pages(api, stream, request)) as answers:

@@ -161,12 +161,11 @@ async def _last_before(binding: Binding, moment: Moment) -> int:
 
 
 async def _reached(binding: Binding) -> int:
-    info = binding.info or await streams.info(binding.api, binding.stream)
-    return int(info["state"]["last_seq"])
+    return int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
 
 
 def _listed(keys: list[str]) -> str:
-    """``key `a` was``, ``keys `a` and `b` were``; of many, the first ten."""
+    """``key `a` was``, ``keys `a`, `b` were``; of many, the first ten."""
     if len(keys) == 1:
         return f"key `{keys[0]}` was"
     more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""

@@ -338,6 +338,7 @@ class TestUnderWriters:
         for _ in range(5):
             assert await state(past) == {name: name.encode() for name in names}
             assert await past.get_many(["new.1", "new.2"]) == [None, None]
+            assert (await bucket.as_of("2099-01-01T00:00:00Z")).revision >= 100
         await writing
 
 
