@@ -1,8 +1,6 @@
 """Keys of a table as subjects, and the partition that a key is in. [pure]
 
 An entry's subject is the table's prefix, then partition, family and key, a token each: no two concatenations collide.
-Family and key are written in base64 with an alphabet in the order of its characters, so that the texts sort as the
-bytes do; all of them are legal in keys of ADR-8. (base32hex would take six times as long, and a fifth more room.)
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from contextlib import suppress
 from hashlib import blake2b
 
 from kvctl.errors import UsageError
+from kvctl.kv.ordered import token, untoken
 
 MAX_KEY = 2560
 """Bytes of family and key together: four characters for three bytes have to fit into the protocol's line of 4,096.
@@ -26,10 +25,6 @@ MAX_PARTITIONS = 4096
 
 _NO_FAMILY, _FAMILY = "0", "1"
 _SEED = b"kvctl.tables"
-_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_SORTED = b"0123456789=ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # all of them above the dot
-_TO_SORTED = bytes.maketrans(_BASE64, _SORTED)
-_FROM_SORTED = bytes.maketrans(_SORTED, _BASE64)
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*\Z")
 
 
@@ -56,17 +51,12 @@ def within_family(family: str | None) -> str:
     return _NO_FAMILY if family is None else _FAMILY + token(family.encode()).decode()
 
 
-def token(data: bytes) -> bytes:
-    """Bytes as a token, which sorts as they do."""
-    return binascii.b2a_base64(data, newline=False).rstrip(b"=").translate(_TO_SORTED)
-
-
 def read_tail(text: str) -> tuple[int, str | None, bytes]:
     """Partition, family and key of a subject's last three tokens. Raises ValueError for what `tail` never makes."""
     with suppress(ValueError):
         first, second, third = text.split(".")
-        family = None if second == _NO_FAMILY else _bytes(second.removeprefix(_FAMILY)).decode()
-        partition, key = int(first, 16), _bytes(third)
+        family = None if second == _NO_FAMILY else untoken(second.removeprefix(_FAMILY).encode()).decode()
+        partition, key = int(first, 16), untoken(third.encode())
         if key and tail(partition, family, key) == text:
             return partition, family, key
     raise ValueError(f"`{text}` is no key of a table")
@@ -99,7 +89,3 @@ def parse_key(text: str) -> bytes:
         except (binascii.Error, ValueError):
             raise UsageError(f"`{text}` is no base64 key", hint="As in `base64:AP8=`") from None
     return text.encode("utf-8", "surrogateescape")
-
-
-def _bytes(text: str) -> bytes:
-    return binascii.a2b_base64(text.encode().translate(_FROM_SORTED) + b"=" * (-len(text) % 4))

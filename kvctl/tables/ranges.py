@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.tables.keys import token, within_family
+from kvctl.kv.ordered import token
+from kvctl.tables.keys import within_family
 
 
 class Families(Enum):
