@@ -165,6 +165,7 @@ async def apply_edit(api: Api, edit: Edit) -> StreamInfo:
 
     Raises OutcomeUnknown, ServerError, and KvctlError when the server dropped fields.
     """
+    edit = _from_the_start(edit)
     stream = edit.after["name"]
     try:
         info = await streams.update(api, edit.after)
@@ -262,6 +263,20 @@ def _incomplete(name: str) -> ConflictError:
         f"`{name}` is what an interrupted restore or copy left behind",
         hint=f"Run `kvctl bucket restore DIR` again, which starts over, or remove it with `kvctl bucket delete {name}`",
     )
+
+
+def _from_the_start(edit: Edit) -> Edit:
+    """Let sources that join begin with their first entry.
+
+    By themselves servers let them begin with what is newer than this stream's last entry, if its first one is gone.
+    """
+    there = edit.before.get("sources") or []
+    joined = edit.after.get("sources") or []
+    started = [
+        source if source in there or source.get("opt_start_time") else {"opt_start_seq": 1, **source}
+        for source in joined
+    ]
+    return Edit(edit.info, {**edit.after, "sources": started}) if started != joined else edit
 
 
 async def _wait_for(api: Api, stream: str, good: Any) -> StreamInfo | None:

@@ -111,9 +111,10 @@ def _sources(value: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _source(value: dict[str, Any]) -> dict[str, Any]:
-    """A source without what is empty: servers add an empty `deliver`."""
+    """A source without what is empty (servers add an empty `deliver`) or says what is so anyway."""
     external = {name: text for name, text in (value.get("external") or {}).items() if text}
-    return {name: part for name, part in {**value, "external": external}.items() if part}
+    told = {name: part for name, part in {**value, "external": external}.items() if part}
+    return {name: part for name, part in told.items() if (name, part) != ("opt_start_seq", 1)}
 
 
 _NESTED: dict[str, Callable[[Any], dict[str, Any]]] = {
