@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kvctl.documents import Document
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.fields import Republish
+from kvctl.kv.fields import FIELDS, Republish, edited
 from kvctl.kv.kinds import StreamConfig
 from kvctl.topology.file_fields import CONTEXT, SECTIONS, TITLE
 from kvctl.topology.model import Aggregate, Mirror, Origin
@@ -158,4 +159,7 @@ def _settings(reader: Reader, path: Path, section: str) -> tuple[dict[str, Any],
             reader.fail((*path, "republish_headers_only"), "`republish_headers_only` needs `republish`")
         found["republish"] = Republish(found["republish"].source, found["republish"].destination, headers_only=True)
     place = found.pop("in", None)
+    for name, value in found.items():
+        if name in FIELDS:
+            reader.checked((*path, name), partial(edited, {}, {name: value}))
     return found, place

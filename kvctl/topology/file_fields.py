@@ -57,19 +57,19 @@ BUCKET: dict[str, Field] = {
 _DENY_PURGE = Field(Reader.flag, "Purges at the origin then leave the history readable here")
 
 MIRROR: dict[str, Field] = {
-    "origin": Field(Reader.text, "Bucket to replicate, or another mirror", NAME),
+    "origin": Field(Reader.bucket, "Bucket to replicate, or another mirror", NAME),
     "origin_domain": Field(Reader.text, "JetStream domain that the origin is in", _DOMAIN),
     "origin_api": Field(Reader.text, "Prefix under which this account imports the origin's API", _SUBJECT),
     "deliver": Field(Reader.text, "Prefix of the subjects that the origin's account delivers on", _SUBJECT),
-    "keys": Field(Reader.texts, "Only these keys, where that harms nobody", _FILTER),
+    "keys": Field(Reader.filters, "Only these keys, where that harms nobody", _FILTER),
     "deny_purge": _DENY_PURGE,
     **_SETTINGS,
 }
 
 ORIGIN: dict[str, Field] = {
-    "bucket": Field(Reader.text, "Bucket whose keys are taken", NAME),
-    "stream": Field(Reader.text, "Where to read them, if not from the bucket itself: a mirror of it", NAME),
-    "keys": Field(Reader.texts, "Only these keys; they lose the literal head of the filter", _FILTER),
+    "bucket": Field(Reader.bucket, "Bucket whose keys are taken", NAME),
+    "stream": Field(Reader.bucket, "Where to read them, if not from the bucket itself: a mirror of it", NAME),
+    "keys": Field(Reader.filters, "Only these keys; they lose the literal head of the filter", _FILTER),
     "prefix": Field(Reader.text, "What goes before the keys"),
     "map": Field(Reader.text_map, "Filters and where their keys land, `$1` for the first wildcard",
                  {"propertyNames": _FILTER, "additionalProperties": {"type": "string", "minLength": 1}}),

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from kvctl.documents import Document
 from kvctl.errors import UsageError
 from kvctl.kv.fields import Republish
+from kvctl.kv.names import check_bucket, check_filter
 from kvctl.quantities import parse_duration, parse_size
 
 T = TypeVar("T")
@@ -65,7 +66,8 @@ class Reader:
         """Text; a number will do."""
         value = self.at(path)
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-            self.fail(path, f"`{path[-1]}` is text")
+            name = next(step for step in reversed(path) if isinstance(step, str))
+            self.fail(path, f"`{name}` is text")
         return str(value)
 
     def texts(self, path: Path) -> tuple[str, ...]:
@@ -73,6 +75,16 @@ class Reader:
         if not isinstance(self.at(path), list):
             return (self.text(path),)
         return tuple(self.text((*path, number)) for number in range(len(self.at(path))))
+
+    def bucket(self, path: Path) -> str:
+        """The name of a bucket, or of a mirror."""
+        return self.checked(path, lambda: check_bucket(self.text(path)))
+
+    def filters(self, path: Path) -> tuple[str, ...]:
+        """A list of key filters, or one."""
+        if not isinstance(self.at(path), list):
+            return (self._filter(path),)
+        return tuple(self._filter((*path, number)) for number in range(len(self.at(path))))
 
     def text_map(self, path: Path) -> dict[str, str]:
         """A mapping of texts, which may be empty ones."""
@@ -127,3 +139,6 @@ class Reader:
         trail = ".".join(str(step) for step in path)
         where = f"{self._document.where(*path)}: " + (f"{trail}: " if trail else "")
         raise UsageError(f"{where}{problem}", hint=hint)
+
+    def _filter(self, path: Path) -> str:
+        return self.checked(path, lambda: check_filter(self.text(path)))

@@ -128,6 +128,8 @@ def _origins(_: Schema) -> Schema:
 _SHAPES: Mapping[Callable[..., Any], Callable[[Schema], Schema]] = {
     Reader.text: _text,
     Reader.texts: _texts,
+    Reader.bucket: _text,
+    Reader.filters: _texts,
     Reader.text_map: _text_map,
     Reader.integer: lambda limits: {"type": "integer", **limits},
     Reader.flag: lambda limits: {"type": "boolean", **limits},
