@@ -12,7 +12,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import Kind, bucket_name
 from kvctl.topology import waiting
-from kvctl.topology.incarnations import lineage
+from kvctl.topology.incarnations import Lineage, lineage
 from kvctl.topology.model import Origin
 from kvctl.topology.observe import Upstream, upstreams
 from kvctl.topology.origins import PATIENCE, Seen
@@ -35,7 +35,7 @@ class State(StrEnum):
     OK = "ok"
     """It holds what the origin held when both were looked at."""
     UNCONFIRMED = "unconfirmed"
-    """Connected, and nothing lags; what the origin holds cannot be seen from here."""
+    """Connected; whether it holds what the origin holds cannot be seen from here."""
     BEHIND = "behind"
     """Something is missing, and on its way."""
     STALLED = "stalled"
@@ -126,9 +126,14 @@ class _Look:
         assert origin is not None
         if plain.upstream.error:
             return replace(plain, state=State.FAILING, evidence=plain.upstream.error)
-        if poisoned := await self._poisoned(origin):
-            return replace(plain, state=State.RECREATED_ORIGIN, evidence=poisoned)
-        return await self._progress(origin) if plain.upstream.state == "connected" else self._unconnected()
+        descent = await self._lineage(origin)
+        if descent.same is False:
+            return replace(plain, state=State.RECREATED_ORIGIN, evidence=descent.evidence)
+        if plain.upstream.state != "connected":
+            return self._unconnected()
+        if descent.same is None:
+            return replace(plain, state=State.UNCONFIRMED, evidence=descent.evidence)
+        return await self._progress(origin)
 
     def _without_origin(self) -> Standing:
         plain, source, place = self._plain, self._link.source, self._link.place
@@ -154,16 +159,18 @@ class _Look:
             return replace(self._plain, state=State.UNREACHABLE, evidence=f"{text}, and it does not answer")
         return replace(self._plain, state=State.SILENT, evidence=text)
 
-    async def _poisoned(self, origin: StreamInfo) -> str | None:
-        """Why a mirror is one of an earlier incarnation; looked at once more, the origin last, as both may move."""
+    async def _lineage(self, origin: StreamInfo) -> Lineage:
+        """Whether a mirror is of this incarnation; if not, looked at once more, the origin last, as both may move."""
         mirror = self._link.info
-        if not mirror["config"].get("mirror") or lineage(mirror, origin).same is not False:
-            return None
-        with suppress(KvctlError):
-            mirror = await streams.info(self._link.place.api, mirror["config"]["name"])
-            origin = await streams.info(self._there, self._link.source["name"], timeout=PATIENCE)
+        if not mirror["config"].get("mirror"):
+            return Lineage(True)  # aggregates find the new origin by themselves
         found = lineage(mirror, origin)
-        return found.evidence if found.same is False else None
+        if found.same is False:
+            with suppress(KvctlError):
+                mirror = await streams.info(self._link.place.api, mirror["config"]["name"])
+                origin = await streams.info(self._there, self._link.source["name"], timeout=PATIENCE)
+                found = lineage(mirror, origin)
+        return found
 
     async def _progress(self, origin: StreamInfo) -> Standing | None:
         info, source = self._link.info, self._link.source
