@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LEASE_HEADER = "Kvctl-Lease"
 SHORTEST = timedelta(seconds=1)
+LONGEST_OWNER = 200
+"""Characters of an owner that messages show."""
 RETRY_PAUSE = 0.1
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -201,5 +203,6 @@ class Lease:
 
 
 def owner_of(entry: Entry) -> str:
-    """Who holds the key."""
-    return entry.value.decode(errors="replace")
+    """Who holds the key; cut where it is more than a name."""
+    text = entry.value.decode(errors="replace")
+    return text if len(text) <= LONGEST_OWNER else f"{text[:LONGEST_OWNER]}…"

@@ -74,6 +74,12 @@ class TestTaking:
         with pytest.raises(LeaseHeld):
             await acquire(bucket, "k", "me", TTL)
 
+    async def test_what_others_have_written_holds_the_key_too(self, bucket: Bucket) -> None:
+        await bucket.put("k", b"x" * 1000)
+        with pytest.raises(LeaseHeld) as caught:
+            await acquire(bucket, "k", "me", TTL)
+        assert caught.value.owner == "x" * 200 + "…"
+
     @pytest.mark.parametrize("error", [RequestTimeout("none"), ConnectionLost("cut")])
     async def test_a_lost_answer_to_anothers_creation_is_not_taken_for_ours(
         self, bucket: Bucket, theirs: Bucket, monkeypatch: pytest.MonkeyPatch, error: KvctlError
