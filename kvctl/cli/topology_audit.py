@@ -201,6 +201,7 @@ async def _differences(session: Session, work: _Work, patience: timedelta) -> As
 def _say(session: Session, work: _Work, *, list_all: bool) -> None:
     """The outcomes, and in words what does not show in numbers."""
     from kvctl.cli.audit_views import outcomes_view
+    from kvctl.topology import repair
 
     if list_all:
         for outcome in work.outcomes:
@@ -212,8 +213,9 @@ def _say(session: Session, work: _Work, *, list_all: bool) -> None:
     for outcome in work.outcomes:
         for warning in _warnings(outcome):
             session.warn(warning)
-    for left in work.left:
-        session.warn(f"A repair of mirror `{left.name}` was interrupted; `--repair` completes it")
+    unfinished = [f"aggregate `{item.name}`" for item in work.replicas if repair.is_unfinished(item)]
+    for what in (*(f"mirror `{left.name}`" for left in work.left), *unfinished):
+        session.warn(f"A repair of {what} was interrupted; `--repair` completes it")
 
 
 def _warnings(outcome: "Outcome") -> list[str]:
@@ -279,7 +281,8 @@ def _step(item: "Repair") -> str:
 
 def _exit_code(work: _Work) -> int:
     """A difference that was found is certain; what could not be read may be as it should."""
-    if work.left or any(outcome.consistent is False for outcome in work.outcomes):
+    missing = any(not left.exists for left in work.left)
+    if missing or any(outcome.consistent is False for outcome in work.outcomes):
         return DRIFT
     errors = [outcome.error for outcome in work.outcomes if outcome.error is not None]
     return UNREADABLE if errors else 0

@@ -56,8 +56,6 @@ class Repair:
     replica: Replica
     differences: Sequence[Difference] = ()
     """All there are, for an aggregate."""
-    unfinished: bool = False
-    """Whether an interrupted repair has to be cleared up first."""
 
     @property
     def purged(self) -> list[Difference]:
@@ -107,9 +105,13 @@ def stand_ins(world: World, names: Collection[str] = ()) -> list[StandIn]:
 
 def needed(replica: Replica, outcomes: Iterable[Outcome], differences: Sequence[Difference]) -> Repair | None:
     """What has to be done about a replica that was audited; None: nothing."""
-    unfinished = any(is_temporary(source) for source in reads(replica.info))
     drift = any(outcome.consistent is False for outcome in outcomes)
-    return Repair(replica, differences, unfinished) if drift or unfinished else None
+    return Repair(replica, differences) if drift or is_unfinished(replica) else None
+
+
+def is_unfinished(replica: Replica) -> bool:
+    """Whether an interrupted repair left sources in an aggregate."""
+    return any(is_temporary(source) for source in reads(replica.info))
 
 
 async def carry_out(repair: Repair, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:

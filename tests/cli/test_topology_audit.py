@@ -8,6 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
+from kvctl.topology.repairs import temporary
 from tests.cli.conftest import Run
 from tests.raw import RawClient
 
@@ -137,6 +138,22 @@ def test_an_interrupted_repair_is_said_and_completed(
     assert run("topology", "audit", mirror, "--repair", "--yes", "-s", server.url).exit_code == 0
     assert raw.api(f"STREAM.INFO.{mirror}")["config"] == config
     assert "error" in raw.api(f"STREAM.INFO.kvctl-repair-{mirror}")
+
+
+def test_what_an_interrupted_repair_left_in_an_aggregate_is_said_and_removed(
+    run: Run, server: Server, raw: RawClient, unique: Names
+) -> None:
+    bucket, aggregate = unique("ORDERS"), unique("AGG")
+    raw.create_bucket(bucket)
+    assert run("aggregate", "create", aggregate, "--origin", bucket, "-s", server.url).exit_code == 0
+    config = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+    added = temporary(config["sources"][0], "abc")
+    raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "sources": [*config["sources"], added]})
+    said = run("topology", "audit", aggregate, "-s", server.url)
+    assert (said.exit_code, len(said.out.splitlines())) == (0, 1)
+    assert f"A repair of aggregate `{aggregate}` was interrupted" in said.err
+    assert run("topology", "audit", aggregate, "--repair", "--yes", "-s", server.url).exit_code == 0
+    assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == config
 
 
 def test_a_file_says_what_is_audited(
