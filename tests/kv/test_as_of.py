@@ -7,11 +7,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
+import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import BucketNotFound, HistoryLost, KeyNotFound, RevisionNotFound, UsageError
 from kvctl.jetstream import streams
 from kvctl.kv.as_of import Past
 from kvctl.kv.moment import Moment, as_moment, parse_moment
+from kvctl.server import Server
 from tests.raw import RawClient
 
 State = dict[str, bytes]
@@ -75,7 +77,7 @@ class Oracle:
 
 
 @pytest.mark.parametrize(("history", "keys", "steps"), [(1, 4, 15), (2, 3, 25), (5, 4, 40), (64, 6, 40)])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 async def test_every_moment_is_right_or_honestly_lost(
     client: Client, raw: RawClient, bucket_name: str, history: int, keys: int, steps: int, seed: int
 ) -> None:
@@ -340,6 +342,19 @@ class TestUnderWriters:
             assert await past.get_many(["new.1", "new.2"]) == [None, None]
             assert (await bucket.as_of("2099-01-01T00:00:00Z")).revision >= 100
         await writing
+
+
+async def test_a_restart_in_its_middle_changes_nothing(own_server: Server) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        bucket = await client.create_bucket("B", history=2)
+        names = [f"k.{number}" for number in range(20_000)]
+        await bucket.put_many((name, b"then") for name in names)
+        await bucket.put_many((name, b"now") for name in names[::2])
+        reading = asyncio.create_task(state(await bucket.as_of(20_000)))
+        await asyncio.sleep(0.05)
+        own_server.kill()
+        await asyncio.to_thread(own_server.start)
+        assert await reading == dict.fromkeys(names, b"then")
 
 
 async def _right(past: Past, expected: State, *filters: str) -> bool:
