@@ -1,0 +1,1 @@
+"""Versioned buckets: lakeFS's metadata design on JetStream."""

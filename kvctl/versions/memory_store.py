@@ -1,0 +1,151 @@
+"""Store in memory: for tests, and for what need not outlive the process. [pure]"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from itertools import count
+from typing import Self
+
+from kvctl.versions.store import (
+    ABSENT,
+    EXISTS,
+    Change,
+    Condition,
+    EntryNotFound,
+    Found,
+    Predicate,
+    PredicateFailed,
+    StoreClosed,
+    StoreEntry,
+    check_partition,
+    check_place,
+    check_value,
+    check_write,
+)
+
+
+class MemoryStore:
+    """Sorted keys and a dictionary for each partition. Nothing waits, so every operation is atomic."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, dict[bytes, tuple[bytes, int]]] = {}
+        self._keys: dict[bytes, list[bytes]] = {}
+        self._sequence = count(1)
+        self._closed = False
+
+    async def get(self, partition: bytes, key: bytes) -> Found:
+        """See `Store.get`."""
+        self._check_open()
+        check_place(partition, key)
+        held = self._values.get(partition, {}).get(key)
+        if held is None:
+            raise EntryNotFound("There is no such key")
+        return Found(held[0], Predicate((id(self), partition, key, held[1])))
+
+    async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        """See `Store.set`."""
+        await self.write([], [Change(partition, key, check_value(value))])
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+        """See `Store.set_if`."""
+        change = Change(partition, key, check_value(value))
+        await self.write([Condition(partition, key, predicate)], [change])
+
+    async def delete(self, partition: bytes, key: bytes) -> None:
+        """See `Store.delete`."""
+        await self.write([], [Change(partition, key, None)])
+
+    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0) -> MemoryEntries:
+        """See `Store.scan`."""
+        self._check_open()
+        check_partition(partition)
+        return MemoryEntries(self, partition, start)
+
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+        """See `Store.write`."""
+        self._check_open()
+        check_write(conditions, changes)
+        if not all(self._holds(condition) for condition in conditions):
+            raise PredicateFailed("A condition does not hold")
+        for change in changes:
+            self._apply(change)
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        self._closed = True
+
+    def after(self, partition: bytes, key: bytes, *, inclusive: bool) -> StoreEntry | None:
+        """The first entry after a key, or with `inclusive` at it. Raises StoreClosed."""
+        self._check_open()
+        keys = self._keys.get(partition, [])
+        at = bisect_left(keys, key)
+        if not inclusive and at < len(keys) and keys[at] == key:
+            at += 1
+        if at == len(keys):
+            return None
+        return StoreEntry(partition, keys[at], self._values[partition][keys[at]][0])
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("The store was closed")
+
+    def _holds(self, condition: Condition) -> bool:
+        held = self._values.get(condition.partition, {}).get(condition.key)
+        if condition.predicate == ABSENT:
+            return held is None
+        if condition.predicate == EXISTS:
+            return held is not None
+        read = (id(self), condition.partition, condition.key, held[1] if held else None)
+        return held is not None and condition.predicate.token == read
+
+    def _apply(self, change: Change) -> None:
+        values, keys = self._values.setdefault(change.partition, {}), self._keys.setdefault(change.partition, [])
+        if change.value is None:
+            if values.pop(change.key, None) is not None:
+                del keys[bisect_left(keys, change.key)]
+            return
+        if change.key not in values:
+            insort(keys, bytes(change.key))
+        values[bytes(change.key)] = (bytes(change.value), next(self._sequence))
+
+
+class MemoryEntries:
+    """See `Entries`: each step looks for the next key, so that keys may come and go between."""
+
+    def __init__(self, store: MemoryStore, partition: bytes, start: bytes) -> None:
+        self._store = store
+        self._partition = partition
+        self._at = start
+        self._inclusive = True
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoreEntry:
+        self._check_open()
+        entry = self._store.after(self._partition, self._at, inclusive=self._inclusive)
+        if entry is None:
+            raise StopAsyncIteration
+        self._at, self._inclusive = entry.key, False
+        return entry
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def seek(self, key: bytes) -> None:
+        """See `Entries.seek`."""
+        self._check_open()
+        self._at, self._inclusive = key, True
+
+    async def close(self) -> None:
+        """See `Entries.close`."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("The reading was closed")

@@ -1,0 +1,163 @@
+"""The narrow waist: six operations on partitions of sorted keys, as lakeFS's design has them, and one of ours. [pure]
+
+Partitions and keys are any bytes but none; a value may be empty. A read that follows a successful write sees it, or a
+later one. A scan of one partition never touches another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
+
+
+class MissingArgument(UsageError):
+    """A partition, a key or a value was not given."""
+
+
+class EntryNotFound(NotFoundError):
+    """The partition has no such key."""
+
+
+class PredicateFailed(ConflictError):
+    """A condition does not hold, and nothing was written."""
+
+
+class StoreClosed(KvctlError):
+    """The store, or the reading of entries, was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """What a write may be conditioned on: ABSENT, EXISTS, or what a read gave out, which only its store understands.
+
+    One that was read holds for that key of that store, and only until the key is written again, also with the same
+    value: where lakeFS compares values, a key that went there and back is another one here.
+    """
+
+    token: Any
+
+
+ABSENT = Predicate("absent")
+"""There is no such key."""
+EXISTS = Predicate("exists")
+"""There is one, whatever its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value as it was read, and the predicate that holds until it is written again."""
+
+    value: bytes
+    predicate: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEntry:
+    """One entry of a scan."""
+
+    partition: bytes
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """That a predicate holds of a key."""
+
+    partition: bytes
+    key: bytes
+    predicate: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value for a key; None deletes it."""
+
+    partition: bytes
+    key: bytes
+    value: bytes | None
+
+
+class Entries(Protocol):
+    """The entries of a scan, in the order of their keys' bytes; use it as an asynchronous iterator and context.
+
+    What is written while it is read may be missed or seen; a key that stays as it is is seen once.
+    """
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> StoreEntry:
+        """The next entry. Raises StopAsyncIteration; StoreClosed after `close`."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def seek(self, key: bytes) -> None:
+        """Go on, or back, to the first entry whose key is this one or after it. Raises StoreClosed."""
+
+    async def close(self) -> None:
+        """Read no more."""
+
+
+class Store(Protocol):
+    """lakeFS's Store."""
+
+    async def get(self, partition: bytes, key: bytes) -> Found:
+        """The value of a key. Raises EntryNotFound, MissingArgument, StoreClosed."""
+
+    async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        """Write a key, whatever is there. Raises MissingArgument, StoreClosed, OutcomeUnknown."""
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+        """Write a key if the predicate holds of it. Raises PredicateFailed, and as `set`."""
+
+    async def delete(self, partition: bytes, key: bytes) -> None:
+        """Delete a key; one that is not there is no error. Raises as `set`."""
+
+    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0) -> Entries:
+        """The entries of a partition from the first key not before `start`; `batch`, a hint, are fetched at once."""
+
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+        """Ours: carry out all changes if all conditions hold, else nothing. No key may be changed twice.
+
+        Raises PredicateFailed, UsageError, and as `set`.
+        """
+
+    async def close(self) -> None:
+        """Use it no more: every operation afterwards raises StoreClosed."""
+
+
+def check_place(partition: bytes, key: bytes) -> None:
+    """Raises MissingArgument for an empty partition or key."""
+    check_partition(partition)
+    if not key:
+        raise MissingArgument("The key is missing")
+
+
+def check_partition(partition: bytes) -> None:
+    """Raises MissingArgument for an empty partition."""
+    if not partition:
+        raise MissingArgument("The partition is missing")
+
+
+def check_value(value: bytes | None) -> bytes:
+    """The value. Raises MissingArgument for None: an empty value is one."""
+    if value is None:
+        raise MissingArgument("The value is missing")
+    return bytes(value)
+
+
+def check_write(conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+    """Raises MissingArgument for missing places and changes, UsageError for a key that is changed twice."""
+    if not changes:
+        raise MissingArgument("There is nothing to write")
+    for condition in conditions:
+        check_place(condition.partition, condition.key)
+    for change in changes:
+        check_place(change.partition, change.key)
+    if len({(change.partition, change.key) for change in changes}) < len(changes):
+        raise UsageError("A key is changed twice in one write")
