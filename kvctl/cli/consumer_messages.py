@@ -20,7 +20,7 @@ from kvctl.cli.stream_options import (
     consumer_names,
     one_of,
 )
-from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UsageError, WaitExpired
+from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
 from kvctl.render.view import Row
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ async def fetch(
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
     api = (await session.client()).api
 
+    await _warn_of_size(session, stream, consumer, max_bytes)
     await handling.handle(fetched(Fetch(api, stream, consumer, options, handling.warn)))
 
 
@@ -188,6 +189,9 @@ async def consume(
     acknowledged once it is printed: one that was printed when kvctl was killed comes again. Ctrl-C asks for nothing
     more, finishes what was delivered and exits 130; a second one ends at once. Exits 3 when the consumer is deleted.
 
+    Servers up to 2.15 may skip a message at the end of a pull by --max-bytes, if the consumer delivers the last message
+    of each subject and the stream keeps more: limit that one by --max-messages.
+
     --exec splits CMD into words like a shell, but no shell runs it. Its standard input is the message's data; the rest
     is in KVCTL_STREAM, KVCTL_CONSUMER, KVCTL_SUBJECT, KVCTL_SEQUENCE, KVCTL_CONSUMER_SEQUENCE, KVCTL_DELIVERED,
     KVCTL_PENDING, KVCTL_TIME, KVCTL_SIZE and KVCTL_HEADERS (JSON). When it succeeds, the message is acknowledged; when
@@ -211,6 +215,7 @@ async def consume(
             "A consumer has filters and a beginning of its own", hint="`--filter` and `--deliver` go without CONSUMER"
         )
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
+    await _warn_of_size(session, stream, consumer, max_bytes)
     await _consume(session, stream, consumer, options, handling)
 
 
@@ -222,6 +227,21 @@ async def _consume(
     async with Consumption((await session.client()).api, stream, consumer, options, handling.warn) as messages:
         work = handling.handle(messages.batches(), endless=True)
         await _until_interrupted(session, work, lambda: handling.drain(messages.drain))
+
+
+async def _warn_of_size(session: Session, stream: str, consumer: str, max_bytes: int | None) -> None:
+    """A fault of servers up to 2.15, where a pull's bytes end before a list of last messages does."""
+    from kvctl.jetstream import consumers
+
+    if max_bytes is None:
+        return
+    with suppress(UnreachableError):
+        info = await consumers.info((await session.client()).api, stream, consumer)
+        if info["config"].get("deliver_policy") == "last_per_subject":
+            session.warn(
+                f"`{consumer}` delivers the last message of each subject: with `--max-bytes`, servers may skip some; "
+                "`--max-messages` does not"
+            )
 
 
 async def fetched(fetch: "Fetch") -> Batches:

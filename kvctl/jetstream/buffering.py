@@ -31,6 +31,8 @@ class Buffer:
     def next_pull(self, messages: int, size: int, left: int | None = None, pin: str = "") -> Pull | None:
         """What to ask for beside what is pending; None while there is enough. `left` bounds the messages in all."""
         if self._bytes:
+            if not size:
+                messages = 0  # pulls that have no bytes left are over, whatever they had left in number
             missing, batch = self._bytes - size, PLENTY
             enough = size > (0 if self.cautious else self.low_bytes)
         else:

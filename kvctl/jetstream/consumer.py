@@ -92,8 +92,9 @@ class Consumer:
         """Messages without end, with a buffer of 500 unless `max_messages` or `max_bytes` says otherwise.
 
         More is asked for when half of it is left, or a threshold. What happens beside the messages is told to
-        `on_event`. Raises UsageError for both limits at once, a threshold above its limit, an `expires` under 1 s, an
-        `idle_heartbeat` that is not 0.5 to 30 s.
+        `on_event`. With `max_bytes`, servers up to 2.15 may skip a message of a consumer that delivers the last per
+        subject of a stream with history. Raises UsageError for both limits at once, a threshold above its limit, an
+        `expires` under 1 s, an `idle_heartbeat` that is not 0.5 to 30 s.
         """
         options = ConsumeOptions(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,

@@ -8,12 +8,12 @@ from typing import Self
 
 from kvctl.errors import (
     ConnectionLost,
+    JetStreamDisabled,
     KvctlError,
     NoResponders,
     NotFoundError,
     RequestTimeout,
     ServerError,
-    UnreachableError,
 )
 from kvctl.jetstream import consumers
 from kvctl.jetstream.api import Api
@@ -137,7 +137,7 @@ class Fetch:
         if isinstance(error, NoResponders):
             try:
                 await consumers.info(self._api, self.stream, self.consumer)
-            except (NotFoundError, UnreachableError) as reason:
+            except (NotFoundError, JetStreamDisabled) as reason:
                 return reason
             except KvctlError:
                 pass

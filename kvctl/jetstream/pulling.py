@@ -66,9 +66,10 @@ class Puller:
         """Raises PermissionDenied when pulls may not be sent, or what was delivered may not be answered."""
         if denied := self._subscription.denied(self.subject):
             raise denied
-        answers = f"$JS.ACK.{self.subject.split('.MSG.NEXT.')[-1]}."
-        if any(kind == "publish" and about.startswith(answers.lower()) for kind, about in self._subscription.denials):
-            raise permission_denied("publish", f"{answers}>")
+        name = self.subject.split(".MSG.NEXT.")[-1]
+        for kind, about in self._subscription.denials:
+            if kind == "publish" and about.startswith("$js.ack.") and f".{name}.".lower() in about:
+                raise permission_denied("publish", f"$JS.ACK.{name}.>")
 
     def count_off(self, messages: int, size: int = 0) -> None:
         """Messages have come, or have been dealt with: whichever the caller counts."""

@@ -218,6 +218,12 @@ class TestTaking:
         assert consumer("fetch", "c", "--max-messages", "3") == snapshot(name="fetch")
         assert consumer("consume", "c", "--count", "3", "-o", "name") == snapshot(name="consume")
 
+    def test_a_limit_by_size_that_may_skip_messages_is_a_warning(self, consumer: Consumers, name: str) -> None:
+        consumer("add", "c", "--deliver", "last-per-subject", "--filter", f"{name}.>")
+        warned = consumer("fetch", "c", "--max-bytes", "1KiB", "--no-wait")
+        assert (warned.exit_code, "servers may skip some" in warned.err) == (0, True)
+        assert "skip" not in consumer("fetch", "c", "--max-messages", "9", "--no-wait").err
+
     def test_a_push_consumer_is_an_error(self, consumer: Consumers, snapshot: SnapshotAssertion) -> None:
         consumer("add", "c", "--set", "deliver_subject=pushed")
         assert consumer("next", "c") == snapshot

@@ -99,6 +99,12 @@ def test_a_buffer_of_one_message_does_not_get_stuck(threshold: int | None) -> No
     assert buffer.next_pull(1, 0) is None  # no pull of nothing, which servers take for one
 
 
+def test_a_pull_whose_bytes_were_filled_exactly_is_over() -> None:
+    pull = Buffer(ConsumeOptions(max_bytes=1000, count=10)).next_pull(6, 0, left=6)
+    assert pull is not None
+    assert (pull.batch, pull.max_bytes) == (6, 1000)
+
+
 def test_a_count_is_never_exceeded() -> None:
     buffer = Buffer(ConsumeOptions(max_messages=100, count=30))
     pull = buffer.next_pull(0, 0, left=30)
