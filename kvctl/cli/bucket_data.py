@@ -235,8 +235,8 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
     What does not come out whole is removed, also when the restore is interrupted. One that was killed leaves a bucket
     that `bucket ls` lists as `incomplete`; running it again replaces that.
 
-    Restoring never overwrites: delete the bucket first. Mirrors of it have to be made anew; on a terminal kvctl offers
-    to do so, else it names them.
+    Restoring never overwrites: delete the bucket first. Mirrors of it that hold something else are named; on a terminal
+    kvctl offers to make them anew.
     """
     from kvctl.cli.mirrors_anew import offer
     from kvctl.kv import manifest, snapshot

@@ -504,13 +504,23 @@ def test_a_damaged_backup_is_refused(bucket: Bucket, orders: str, tmp_path: Path
     assert bucket("ls").out == ""
 
 
-def test_restoring_an_origin_warns_of_its_mirrors(
+def test_restoring_an_origin_finds_mirrors_that_hold_something_else(
     bucket: Bucket, seeds: RawClient, orders: str, tmp_path: Path
 ) -> None:
-    bucket("backup", "orders", str(tmp_path / "backup"))
+    directory = str(tmp_path / "backup")
+    bucket("backup", "orders", directory)
     mirror(seeds, "copy")
     bucket("delete", "orders", "--confirm", "orders")
-    assert "Mirror `copy` may hold what the bucket held before" in bucket("restore", str(tmp_path / "backup")).err
+    assert bucket("restore", directory).err == ""  # the mirror holds the same
+    seeds.put("orders", "since.then", b"v")
+    mirror(seeds, "later")
+    held = ("STREAM.MSG.GET.later", {"last_by_subj": "$KV.orders.since.then"})
+    bucket("delete", "orders", "--confirm", "orders")
+    assert "Mirror `later` holds what the bucket held before" in bucket("restore", directory).err
+    assert "message" in seeds.api(*held)  # and so it would for ever
+    bucket("delete", "orders", "--confirm", "orders")
+    assert "Made mirror `later` anew" in bucket("restore", directory, tty=True, stdin=b"y\ny\n").err
+    assert "error" in seeds.api(*held)
 
 
 def test_on_a_terminal_mirrors_of_what_was_there_before_are_made_anew_if_wanted(
@@ -518,7 +528,7 @@ def test_on_a_terminal_mirrors_of_what_was_there_before_are_made_anew_if_wanted(
 ) -> None:
     mirror(seeds, "copy")
     bucket("delete", "orders", "--confirm", "orders")
-    assert "Mirror `copy` may hold what the bucket held before" in bucket("add", "orders").err
+    assert "Mirror `copy` holds what the bucket held before" in bucket("add", "orders").err
     bucket("delete", "orders", "--confirm", "orders")
     kept = bucket("add", "orders", tty=True, stdin=b"n\n")
     assert (kept.exit_code, "`kvctl topology audit copy --repair`" in kept.err) == (0, True)
