@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from kvctl.quantities import duration_from_ns, format_time, parse_utc
+from kvctl.quantities import format_time, parse_utc
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
 
 _NEVER = "0001-01-01T00:00:00Z"
@@ -136,11 +136,6 @@ def active_text(seconds: float | None) -> str:
     if seconds is None:
         return "never"
     return "just now" if seconds < 1 else f"{duration_text(int(seconds))} ago"
-
-
-def nanoseconds_text(nanoseconds: int) -> str:
-    """The server's nanoseconds as a duration."""
-    return duration_text(duration_from_ns(nanoseconds).total_seconds())
 
 
 _TSV = (
