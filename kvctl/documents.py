@@ -125,7 +125,7 @@ def _parse_yaml(text: str, source: str) -> Document:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else None
         _fail(source, place, error.problem or error.context or "This is no YAML")
-    except yaml.reader.ReaderError as error:
+    except yaml.reader.ReaderError:
         # libyaml's own position counts bytes
         found = yaml.reader.Reader.NON_PRINTABLE.search(text)
         _fail(source, _place_of(text, found.start()) if found else None, "A control character that YAML does not allow")
