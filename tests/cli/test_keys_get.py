@@ -171,6 +171,7 @@ def test_permissions_key_by_key_are_enough_for_named_keys(
     assert get("k.1").out == "one"
     assert get("k.2", "k.1", "-o", "name").out.split() == ["k.2", "k.1"]
     assert get("k.*") == snapshot
+    assert get("k.1", "--as-of", "1") == snapshot(name="past")
 
 
 HEAVY = (
