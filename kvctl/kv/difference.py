@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.kv.kinds import LEFT, SERVER_METADATA, TOPOLOGY, StreamConfig
+from kvctl.kv.kinds import SERVER_METADATA, TOPOLOGY, StreamConfig
 from kvctl.quantities import duration_from_ns, duration_seconds, format_duration
 
 UNSET = "none"
@@ -87,7 +87,7 @@ def _metadata(value: dict[str, str]) -> dict[str, Any]:
     return {
         f"metadata.{name}": text
         for name, text in value.items()
-        if not name.startswith(SERVER_METADATA) and name not in (TOPOLOGY, LEFT)
+        if not name.startswith(SERVER_METADATA) and name != TOPOLOGY
     }
 
 

@@ -25,8 +25,6 @@ TOPOLOGY = "kvctl.topology"
 """Metadata of a stream that a topology file made or took over; the value is the topology's name."""
 LEAVING = "kvctl.leaving"
 """Metadata of an aggregate from which keys are being taken out; the value is the sources that brought them, as JSON."""
-LEFT = "kvctl.left"
-"""Metadata of an aggregate from which keys were taken out; the value is the streams that they came from, as JSON."""
 SERVER_METADATA = "_nats."
 """What the server's own metadata begins with."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.kv.difference import Difference, differences
 from kvctl.kv.fields import FIELDS, edited
-from kvctl.kv.kinds import LEAVING, LEFT, TOPOLOGY, Kind, StreamConfig
+from kvctl.kv.kinds import LEAVING, TOPOLOGY, Kind, StreamConfig
 from kvctl.topology.document import Topology
 from kvctl.topology.locating import Located, Locator, Where
 from kvctl.topology.model import Aggregate, Mirror
@@ -77,8 +77,6 @@ class Draft:
             and same_mirror(before.get("mirror"), after.get("mirror"))
             # Keys are told by the stream that they came from, and taken out by purges.
             and not any(source["name"] in stay or after.get("deny_purge") for source in self.leaving)
-            # A source that comes back is often not read again from its beginning (seen on 2.15), which loses keys.
-            and not stay & marked(before, LEFT)
         )
 
     @property
@@ -176,18 +174,11 @@ class Drafts:
             after = edited(live["config"], self._named(name, model))
             follows = self._follow(name, after, model.to_stream(map(self._config_now, located)), fresh)
             self._sources(after, fresh["sources"], configs)
-            self._remember(after, live["config"])
             self._deny_purge(name, after, model)
             if "writable" in self.topology.named.get(name, ()) and model.writable != bool(after.get("subjects")):
                 after["subjects"] = fresh["subjects"]
         draft = Draft(name, Kind.AGGREGATE, place, live, self._marked(after), located, configs, follows)
         return self._settled(draft, fresh)
-
-    @staticmethod
-    def _remember(after: StreamConfig, live: StreamConfig) -> None:
-        """Note down what has left, for when it comes back."""
-        if left := {source["name"] for source in leaving(live, after)} | marked(live, LEFT):
-            after["metadata"] = {**(after.get("metadata") or {}), LEFT: json.dumps(sorted(left))}
 
     def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
         """As it is, or made anew: from the file alone, so that it is the same after a kill in between."""
@@ -209,8 +200,9 @@ class Drafts:
         before = {key: after.get(key) for key in _INHERITED}
         for key, text in _INHERITED.items():
             said = text in self.topology.named.get(name, ())
-            if not said and fresh.get(key) != was.get(key) and (after.get(key) or 0) == (was.get(key) or 0):
-                after[key] = fresh.get(key, 0)
+            given = fresh.get(key, was.get(key))  # servers do not turn allow_msg_ttl off again
+            if not said and given != was.get(key) and (after.get(key) or 0) == (was.get(key) or 0):
+                after[key] = given
         return any(after.get(key) != before[key] for key in _INHERITED)
 
     @staticmethod
@@ -246,8 +238,3 @@ def leaving(before: StreamConfig, after: StreamConfig) -> list[dict[str, Any]]:
     """The sources that are taken out of an aggregate, with those that were begun to be."""
     begun = json.loads((before.get("metadata") or {}).get(LEAVING, "[]"))
     return [*removed(before.get("sources") or [], after.get("sources") or []), *begun]
-
-
-def marked(config: StreamConfig, name: str) -> set[str]:
-    """The streams that a mark names."""
-    return set(json.loads((config.get("metadata") or {}).get(name, "[]")))

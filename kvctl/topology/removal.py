@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.ordered import Selection, read
 from kvctl.kv import catalog
-from kvctl.kv.kinds import LEFT, StreamConfig
+from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
 from kvctl.topology import hazards
 from kvctl.topology.builders import find_aggregate
@@ -73,7 +72,6 @@ async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> 
             f"`{name}` denies purges, so the keys of `{bucket}` cannot be removed from it",
             hint="`--keep-data` removes the origin and leaves its keys",
         )
-    after["metadata"] = {**(config.get("metadata") or {}), **left_mark(config, gone)}
     whole, shared = _told_apart(gone, stay, writable=bool(config.get("subjects")))
     if not gone:
         shared = [">"]  # interrupted before: the origin has gone, its keys may not have
@@ -94,12 +92,6 @@ async def carry_out(api: Api, removal: Removal, force: Collection[str] = (), adv
             f"`{removal.origin}` feeds `{removal.name}` no more, but not all of its keys are gone: {error.message}",
             hint=f"`kvctl aggregate remove-origin {removal.name} {removal.origin}` again removes the rest",
         ) from None
-
-
-def left_mark(config: StreamConfig, gone: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Metadata that says whose keys were taken out: a source that comes back is often not read from its beginning."""
-    names = {*json.loads((config.get("metadata") or {}).get(LEFT, "[]")), *(source["name"] for source in gone)}
-    return {LEFT: json.dumps(sorted(names))} if names else {}
 
 
 async def take_out(api: Api, config: StreamConfig, gone: list[dict[str, Any]]) -> int:

@@ -6,7 +6,6 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, HazardRefused, NotFoundError, RefusedError
-from kvctl.kv.kinds import LEFT
 from kvctl.topology import removal
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, Mirror, Origin
@@ -125,12 +124,3 @@ async def test_what_is_not_there_is_not_removed(client: kvctl.Client, unique: Na
         await removal.plan(client.api, unique("NONE"), bucket)
     with pytest.raises(RefusedError, match="denies purges"):
         await removal.plan(client.api, denying, bucket)
-
-
-async def test_what_left_is_remembered_and_is_no_difference(client: kvctl.Client, unique: Names) -> None:
-    one, other, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
-    await create_aggregate(client, Aggregate(aggregate, (Origin(one.name, prefix="1"), Origin(other.name, prefix="2"))))
-    await removal.carry_out(client.api, await removal.plan(client.api, aggregate, other.name))
-    config = (await client.api.call(f"STREAM.INFO.KV_{aggregate}"))["config"]
-    assert config["metadata"][LEFT] == f'["KV_{other.name}"]'
-    await create_aggregate(client, Aggregate(aggregate, (Origin(one.name, prefix="1"),)))
