@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
 from kvctl.errors import (
+    KeyNotFound,
     KvctlError,
     LeaseLost,
     OutcomeUnknown,
@@ -37,6 +39,8 @@ SHORTEST = timedelta(seconds=1)
 LONGEST_OWNER = 200
 """Characters of an owner that messages show."""
 RETRY_PAUSE = 0.1
+REMEMBERED = 100
+"""Writings of a lease, some of which may still be under way, that it knows as its own."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -62,8 +66,10 @@ class Lease:
         """When, by `clock`, it may be somebody else's."""
         self.grace = min(5.0, ttl.total_seconds() / 6)
         """Seconds before the deadline at which it is given up if it could not be renewed."""
-        self._identity = os.urandom(8).hex()
+        prefix = os.urandom(8).hex()
+        self._identities = (f"{prefix}.{number}".encode() for number in count())
         self._begun: dict[bytes, float] = {}
+        """When its last writings were begun, by their identities."""
 
     @property
     def over(self) -> bool:
@@ -110,7 +116,7 @@ class Lease:
             entry = await self._last()
             if entry is None or entry.operation is not Operation.PUT or not self._adopt(entry):
                 return False
-            with suppress(WrongRevision):  # a renewal that was under way
+            with suppress(WrongRevision, KeyNotFound):  # a renewal was under way, or it expired
                 await self.bucket.delete(self.key, revision=entry.revision)
                 return True
         return False
@@ -121,11 +127,13 @@ class Lease:
     async def _write(self, expected: int) -> None:
         """Write the key on condition; the time counts from before the message leaves."""
         begun = clock()
-        number = f"{self._identity}.{len(self._begun)}"
-        self._begun[number.encode()] = begun
+        identity = next(self._identities)
+        self._begun[identity] = begun
+        if len(self._begun) > REMEMBERED:
+            del self._begun[next(iter(self._begun))]
         whole = timedelta(seconds=math.ceil(self.ttl.total_seconds()))  # servers cut what is no whole second
         fields = write_fields(expected=expected, ttl=whole)
-        fields |= {MESSAGE_ID.decode(): number, LEASE_HEADER: str(duration_seconds(self.ttl))}
+        fields |= {MESSAGE_ID.decode(): identity.decode(), LEASE_HEADER: str(duration_seconds(self.ttl))}
         value = os.fsencode(self.owner)
         self.revision = await self.bucket._write(self.key, value, encode_headers(fields), expected)
         self.deadline = begun + self.ttl.total_seconds()
