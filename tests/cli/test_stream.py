@@ -77,7 +77,7 @@ def test_created_listed_shown(filled: Streams, snapshot: SnapshotAssertion, name
         "description", "retention", "first_sequence", "first_time", "last_time", "subject_count", "deleted", "cluster",
         "origins", "alternates", "config",
     }  # fmt: skip
-    assert filled("show", "S", tty=True) == snapshot
+    assert filled("show", "S", tty=True).masked({r"\b\d+ B\b": "SIZE"}) == snapshot
     assert filled("ls", "--subject", "S.a", "-o", "name").out.split() == [name]
 
 
