@@ -1,0 +1,149 @@
+"""A tree of chunks over sorted entries: built, read and compared, touching what differs and no more. [pure]
+
+What needs chunks is a generator: it yields the ids that it wants and is sent their bytes, so that the same code runs on
+memory, on a server with many reads in flight, and on Spark. The same entries have the same root id, in whatever order
+they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kvctl.versions.chunks import EMPTY, Chunk, Pair, chunks_of, object_id
+
+Objects = dict[bytes, bytes]
+"""Bytes of chunks by their ids."""
+T = TypeVar("T")
+Reading = Generator[set[bytes], Mapping[bytes, bytes], T]
+"""Yields ids, is sent the bytes of all of them, returns its result."""
+EMPTY_ROOT = object_id(EMPTY.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A root, and the chunks that were made for it."""
+
+    root: bytes
+    objects: Objects
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key whose value is not the same on both sides; None: it is not there."""
+
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+
+
+def build(pairs: Iterable[Pair]) -> Tree:
+    """The tree of entries, which come sorted by key, none twice."""
+    made = Made()
+    level, row = 0, [made.add(chunk) for chunk in chunks_of(0, pairs)]
+    if not row:
+        return Tree(made.add(EMPTY)[1], made.objects)
+    while len(row) > 1:
+        level += 1
+        row = [made.add(chunk) for chunk in chunks_of(level, row)]
+    return Tree(row[0][1], made.objects)
+
+
+def get(root: bytes, keys: Sequence[bytes]) -> Reading[dict[bytes, bytes]]:
+    """The values of those keys that are there."""
+    found: dict[bytes, bytes] = {}
+    waiting: dict[bytes, list[bytes]] = {root: sorted(set(keys))}
+    while waiting:
+        data = yield set(waiting)
+        below: dict[bytes, list[bytes]] = {}
+        for identity, wanted in waiting.items():
+            chunk = Chunk.decode(data[identity])
+            if chunk.level == 0:
+                held = dict(chunk.pairs)
+                found.update((key, held[key]) for key in wanted if key in held)
+            else:
+                for child, some in spread(chunk, wanted):
+                    below[child] = some
+        waiting = below
+    return found
+
+
+def entries(root: bytes, start: bytes = b"") -> Reading[list[Pair]]:
+    """All entries from a key on, sorted."""
+    waiting, leaves = [root], list[Chunk]()
+    while waiting:
+        data = yield set(waiting)
+        chunks = [Chunk.decode(data[identity]) for identity in waiting]
+        waiting = []
+        for chunk in chunks:
+            if chunk.level == 0:
+                leaves.append(chunk)
+            else:
+                waiting += [child for last, child in chunk.pairs if last >= start]
+    return [pair for leaf in leaves for pair in leaf.pairs if pair[0] >= start]
+
+
+def diff(before: bytes, after: bytes) -> Reading[list[Difference]]:
+    """The keys that differ, sorted; subtrees with the same id are never read."""
+    left, right = {before}, {after}
+    held: tuple[dict[bytes, bytes], dict[bytes, bytes]] = ({}, {})
+    while left != right:
+        left, right = left - right, right - left
+        data = yield left | right
+        sides = [[Chunk.decode(data[identity]) for identity in side] for side in (left, right)]
+        top = max(chunk.level for side in sides for chunk in side)
+        following: list[set[bytes]] = []
+        for side, ids, leaves in zip(sides, (left, right), held, strict=True):
+            below: set[bytes] = set()
+            for identity, chunk in zip(ids, side, strict=True):
+                if chunk.level < top:
+                    below.add(identity)  # the other side is taller: it comes down first
+                elif chunk.level == 0:
+                    leaves.update(chunk.pairs)
+                else:
+                    below.update(child for _, child in chunk.pairs)
+            following.append(below)
+        left, right = following
+    first, second = held
+    keys = sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
+    return [Difference(key, first.get(key), second.get(key)) for key in keys]
+
+
+def run(reading: Reading[T], objects: Mapping[bytes, bytes]) -> T:
+    """Carry a reading out on chunks that are at hand. Raises KeyError for one that is missing."""
+    try:
+        wanted = next(reading)
+        while True:
+            wanted = reading.send({identity: objects[identity] for identity in wanted})
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Made:
+    """Chunks that were made."""
+
+    def __init__(self) -> None:
+        self.objects: Objects = {}
+
+    def add(self, chunk: Chunk) -> Pair:
+        """The pair that stands for it one level above."""
+        data = chunk.encode()
+        identity = object_id(data)
+        self.objects[identity] = data
+        return (chunk.pairs[-1][0] if chunk.pairs else b"", identity)
+
+
+def spread(index: Chunk, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
+    """The children of an index that sorted keys belong to; those above the last belong to the last."""
+    at = 0
+    last_child = index.pairs[-1][1]
+    low = 0
+    for last, child in index.pairs:
+        at = low
+        while at < len(keys) and (keys[at] <= last or child == last_child):
+            at += 1
+        if at > low:
+            yield child, list(keys[low:at])
+        low = at

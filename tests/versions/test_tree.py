@@ -1,0 +1,260 @@
+"""Trees of chunks against a plain dictionary: the same entries have the same root, changes touch little."""
+
+import random
+from collections.abc import Mapping
+from typing import TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvctl.versions import chunks, tree
+from kvctl.versions.chunks import Chunk, Chunker, chunks_of, object_id
+from kvctl.versions.merge import Conflict, Strategy, merge
+from kvctl.versions.tree import EMPTY_ROOT, Difference, Reading, Tree, build, diff, entries, get, run
+from kvctl.versions.tree_update import Edit, update
+
+T = TypeVar("T")
+MANY = 3000
+
+
+@pytest.fixture(params=["as shipped", "tiny"])
+def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Chunks as they are, and so small that a few entries make a tree of many levels."""
+    if request.param == "tiny":
+        tiny(monkeypatch)
+    return str(request.param)
+
+
+def tiny(monkeypatch: pytest.MonkeyPatch, cap: int = 120) -> None:
+    for name, value in (("LEAF_MINIMUM", 2), ("LEAF_MEAN", 2), ("INDEX_MEAN", 2), ("CAP", cap)):
+        monkeypatch.setattr(chunks, name, value)
+
+
+def made(content: Mapping[bytes, bytes]) -> Tree:
+    return build(sorted(content.items()))
+
+
+def counted(reading: Reading[T], objects: Mapping[bytes, bytes]) -> tuple[T, int]:
+    """The result, and how many chunks were read."""
+    count = 0
+
+    class Counting(dict[bytes, bytes]):
+        def __getitem__(self, key: bytes) -> bytes:
+            nonlocal count
+            count += 1
+            return objects[key]
+
+    return run(reading, Counting()), count
+
+
+def some(count: int, seed: int = 0) -> dict[bytes, bytes]:
+    dice = random.Random(seed)
+    return {b"key.%06d" % number: dice.randbytes(dice.randint(0, 40)) for number in range(count)}
+
+
+def changed(content: Mapping[bytes, bytes], edits: list[Edit]) -> dict[bytes, bytes]:
+    result = {**content, **{key: value for key, value in edits if value is not None}}
+    for key, value in edits:
+        if value is None:
+            result.pop(key, None)
+    return result
+
+
+def edits_of(dice: random.Random, content: Mapping[bytes, bytes], count: int) -> list[Edit]:
+    found: dict[bytes, bytes | None] = {}
+    keys = sorted(content)
+    for _ in range(count):
+        key = dice.choice(keys) if keys and dice.random() < 0.7 else b"key.%06d" % dice.randrange(10_000)
+        found[key] = None if dice.random() < 0.4 else dice.randbytes(dice.randint(0, 30))
+    return sorted(found.items())
+
+
+class TestChunks:
+    @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=100)), max_size=20), st.integers(0, 9))
+    def test_a_chunk_is_its_bytes(self, pairs: list[tuple[bytes, bytes]], level: int) -> None:
+        chunk = Chunk(level, tuple(pairs))
+        assert Chunk.decode(chunk.encode()) == chunk
+
+    def test_damaged_bytes_are_refused(self) -> None:
+        data = Chunk(0, ((b"a", b"1"), (b"b", b"2"))).encode()
+        for bad in (b"", data[:-1], data + b"x", b"xx" + data[2:], data[:2] + b"\2" + data[3:], data[:9]):
+            with pytest.raises(ValueError, match="chunk"):
+                Chunk.decode(bad)
+
+    def test_chunks_of_numbered_keys_have_the_size_they_are_meant_to_have(self) -> None:
+        sizes = [len(chunk.pairs) for chunk in chunks_of(0, some(60_000).items())]
+        mean = sum(sizes) / len(sizes)
+        assert min(sizes[:-1]) >= chunks.LEAF_MINIMUM
+        assert 0.9 < mean / (chunks.LEAF_MINIMUM + chunks.LEAF_MEAN) < 1.1
+
+    def test_large_values_end_a_chunk(self) -> None:
+        pairs = [(b"%04d" % number, b"v" * 30_000) for number in range(12)]
+        assert {len(chunk.pairs) for chunk in chunks_of(0, pairs)} == {3}
+        assert [len(chunk.pairs) for chunk in chunks_of(0, [(b"k", b"v" * 10**6)])] == [1]
+        assert Chunker(0).end() is None
+
+
+class TestBuild:
+    def test_the_same_entries_have_the_same_root_in_whatever_order_they_came(self, shape: str) -> None:
+        content = some(MANY)
+        items = list(content.items())
+        roots = set()
+        for seed in range(3):
+            random.Random(seed).shuffle(items)
+            now: dict[bytes, bytes] = {}
+            root, objects = EMPTY_ROOT, dict(build([]).objects)
+            for at in range(0, len(items), 400):
+                step = run(update(root, sorted(items[at : at + 400])), objects)
+                now.update(items[at : at + 400])
+                root = step.root
+                objects.update(step.objects)
+            roots.add(root)
+            assert run(entries(root), objects) == sorted(now.items())
+        assert roots == {made(content).root}
+
+    def test_no_root_has_a_single_child(self, shape: str) -> None:
+        for count in (0, 1, 2, 5, 50, MANY):
+            made_tree = made(some(count))
+            root = Chunk.decode(made_tree.objects[made_tree.root])
+            assert root.level == 0 or len(root.pairs) > 1
+            assert all(object_id(data) == identity for identity, data in made_tree.objects.items())
+
+    def test_nothing_is_an_empty_leaf(self) -> None:
+        assert build([]).root == EMPTY_ROOT
+        assert run(entries(EMPTY_ROOT), build([]).objects) == []
+
+
+class TestReading:
+    def test_keys_that_are_there(self, shape: str) -> None:
+        content = some(MANY)
+        held = made(content)
+        wanted = [b"", b"key.000000", b"key.001500", b"key.0015001", b"key.002999", b"z"]
+        assert run(get(held.root, wanted), held.objects) == {key: content[key] for key in wanted if key in content}
+        assert run(get(held.root, []), held.objects) == {}
+
+    def test_from_a_key_on(self, shape: str) -> None:
+        content = some(MANY)
+        held = made(content)
+        for start in (b"", b"key.0010", b"key.002999", b"z"):
+            expected = [(key, value) for key, value in content.items() if key >= start]
+            assert run(entries(held.root, start), held.objects) == expected
+
+    def test_one_key_is_read_by_one_chunk_a_level(self) -> None:
+        held = made(some(20_000))
+        height = Chunk.decode(held.objects[held.root]).level
+        _, read = counted(get(held.root, [b"key.012345"]), held.objects)
+        assert read == height + 1
+
+
+class TestUpdate:
+    @pytest.mark.parametrize("seed", range(60))
+    def test_it_is_what_building_anew_gives(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        dice = random.Random(seed)
+        tiny(monkeypatch, cap=dice.choice([80, 120, 400, 10**6]))
+        content = some(dice.choice([0, 1, 3, 20, 300]), seed)
+        held = made(content)
+        root, objects = held.root, dict(held.objects)
+        for _ in range(6):
+            edits = edits_of(dice, content, dice.choice([1, 2, 10, 100]))
+            content = changed(content, edits)
+            step = run(update(root, edits), objects)
+            assert not step.objects.keys() & held.objects.keys()
+            objects.update(step.objects)
+            root = step.root
+            whole = made(content)
+            assert root == whole.root
+            assert step.objects.keys() <= whole.objects.keys()
+            assert whole.objects.keys() <= objects.keys()
+            assert run(entries(root), objects) == sorted(content.items())
+            held = whole
+
+    def test_everything_may_go(self, shape: str) -> None:
+        content = some(500)
+        held = made(content)
+        step = run(update(held.root, [(key, None) for key in sorted(content)]), held.objects)
+        assert step.root == EMPTY_ROOT
+
+    def test_no_changes_and_changes_of_nothing_make_nothing(self, shape: str) -> None:
+        content = some(500)
+        held = made(content)
+        same: list[Edit] = [(key, content[key]) for key in sorted(content)[:50]]
+        for edits in ([], same, [(b"no such key", None)]):
+            assert run(update(held.root, edits), held.objects) == Tree(held.root, {})
+
+    @pytest.mark.parametrize("key", [b"", b"key.010000", b"zzz"])
+    def test_one_change_reads_and_writes_a_few_chunks(self, key: bytes) -> None:
+        content = some(20_000)
+        held = made(content)
+        height = Chunk.decode(held.objects[held.root]).level
+        step, read = counted(update(held.root, [(key, b"new")]), held.objects)
+        assert len(step.objects) <= height + 3
+        assert read <= 2 * (height + 1)
+        assert step.root == made({**content, key: b"new"}).root
+
+
+class TestDiff:
+    @pytest.mark.parametrize("seed", range(40))
+    def test_it_is_the_dictionaries_difference(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        dice = random.Random(seed)
+        tiny(monkeypatch)
+        before = some(dice.choice([0, 1, 30, 300]), seed)
+        after = changed(before, edits_of(dice, before, dice.choice([0, 1, 20, 200])))
+        left, right = made(before), made(after)
+        expected = [
+            Difference(key, before.get(key), after.get(key))
+            for key in sorted(before.keys() | after.keys())
+            if before.get(key) != after.get(key)
+        ]
+        assert run(diff(left.root, right.root), {**left.objects, **right.objects}) == expected
+
+    def test_it_reads_in_proportion_to_what_changed(self) -> None:
+        content = some(20_000)
+        held = made(content)
+        other = run(update(held.root, [(b"key.010000", b"new")]), held.objects)
+        found, read = counted(diff(held.root, other.root), {**held.objects, **other.objects})
+        assert [difference.key for difference in found] == [b"key.010000"]
+        assert read <= 2 * 4
+        assert counted(diff(held.root, held.root), {}) == ([], 0)
+
+
+class TestMerge:
+    @settings(max_examples=300)
+    @given(
+        *(
+            st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.sampled_from([b"1", b"2", b"3"]))
+            for _ in "123"
+        )
+    )
+    def test_it_is_what_a_plain_dictionary_says(
+        self, base: dict[bytes, bytes], source: dict[bytes, bytes], dest: dict[bytes, bytes]
+    ) -> None:
+        trees = [made(content) for content in (base, source, dest)]
+        objects = {key: data for held in trees for key, data in held.objects.items()}
+        ours = run(diff(trees[0].root, trees[1].root), objects)
+        theirs = run(diff(trees[0].root, trees[2].root), objects)
+        conflicting = [
+            key for key in sorted(base.keys() | source.keys() | dest.keys())
+            if source.get(key) != base.get(key) != dest.get(key) and source.get(key) != dest.get(key)
+        ]  # fmt: skip
+        plain = merge(ours, theirs)
+        assert plain.conflicts == [Conflict(k, base.get(k), source.get(k), dest.get(k)) for k in conflicting]
+        for strategy in Strategy:
+            expected = dict(dest)
+            for key in base.keys() | source.keys() | dest.keys():
+                takes = source.get(key) != base.get(key) and (
+                    dest.get(key) == base.get(key) or (strategy is Strategy.SOURCE_WINS and key in conflicting)
+                )
+                if takes:
+                    expected.pop(key, None)
+                    expected.update({key: source[key]} if key in source else {})
+            found = merge(ours, theirs, strategy)
+            assert found.conflicts == []
+            step = run(update(trees[2].root, found.edits), objects)
+            assert step.root == made(expected).root
+
+
+def test_the_format_never_changes() -> None:
+    assert build([(b"k", b"v")]).root.hex() == "6be591f02f1802ae8bd7eba9f81fac1e951a711b"
+    assert tree.EMPTY_ROOT.hex() == "84d2a55e397bb042269ee2293d8026e2bf789d10"
+    assert made(some(5000, 1)).root.hex() == "09d59ccd341c7a3e7a879f7db24bbc5bed479c61"
