@@ -12,8 +12,11 @@ import pytest
 
 import kvctl
 from kvctl import Client
+from kvctl.connection import connect
+from kvctl.contexts import Context
 from kvctl.errors import ConsumerNotFound, PermissionDenied, ServerError
 from kvctl.jetstream import consuming
+from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumer import Consumer
 from kvctl.jetstream.consuming import Consumption
 from kvctl.jetstream.pull_options import Event, Pull
@@ -473,6 +476,38 @@ class TestDisturbances:
                 await until(lambda: client.connection.epoch > 0 and client.connection.online)
                 await publish(client, "S", 1)
                 assert await waiting == [1]
+
+
+async def test_a_consumer_in_another_domain(leaf: Lab, unique: Callable[..., str]) -> None:
+    name = unique("FAR")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub:
+        stream = await hub.jetstream.create_stream(name, subjects=[f"{name}.>"])
+        await publish(hub, name, 5)
+        await stream.create_consumer("c")
+        async with kvctl.connect(leaf.contexts["hub-via-leaf"]) as far:
+            consumer = far.jetstream.stream(name).consumer("c")
+            assert await take(consumer.consume(count=5), 5) == [1, 2, 3, 4, 5]
+            while (await consumer.info())["num_ack_pending"]:
+                await asyncio.sleep(0.01)
+
+
+async def test_without_the_parser_of_our_own(server: Server, make_stream: MakeStream) -> None:
+    """As with a client library whose internals are not as expected."""
+    stream = await make_stream(20)
+    await stream.create_consumer("c")
+    connection = await connect(Context(url=server.url), fast=False)
+    try:
+        consumer = Consumer(Api(connection), stream.name, "c")
+        found = []
+        async with asyncio.timeout(10), consumer.consume(max_messages=5) as messages:
+            async for message in messages:
+                found.append(message.sequence)
+                await message.ack()
+                if len(found) == 20:
+                    await messages.drain()
+        assert found == list(range(1, 21))
+    finally:
+        await connection.close()
 
 
 async def test_answers_that_are_denied_are_an_error_and_no_endless_redelivery() -> None:
