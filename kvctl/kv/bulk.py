@@ -12,7 +12,8 @@ from kvctl.kv import load_progress
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.load_input import LoadInput
 from kvctl.kv.load_progress import ProgressFile, Task
-from kvctl.kv.loading import Loaded, Loader, Mode, Target, target_of
+from kvctl.kv.load_target import Target, target_of
+from kvctl.kv.loading import Loaded, Loader, Mode
 from kvctl.kv.resuming import stored_rows
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow

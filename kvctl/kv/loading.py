@@ -7,33 +7,27 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from kvctl.errors import (
-    BucketNotFound,
     ConnectionLost,
     JetStreamDisabled,
     KvctlError,
     NoResponders,
     OutcomeUnknown,
     PartlyDone,
-    RefusedError,
     RequestTimeout,
     ServerError,
-    StreamNotFound,
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream import streams
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.current import Current
 from kvctl.kv.load_progress import Position, ProgressFile
+from kvctl.kv.load_target import Target
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
 from kvctl.kv.settling import Outcome, Settler, with_expected
-from kvctl.kv.writing import TTL_SINCE
 
 WINDOW = 8_000
 SAVE_ROWS = 10_000
@@ -67,49 +61,6 @@ class Loaded:
     rejected: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The stream that takes the writes."""
-
-    binding: Binding
-    info: dict[str, Any]
-
-    @property
-    def history(self) -> int:
-        """Entries kept of each key."""
-        return int(self.info["config"].get("max_msgs_per_subject", 0))
-
-    def check(self, row: Row) -> None:
-        """Raises UsageError for a row that this bucket cannot take."""
-        config = self.info["config"]
-        size, most = len(row.header) + len(row.value), config.get("max_msg_size", -1)
-        if 0 < most < size:
-            raise UsageError(f"It is {size} bytes, the bucket takes {most}")
-        if row.header and b"\r\nNats-TTL:" in row.header:
-            if not config.get("allow_msg_ttl"):
-                raise UsageError("The bucket has no ttl for single keys (`kvctl bucket edit --marker-ttl` allows it)")
-            if self.binding.api.connection.server_version < TTL_SINCE:
-                raise UsageError("The server would ignore the ttl")
-        if size > 1 << 15 or len(row.key) > 1500:
-            subject = (self.binding.write_prefix + row.key).encode(errors="surrogateescape")
-            self.binding.api.connection.check_size(subject, row.header, row.value)
-
-
-async def target_of(bucket: Bucket) -> Target:
-    """Where the bucket's writes go. Raises BucketNotFound, ReadOnly for an aggregate, RefusedError."""
-    bucket._check_writable(None)
-    await bucket.readable()
-    bucket.check_writes_go_somewhere()
-    source = bucket.binding.source
-    try:
-        info = await streams.info(source.api, source.stream)
-    except StreamNotFound:
-        raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
-    if info["config"].get("sealed"):
-        raise RefusedError(f"`{source.bucket}` is sealed: nothing is written to it any more")
-    return Target(source, info)
-
-
 class Loader:
     """One load. `rejected` is told of every row that is not written."""
 
@@ -134,7 +85,7 @@ class Loader:
         self._line = 0
         """The last line of which all rows have been sent."""
         self._done_line = 0
-        """The last line that was acknowledged."""
+        """The highest line that was acknowledged."""
         self._unsaved_rows = self._unsaved_bytes = 0
         self._bad: deque[int] = deque()
         """Lines of rejected rows above the last position saved."""
@@ -146,7 +97,7 @@ class Loader:
         self._skipping = False
         """Rows that are stored already are still to come: until then the position that told of them stands."""
         self._recent: dict[str, tuple[int, int]] = {}
-        """Line and revision of the last acknowledged row of a key; and the same of those before."""
+        """Line and revision of the last acknowledged row of a key; `_earlier` has those of some time before."""
         self._earlier: dict[str, tuple[int, int]] = {}
         self._floors: deque[tuple[int, int]] = deque([(0, self._revision)], maxlen=64)
         """Line and revision, every so often: rows after this line, if they are stored, are above this revision."""
@@ -271,7 +222,8 @@ class Loader:
     def _done(self, row: Row, revision: int) -> None:
         self.loaded.written += 1
         self._recent[row.key] = (row.line, revision)
-        self._done_line = row.line
+        if row.line > self._done_line:
+            self._done_line = row.line
         if revision > self._revision:
             self._revision = revision
 
@@ -306,6 +258,8 @@ class Loader:
                 await self._settler.settle(found, create=create)
             except OutcomeUnknown as error:
                 raise self._unknown(error, lost[0][1]) from None
+            except KvctlError as error:
+                self._fatal = lost[0][0], error
         if self._fatal is not None:
             raise self._stopped(*self._fatal)
 

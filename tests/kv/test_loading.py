@@ -31,7 +31,8 @@ from kvctl.kv import bulk, dumping, load_progress
 from kvctl.kv.bulk import LoadOptions
 from kvctl.kv.load_input import open_input
 from kvctl.kv.load_progress import Position
-from kvctl.kv.loading import Loaded, Loader, Mode, target_of
+from kvctl.kv.load_target import target_of
+from kvctl.kv.loading import Loaded, Loader, Mode
 from kvctl.kv.resuming import _aligned
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
@@ -267,7 +268,7 @@ async def test_a_bucket_deleted_meanwhile_ends_it(client: kvctl.Client, unique: 
         await client.delete_bucket(bucket.name)
         yield Batch([Row(2, "b", b"")], [], 2, 1)
 
-    with pytest.raises(kvctl.errors.KvctlError):
+    with pytest.raises(PartlyDone, match=r"1 rows are written, then in line 2: [Ss]tream not found"):
         async with asyncio.timeout(20):
             await Loader(bucket, await target_of(bucket)).run(batches())
 
