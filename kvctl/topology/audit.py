@@ -196,14 +196,22 @@ class _Audit:
 
     async def _settle(self, comparison: Comparison, patience: float) -> None:
         ignored = {link.source["name"] for link in self.replica.links} - {feed.side.stream for feed in self.feeds}
-        max_age = int(self.replica.info["config"].get("max_age") or 0)
-        settling = Settling(self.side, max_age, self.mirror, self.feeds, ignored, self.report)
+        config = self.replica.info["config"]
+        settling = Settling(
+            self.side,
+            max_age=int(config.get("max_age") or 0),
+            alone=int(config.get("num_replicas") or 1) == 1,
+            mirror=self.mirror,
+            feeds=self.feeds,
+            ignored=ignored,
+            report=self.report,
+        )
         suspects = [_text(subject) for subject in comparison.suspects(self.own)]
-        alone = 0 if ignored else comparison.alone(self.own)
+        own = 0 if ignored else comparison.alone(self.own)
         del comparison
         await settling.settle(suspects, self.names, patience)
         for feed in self.feeds:
-            feed.outcome.local = alone + settling.local
+            feed.outcome.local = own + settling.local
 
     async def _check_lineage(self) -> None:
         """For a mirror, whether it was fed by the origin that is there now."""

@@ -21,7 +21,7 @@ from kvctl.topology.verdicts import Held, Verdict, difference, held, judge, know
 _PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
 _AGREED = 2
-"""Rounds in which a difference must look the same."""
+"""Rounds in which a difference must look the same, where one might have been asked that has just become a leader."""
 _ABOUT = 3 * 10**9
 """Nanoseconds around the end of a key's life in which the two sides may part with it at different moments."""
 
@@ -44,6 +44,11 @@ class Feed:
     def max_age(self) -> int:
         """The origin's ttl in ns; 0: none."""
         return int(self.info["config"].get("max_age") or 0)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the origin is on one server."""
+        return int(self.info["config"].get("num_replicas") or 1) == 1
 
     def subject(self, landed: str, here: Held | None) -> str | None:
         """What lands there in the replica, as far as that can be told."""
@@ -76,6 +81,8 @@ class Settling:
     replica: Side
     max_age: int
     """The replica's ttl in ns; 0: none."""
+    alone: bool
+    """Whether the replica is on one server: what a mirror there has passed by, it does not hold."""
     mirror: bool
     feeds: Sequence[Feed]
     ignored: Collection[str]
@@ -191,7 +198,8 @@ class Settling:
         case.seen = seen
         ends = [here.ends(self.max_age) if here else None, origin.ends(feed.max_age) if origin else None]
         now = time.time_ns()
-        return case.times >= _AGREED and not any(end is not None and abs(now - end) < _ABOUT for end in ends)
+        enough = 1 if self.mirror and self.alone and feed.alone else _AGREED
+        return case.times >= enough and not any(end is not None and abs(now - end) < _ABOUT for end in ends)
 
     def _expires(self, feed: Feed, here: Held | None, origin: Held | None) -> bool:
         """Whether the key has expired in the origin, and will do so in the replica."""
