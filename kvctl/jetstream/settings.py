@@ -111,7 +111,7 @@ def changes(before: Config, after: Config, schema: Schema) -> list[Change]:
     kinds: dict[str, Any] = {}
     first, second = _flat(before, schema, kinds), _flat(after, schema, kinds)
     return [
-        Change(name, first.get(name), second.get(name), kind)
+        Change(name, first.get(name, _default(before, name)), second.get(name, _default(after, name)), kind)
         for name, kind in kinds.items()
         if first.get(name) != second.get(name)
     ]
@@ -283,6 +283,11 @@ def _said(config: Config, schema: Schema, prefix: str = "") -> Iterator[tuple[st
             yield from ((f"{path}.{word}", text, TEXT) for word, text in (value or {}).items() if not _servers(word))
         elif value not in (None, "", [], 0, False) and _DEFAULTS.get(path) != value and not _unlimited(value):
             yield path, _output(value, kind), kind
+
+
+def _default(config: Config, name: str) -> Any:
+    """A default that the configuration spells out, as servers do: it says nothing, but can be shown."""
+    return config.get(name) if name in _DEFAULTS else None
 
 
 def _unlimited(value: Any) -> bool:

@@ -106,6 +106,10 @@ def test_differences_leave_out_what_says_nothing() -> None:
     assert [str(change) for change in differing] == ["max_age: none -> 1m", "placement.cluster: none -> lon"]
     assert [(change.before, change.after) for change in differing] == [(None, 60), (None, "lon")]
     assert [change.field for change in missing({"max_age": 5}, found, STREAM)] == ["max_age"]
+    assert [str(change) for change in changes(found, {"storage": "memory"}, STREAM)] == [
+        "name: S -> none",
+        "storage: file -> memory",
+    ]
     assert missing({"name": "S"}, {"name": "S", "max_msgs": 9}, STREAM) == []
 
 
