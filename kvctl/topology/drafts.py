@@ -39,6 +39,8 @@ class Draft:
     origins: tuple[Located, ...] = ()
     origin_configs: tuple[StreamConfig | None, ...] = ()
     """As they will be."""
+    reads: tuple[Where | None, ...] = ()
+    """Where the origins are that it has now."""
     follows: bool = False
     """Whether it changes because an origin does."""
     anew: bool = False
@@ -116,8 +118,7 @@ class Drafts:
         made = self._at(where)
         if made is not None:
             return made.after
-        live = self.origins.live(where)
-        return live["config"] if live else None
+        return self._live_config(where)
 
     def live(self, where: Where | None) -> StreamInfo | None:
         """What is there now, as far as it is in view."""
@@ -156,7 +157,8 @@ class Drafts:
                 after["mirror"] = fresh["mirror"]
             follows = self._follow(name, after, model.to_stream(self._config_now(located)), fresh)
             self._deny_purge(name, after, model)
-        draft = Draft(name, Kind.MIRROR, place, live, self._marked(after), (located,), (config,), follows)
+        reads = self._reads(place, live, (located,))
+        draft = Draft(name, Kind.MIRROR, place, live, self._marked(after), (located,), (config,), reads, follows)
         return self._settled(draft, fresh)
 
     def _aggregate(self, name: str) -> Draft:
@@ -170,25 +172,34 @@ class Drafts:
         configs = tuple(self._config(item) for item in located)
         fresh = model.to_stream(configs)
         after, follows = fresh, False
+        reads = self._reads(place, live, located)
         if live:
             after = edited(live["config"], self._named(name, model))
-            follows = self._follow(name, after, model.to_stream(map(self._config_now, located)), fresh)
+            seen = {item.key: self._config_now(item) for item in located}
+            keys = [source_key(source) for source in sources_of(live["config"])]
+            now = [seen.get(key) or self._live_config(where) for key, where in zip(keys, reads, strict=True)]
+            follows = self._follow(name, after, model.to_stream(now), fresh)
             self._sources(after, fresh["sources"], configs)
             self._deny_purge(name, after, model)
             if "writable" in self.topology.named.get(name, ()) and model.writable != bool(after.get("subjects")):
                 after["subjects"] = fresh["subjects"]
-        draft = Draft(name, Kind.AGGREGATE, place, live, self._marked(after), located, configs, follows)
+        draft = Draft(name, Kind.AGGREGATE, place, live, self._marked(after), located, configs, reads, follows)
         return self._settled(draft, fresh)
 
     def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
         """As it is, or made anew: from the file alone, so that it is the same after a kill in between."""
-        read = {source_key(source) for source in sources_of(draft.before or {})}
-        cascades = any(
-            made.renews for item in draft.origins if item.key in read and (made := self._at(item.where)) is not None
-        )
+        cascades = any(made.renews for where in draft.reads if (made := self._at(where)) is not None)
         if draft.live is None or (draft.in_place and not cascades):
             return draft
         return replace(draft, after=self._marked(fresh), follows=False, anew=True, cascades=cascades)
+
+    @staticmethod
+    def _reads(place: str, live: StreamInfo | None, located: Sequence[Located]) -> tuple[Where | None, ...]:
+        """Where the origins of a live replica are; None out of view."""
+        known = {item.key: item.where for item in located}
+        sources = sources_of(live["config"]) if live else []
+        near = [None if source_key(source)[1] else (place, source["name"]) for source in sources]
+        return tuple(known.get(source_key(source), other) for source, other in zip(sources, near, strict=True))
 
     def _named(self, name: str, model: Any) -> dict[str, Any]:
         """The fields of a bucket that the file names, with their values."""
@@ -230,8 +241,11 @@ class Drafts:
         return found or (located.seen.config if located.seen else None)
 
     def _config_now(self, located: Located) -> StreamConfig | None:
-        live = self.origins.live(located.where)
-        return live["config"] if live else (located.seen.config if located.seen else None)
+        return self._live_config(located.where) or (located.seen.config if located.seen else None)
+
+    def _live_config(self, where: Where | None) -> StreamConfig | None:
+        live = self.origins.live(where)
+        return live["config"] if live else None
 
 
 def leaving(before: StreamConfig, after: StreamConfig) -> list[dict[str, Any]]:

@@ -31,11 +31,14 @@ def readers_first(changes: Sequence[Change]) -> list[Change]:
 
 def _origins_first(changes: Sequence[Change]) -> list[Change]:
     made = {change.where: change for change in changes if change.action is not Action.CHANGE or change.leaving}
-    readers = _readers(change for change in changes if change.follows)
+    following: dict[Where, list[Change]] = {}
+    for change in changes:
+        for where in change.reads if change.follows else ():
+            following.setdefault(where, []).append(change)
 
     def before(change: Change) -> list[Change]:
         origins = [made[where] for where in change.origins if where in made]
-        return origins + (readers.get(change.where, []) if change.action is Action.CHANGE else [])
+        return origins + (following.get(change.where, []) if change.action is Action.CHANGE else [])
 
     return _sorted(changes, before)
 

@@ -47,7 +47,9 @@ class Change:
     """Its configuration when done; None: it is gone."""
     differences: Sequence[Difference] = ()
     origins: Sequence[Where] = ()
-    """What it reads, as far as that is in view."""
+    """What it is to read, as far as that is in view."""
+    reads: Sequence[Where] = ()
+    """What it reads now."""
     leaving: Sequence[dict[str, Any]] = ()
     """The sources of an aggregate whose keys are taken out of it."""
     readers: Sequence[str] = ()
@@ -169,6 +171,7 @@ def _change(draft: Draft) -> Change | None:
         after=draft.after,
         differences=differences(draft.before or {"name": draft.after["name"]}, draft.after),
         origins=tuple(item.where for item in draft.origins if item.where is not None),
+        reads=tuple(where for where in draft.reads if where is not None),
         leaving=() if draft.anew else draft.leaving,
         follows=draft.follows,
         cascades=draft.cascades,
