@@ -185,8 +185,9 @@ class Settling:
             self.local += lives
             return None
         bringing = [item for item in there if item[0] in feeds]
-        for item in (*(item for item in bringing if item[2] is not None), *living, *bringing):
-            return item
+        found = [*(item for item in bringing if item[2] is not None), *living, *bringing]
+        if found:
+            return found[0]
         return (feeds[0], "", None) if feeds and lives else None
 
     def _certain(self, case: _Case, feed: Feed, verdict: Verdict, here: Held | None, origin: Held | None) -> bool:
