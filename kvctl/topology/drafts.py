@@ -188,7 +188,8 @@ class Drafts:
 
     def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
         """As it is, or made anew: from the file alone, so that it is the same after a kill in between."""
-        cascades = any(made.renews for where in draft.reads if (made := self._at(where)) is not None)
+        stay = {item.where for item in draft.origins} & set(draft.reads)
+        cascades = any(made.renews for where in stay if (made := self._at(where)) is not None)
         if draft.live is None or (draft.in_place and not cascades):
             return draft
         return replace(draft, after=self._marked(fresh), follows=False, anew=True, cascades=cascades)
