@@ -30,6 +30,8 @@ from kvctl.errors import UsageError
 from kvctl.render.view import document
 
 if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.kv.catalog import Creation
     from kvctl.topology.buckets import Description as Described
     from kvctl.topology.buckets import EditPlan
 
@@ -97,10 +99,8 @@ async def add(
     named; on a terminal kvctl offers to make it anew.
     """
     from kvctl.cli.building import show_config
-    from kvctl.cli.mirrors_anew import offer
     from kvctl.kv import catalog
     from kvctl.kv.config import BucketConfig
-    from kvctl.topology import sight
 
     if republish_headers_only and republish is None:
         raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
@@ -117,10 +117,7 @@ async def add(
             return
         made = None
     else:
-        mirrored = await sight.is_served_by_others(api, wanted["name"])
-        made = await catalog.create_like(api, wanted)
-        if mirrored and made.created:
-            await offer(session, api, wanted["name"])
+        made = await _create(session, api, wanted)
     created = made is not None and made.created
     text = f"Created bucket `{name}`" if created else f"Bucket `{name}` exists already, with the same configuration"
     report(session, {"bucket": name, "stream": wanted["name"], "changed": created}, text, always=not created)
@@ -270,6 +267,19 @@ async def delete(
     _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
     report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
+
+
+async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Creation":
+    """Create the bucket, and say which mirrors still hold what an earlier one held."""
+    from kvctl.cli.mirrors_anew import offer
+    from kvctl.kv import catalog
+    from kvctl.topology import sight
+
+    mirrored = await sight.is_served_by_others(api, wanted["name"])
+    made = await catalog.create_like(api, wanted)
+    if mirrored and made.created:
+        await offer(session, api, wanted["name"])
+    return made
 
 
 def _check_changes(changes: dict[str, Any], clear: list[str] | None) -> None:
