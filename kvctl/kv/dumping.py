@@ -28,6 +28,8 @@ from kvctl.quantities import format_time
 Advance = Callable[[int], None]
 """Told of entries done."""
 
+LOOKS = 10
+"""At what was written since the cut: fewer, where two in a row find no further key."""
 AT_ONCE = 500
 """Keys whose earlier values are asked for in one request."""
 
@@ -195,12 +197,18 @@ class _Reading:
         return subject in late.purged or (seen < self._limit <= late.counts[subject] + seen)
 
     async def _written_since(self) -> _Late:
-        late = _Late()
-        selection = Selection(
-            subjects=self._subjects, deliver="by_start_sequence", start=self._cut + 1, headers_only=True
-        )
-        async for batch in read(self._binding.api, self._binding.stream, selection):
-            late.add(batch)
+        """What was written after the cut; looked at again, as a key that is overwritten meanwhile may escape."""
+        late, start, quiet = _Late(), self._cut + 1, 0
+        for _ in range(LOOKS):
+            known = len(late.counts)
+            selection = Selection(subjects=self._subjects, deliver="by_start_sequence", start=start, headers_only=True)
+            before = start
+            async for batch in read(self._binding.api, self._binding.stream, selection):
+                late.add(batch)
+                start = delivery(batch[-1][1])[0] + 1
+            quiet = quiet + 1 if len(late.counts) == known else 0
+            if start == before or quiet == 2:
+                break
         return late
 
     async def _last_at_cut(self, subjects: list[bytes], writer: DumpWriter, lines: EntryLines) -> set[bytes]:
