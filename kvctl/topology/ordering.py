@@ -37,8 +37,9 @@ def _origins_first(changes: Sequence[Change]) -> list[Change]:
             following.setdefault(where, []).append(change)
 
     def before(change: Change) -> list[Change]:
-        origins = [made[where] for where in change.origins if where in made]
-        return origins + (following.get(change.where, []) if change.action is Action.CHANGE else [])
+        known = change.reads if change.action is Action.CHANGE else ()
+        origins = [made[where] for where in change.origins if where in made and where not in known]
+        return origins + (following.get(change.where, []) if change.action is not Action.CREATE else [])
 
     return _sorted(changes, before)
 
