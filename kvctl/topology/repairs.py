@@ -53,4 +53,4 @@ def is_temporary(source: Mapping[str, Any]) -> bool:
 
 def token_of(source: Mapping[str, Any]) -> str:
     """What stands in the headers of messages that a temporary source brought, and of no others."""
-    return next(rule["src"] for rule in source["subject_transforms"] if rule["src"].startswith(_TOKEN))
+    return str(next(rule["src"] for rule in source["subject_transforms"] if rule["src"].startswith(_TOKEN)))

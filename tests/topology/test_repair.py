@@ -9,7 +9,7 @@ import pytest
 import kvctl
 from kvctl.errors import RefusedError, WaitExpired
 from kvctl.jetstream.api import Api
-from kvctl.topology import repair, replicas
+from kvctl.topology import feeding, repair, replicas
 from kvctl.topology.audit import audit
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.findings import Difference
@@ -159,12 +159,12 @@ class TestAggregates:
         raw.api(f"STREAM.PURGE.KV_{second}", {"filter": f"$KV.{second}.k.4"})
         return first, second, aggregate
 
-    @pytest.mark.parametrize("many", [repair.MANY, 0])
+    @pytest.mark.parametrize("many", [feeding.MANY, 0])
     async def test_get_again_what_is_wrong_and_keep_their_own(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], many: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(repair, "MANY", many)
+        monkeypatch.setattr(feeding, "MANY", many)
         aggregate = merged[2]
         before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
         assert said(await audited(client, aggregate)) == [
