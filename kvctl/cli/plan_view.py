@@ -58,6 +58,7 @@ def change_row(change: "Change") -> dict[str, Any]:
         ],
         "hazards": [hazard.name for hazard in change.hazards],
         "drops": {"entries": drops[0], "bytes": drops[1], "refilled": change.refilled} if drops else None,
+        "leaving": [source["name"].removeprefix("KV_") for source in change.leaving],
         "readers": list(change.readers),
         "confirm": change.asks_name,
     }  # fmt: skip

@@ -181,6 +181,20 @@ async def test_a_mirror_outside_of_the_file_would_be_poisoned(client: kvctl.Clie
     assert names(await plan(client, f"buckets: {{{bucket}: {{storage: memory}}}}")) == {"recreated-origin"}
 
 
+async def test_an_origin_with_a_longer_history_lengthens_that_of_the_aggregate(
+    client: kvctl.Client, unique: Names
+) -> None:
+    one, other, aggregate, own = unique(), unique(), unique("A"), unique("A")
+    await client.create_bucket(one, history=2)
+    for name, history in ((aggregate, None), (own, 3)):
+        await create_aggregate(client, Aggregate(name, (Origin(one, prefix="1"),), history=history))
+    origins = f"origins: [{{bucket: {one}, prefix: 1}}, {{bucket: {other}, prefix: 2}}]"
+    text = f"buckets: {{{other}: {{history: 5}}}}\naggregates: {{{aggregate}: {{{origins}}}, {own}: {{{origins}}}}}"
+    found = {change.name: step(change) for change in (await plan(client, text)).changes}
+    assert "history: 2 -> 5" in found[aggregate]
+    assert "history" not in found[own]
+
+
 async def test_an_origin_that_goes_takes_its_keys_with_it(client: kvctl.Client, unique: Names) -> None:
     one, other, aggregate, mirror = unique(), unique(), unique("A"), unique("M")
     for name in (one, other):
