@@ -2,16 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-import kvctl
 from kvctl.errors import UsageError
-from kvctl.kv.bucket import Bucket
-from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.store import (
     ABSENT,
@@ -25,32 +22,10 @@ from kvctl.versions.store import (
     Store,
     StoreClosed,
 )
-from tests.raw import RawClient
-
-Open = Callable[[], Store]
-"""Opens a store on what the test's first store holds, as another session would, where there are sessions."""
+from tests.versions.conftest import Open
 
 P, Q = b"partition", b"other"
 EVERY = bytes(range(256))
-
-
-@pytest.fixture(params=["memory", "bucket"])
-async def reopen(
-    request: pytest.FixtureRequest, client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> AsyncIterator[Open]:
-    """Both stores."""
-    if request.param == "memory":
-        held = MemoryStore()
-        yield lambda: held
-        return
-    name = unique("STORE")
-    raw.create_bucket(name, allow_atomic=True, allow_msg_ttl=True, first_seq=10**15)
-    yield lambda: BucketStore(Bucket(client.api, name))
-
-
-@pytest.fixture
-def store(reopen: Open) -> Store:
-    return reopen()
 
 
 async def keys_of(store: Store, partition: bytes = P, start: bytes = b"", **settings: Any) -> list[bytes]:

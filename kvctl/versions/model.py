@@ -1,0 +1,133 @@
+"""Commits, branches and staged changes as records. [pure]"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kvctl.versions.chunks import object_id
+
+INLINE = 4096
+"""Bytes of a value that stands in its leaf; larger ones are objects of their own."""
+
+_INLINE, _APART = b"\0", b"\1"
+_TOMBSTONE, _VALUE = b"\0", b"\1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A state of all keys, and how it came about."""
+
+    root: str
+    """Hex id of the tree."""
+    parents: tuple[str, ...]
+    message: str
+    author: str
+    created_ns: int
+    meta: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 0
+    """One more than the highest of its parents."""
+
+    @property
+    def id(self) -> str:
+        """Hex id: the same content, parents and moment are the same commit."""
+        return object_id(self.encode()).hex()
+
+    def encode(self) -> bytes:
+        """The record's bytes, which the id is of."""
+        return _encode({"version": 1, **asdict(self)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Commit:
+        """The commit of a record."""
+        found = json.loads(data)
+        del found["version"]
+        return cls(**{**found, "parents": tuple(found["parents"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a branch stands."""
+
+    commit: str
+    root: str
+
+    def encode(self) -> bytes:
+        """The record's bytes."""
+        return _encode({"commit": self.commit, "root": self.root})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Head:
+        """The head of a record."""
+        return cls(**json.loads(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """The epoch that a branch's writes go to, and those sealed and not yet committed, oldest first."""
+
+    epoch: str
+    sealed: tuple[str, ...] = ()
+
+    @property
+    def epochs(self) -> list[str]:
+        """All that may hold staged changes, the newest first."""
+        return [self.epoch, *reversed(self.sealed)]
+
+    def encode(self) -> bytes:
+        """The record's bytes."""
+        return _encode({"epoch": self.epoch, "sealed": self.sealed})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Staging:
+        """The staging of a record."""
+        found = json.loads(data)
+        return cls(found["epoch"], tuple(found["sealed"]))
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedEntry:
+    """A key and its value at a ref."""
+
+    key: str
+    value: bytes
+    staged: bool = False
+
+    @property
+    def identity(self) -> str:
+        """Hex hash of the value: what a conditional write compares."""
+        return object_id(self.value).hex()
+
+
+def encode_staged(value: bytes | None) -> bytes:
+    """A staged change: a value, or None for a deletion."""
+    return _TOMBSTONE if value is None else _VALUE + value
+
+
+def decode_staged(data: bytes) -> bytes | None:
+    """The value of a staged change; None for a deletion."""
+    return None if data[:1] == _TOMBSTONE else data[1:]
+
+
+def leaf_value(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """What stands in a leaf for a value, and the objects that it needs."""
+    if len(value) <= INLINE:
+        return _INLINE + value, {}
+    identity = object_id(value)
+    return _APART + identity, {identity: value}
+
+
+def inline_value(stored: bytes) -> bytes | None:
+    """The value that stands in a leaf; None for one that is apart."""
+    return stored[1:] if stored[:1] == _INLINE else None
+
+
+def apart_id(stored: bytes) -> bytes:
+    """The id of the object that holds a value kept apart."""
+    return stored[1:]
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,178 @@
+"""Branches, tags and commits by name: ref expressions, ancestors, merge base."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from kvctl.errors import NotFoundError, UsageError
+from kvctl.versions.model import Commit, Head
+from kvctl.versions.store import EntryNotFound, Predicate, Store
+
+HEADS, TAGS, COMMITS = b"heads", b"tags", b"commits"
+MAIN = "main"
+"""The first branch."""
+SHORTEST = 4
+"""Characters of an id's prefix."""
+
+_NAME = re.compile(r"[a-zA-Z0-9_][-a-zA-Z0-9_/]*\Z")
+_EXPRESSION = re.compile(r"([a-zA-Z0-9_][-a-zA-Z0-9_/]*)([@$]?)((?:[~^]\d*)*)\Z")
+_STEP = re.compile(r"([~^])(\d*)")
+
+
+class BranchNotFound(NotFoundError):
+    """No branch has this name."""
+
+    def __init__(self, branch: str) -> None:
+        super().__init__(f"Branch `{branch}` does not exist", hint="`kvctl branch ls` lists those that do")
+
+
+class RefNotFound(NotFoundError):
+    """No branch, tag or commit is meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """What an expression means."""
+
+    commit: str
+    branch: str | None = None
+    """The branch whose staged changes belong to it; None for what is committed alone."""
+
+
+def check_name(name: str, what: str = "branch") -> str:
+    """The name of a branch or tag. Raises UsageError."""
+    if not _NAME.match(name) or len(name) > 128:
+        raise UsageError(f"`{name}` is not the name of a {what}", hint="Letters, digits, `_`, `-` and `/`, 128 at most")
+    return name
+
+
+async def head(store: Store, branch: str) -> tuple[Head, Predicate]:
+    """Where a branch stands. Raises BranchNotFound."""
+    try:
+        found = await store.get(HEADS, branch.encode())
+    except EntryNotFound:
+        raise BranchNotFound(branch) from None
+    return Head.decode(found.value), found.predicate
+
+
+async def commit(store: Store, identity: str) -> Commit:
+    """A commit by its whole id. Raises RefNotFound."""
+    try:
+        return Commit.decode((await store.get(COMMITS, bytes.fromhex(identity))).value)
+    except EntryNotFound:
+        raise RefNotFound(f"There is no commit `{identity}`") from None
+
+
+async def resolve(store: Store, expression: str) -> Ref:
+    """A branch (its staged changes included unless `@` follows), tag, id or unique prefix, then `~n` and `^n`.
+
+    Raises RefNotFound, UsageError.
+    """
+    parsed = _EXPRESSION.match(expression)
+    if not parsed:
+        raise UsageError(f"`{expression}` is no ref", hint="A branch, a tag or a commit; then `@`, `$`, `~2`, `^1`")
+    name, mark, steps = parsed.groups()
+    found = await _named(store, name)
+    if mark and found.branch is None:
+        raise UsageError(f"`{name}` is no branch: `{mark}` says what of one is meant")
+    if mark == "@" or steps:
+        if mark == "$" and steps:
+            raise UsageError("Staged changes have no ancestors")
+        found = Ref(found.commit)
+    for kind, number in _STEP.findall(steps):
+        found = Ref(await _step(store, found.commit, kind, int(number or 1), expression))
+    return found
+
+
+async def ancestors(store: Store, start: str, *, first_parent: bool = False) -> AsyncIterator[tuple[str, Commit]]:
+    """A commit and those that it comes from, children before parents, the newest first."""
+    waiting: list[tuple[int, int, str, Commit]] = []
+    seen: set[str] = set()
+
+    async def add(identity: str) -> None:
+        if identity not in seen:
+            seen.add(identity)
+            found = await commit(store, identity)
+            heapq.heappush(waiting, (-found.generation, -found.created_ns, identity, found))
+
+    await add(start)
+    while waiting:
+        *_, identity, found = heapq.heappop(waiting)
+        yield identity, found
+        for parent in found.parents[:1] if first_parent else found.parents:
+            await add(parent)
+
+
+async def merge_base(store: Store, one: str, other: str) -> str | None:
+    """The newest commit that both come from; None for unrelated histories."""
+    colours: dict[str, int] = {}
+    waiting: list[tuple[int, int, str]] = []
+
+    async def paint(identity: str, colour: int) -> None:
+        if colours.get(identity, 0) | colour != colours.get(identity, 0):
+            colours[identity] = colours.get(identity, 0) | colour
+            found = await commit(store, identity)
+            heapq.heappush(waiting, (-found.generation, -found.created_ns, identity))
+
+    await paint(one, 1)
+    await paint(other, 2)
+    while waiting:
+        *_, identity = heapq.heappop(waiting)
+        if colours[identity] == 3:
+            return identity
+        for parent in (await commit(store, identity)).parents:
+            await paint(parent, colours[identity])
+    return None
+
+
+async def _named(store: Store, name: str) -> Ref:
+    try:
+        return Ref((await head(store, name))[0].commit, name)
+    except BranchNotFound:
+        pass
+    try:
+        return Ref((await store.get(TAGS, name.encode())).value.decode())
+    except EntryNotFound:
+        return Ref(await _by_prefix(store, name))
+
+
+async def _by_prefix(store: Store, text: str) -> str:
+    """The whole id of a prefix. Raises RefNotFound, UsageError for one that several have."""
+    found: list[str] = []
+    if re.fullmatch(r"[0-9a-f]{4,40}", text):
+        async with store.scan(COMMITS, bytes.fromhex(text[: len(text) // 2 * 2])) as entries:
+            async for entry in entries:
+                identity = entry.key.hex()
+                if identity.startswith(text):
+                    found.append(identity)
+                elif identity > text:
+                    break
+                if len(found) > 1:
+                    raise UsageError(f"Several commits begin with `{text}`", hint="Give more of the id")
+    if not found:
+        raise RefNotFound(
+            f"No branch, tag or commit is called `{text}`", hint="`kvctl branch ls`, `kvctl tag ls`, `kvctl log`"
+        )
+    return found[0]
+
+
+async def _step(store: Store, identity: str, kind: str, number: int, expression: str) -> str:
+    if kind == "~":
+        for _ in range(number):
+            identity = await _parent(store, identity, 1, expression)
+        return identity
+    return identity if number == 0 else await _parent(store, identity, number, expression)
+
+
+async def _parent(store: Store, identity: str, number: int, expression: str) -> str:
+    parents = (await commit(store, identity)).parents
+    if number > len(parents):
+        raise RefNotFound(
+            f"`{expression}` leads beyond the first commit"
+            if not parents
+            else f"`{identity[:12]}` has no parent {number}"
+        )
+    return parents[number - 1]

@@ -1,0 +1,139 @@
+"""Staged changes of a branch: written into its epoch, which a commit seals, so that no later write enters it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvctl.errors import ConflictError
+from kvctl.versions.model import Staging, decode_staged, encode_staged
+from kvctl.versions.refs import BranchNotFound
+from kvctl.versions.store import (
+    ABSENT,
+    Change,
+    Condition,
+    EntryNotFound,
+    Found,
+    Predicate,
+    PredicateFailed,
+    Store,
+)
+
+STAGING = b"staging"
+"""The partition that says which epochs a branch has."""
+TRIES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A staging record as it was read."""
+
+    staging: Staging
+    predicate: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChange:
+    """The newest staged change of a key; None deletes it."""
+
+    value: bytes | None
+    epoch: str
+
+
+def new_epoch() -> str:
+    """A name that no epoch ever had."""
+    return secrets.token_hex(8)
+
+
+def partition_of(epoch: str) -> bytes:
+    """Where the changes of an epoch are."""
+    return b"epoch/" + epoch.encode()
+
+
+async def read(store: Store, branch: str) -> Held:
+    """The staging record of a branch. Raises BranchNotFound."""
+    try:
+        found = await store.get(STAGING, branch.encode())
+    except EntryNotFound:
+        raise BranchNotFound(branch) from None
+    return Held(Staging.decode(found.value), found.predicate)
+
+
+async def put(store: Store, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    """Stage changes of any keys together, whatever is there. Raises BranchNotFound, ConflictError when it is spent."""
+    for _ in range(TRIES):
+        held = await read(store, branch)
+        partition = partition_of(held.staging.epoch)
+        fence = Condition(STAGING, branch.encode(), held.predicate)
+        try:
+            return await store.write([fence], [Change(partition, key, encode_staged(value)) for key, value in changes])
+        except PredicateFailed:
+            await pause()
+    raise busy(branch)
+
+
+async def find(store: Store, staging: Staging, key: bytes) -> StagedChange | None:
+    """The newest staged change of a key."""
+    for epoch in staging.epochs:
+        found = await find_in(store, epoch, key)
+        if found is not None:
+            return StagedChange(decode_staged(found.value), epoch)
+    return None
+
+
+async def find_in(store: Store, epoch: str, key: bytes) -> Found | None:
+    """The change of a key in one epoch, as it is stored."""
+    try:
+        return await store.get(partition_of(epoch), key)
+    except EntryNotFound:
+        return None
+
+
+async def listed(store: Store, epochs: Sequence[str]) -> dict[bytes, bytes | None]:
+    """The changes of some epochs, oldest first: the newest of each key."""
+    found: dict[bytes, bytes | None] = {}
+    for epoch in epochs:
+        async with store.scan(partition_of(epoch)) as entries:
+            async for entry in entries:
+                found[entry.key] = decode_staged(entry.value)
+    return found
+
+
+async def seal(store: Store, branch: str) -> Held:
+    """Close the epoch that writes go to, and open another. Raises BranchNotFound, ConflictError when it is spent."""
+    for _ in range(TRIES):
+        held = await read(store, branch)
+        after = Staging(new_epoch(), (*held.staging.sealed, held.staging.epoch))
+        try:
+            await store.set_if(STAGING, branch.encode(), after.encode(), held.predicate)
+        except PredicateFailed:
+            await pause()
+        else:
+            return await read(store, branch)
+    raise busy(branch)
+
+
+async def clear(store: Store, epochs: Sequence[str]) -> None:
+    """Remove the changes of epochs that no branch knows any more."""
+    for epoch in epochs:
+        async with store.scan(partition_of(epoch)) as entries:
+            async for entry in entries:
+                await store.delete(entry.partition, entry.key)
+
+
+def own_condition(epoch: str, key: bytes, found: Found | None) -> Condition:
+    """That nobody stages the key meanwhile."""
+    return Condition(partition_of(epoch), key, ABSENT if found is None else found.predicate)
+
+
+async def pause() -> None:
+    """Before the next try, for a while that differs between those that try."""
+    await asyncio.sleep(random.uniform(0, 0.01))
+
+
+def busy(branch: str) -> ConflictError:
+    """The error when all tries are spent."""
+    return ConflictError(f"Branch `{branch}` is changed too often by others", hint="Try again")

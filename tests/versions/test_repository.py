@@ -1,0 +1,362 @@
+"""A repository on both stores: staging, commits, refs, diff, merge; and many at once, counted."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+
+from kvctl.errors import ConflictError, NotFoundError, UsageError
+from kvctl.versions import refs
+from kvctl.versions.committing import NothingToCommit
+from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.merge import Strategy
+from kvctl.versions.model import Commit
+from kvctl.versions.refs import BranchNotFound, RefNotFound
+from kvctl.versions.repository import Conflicting, Repository, Unrelated
+from kvctl.versions.store import Change, Condition, Store
+from tests.versions.conftest import Open
+
+
+@pytest.fixture
+async def repo(store: Store) -> Repository:
+    """A repository with its first commit."""
+    made = Repository(store, author="ann")
+    await made.init()
+    return made
+
+
+async def held(repo: Repository, ref: str = "main") -> dict[str, bytes]:
+    return {entry.key: entry.value for entry in await repo.entries(ref)}
+
+
+async def history(repo: Repository, ref: str = "main") -> list[str]:
+    return [commit.message async for _, commit in repo.log(ref)]
+
+
+async def committed(repo: Repository, branch: str, message: str, **changes: bytes | None) -> Commit:
+    await repo.put_many(branch, {key.replace("_", "."): value for key, value in changes.items()})
+    return await repo.commit(branch, message)
+
+
+class TestStaging:
+    async def test_staged_changes_are_read_at_the_branch_and_nowhere_else(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1", b=b"1")
+        await repo.put("main", "a", b"2")
+        await repo.delete("main", "b")
+        await repo.put("main", "c", b"")
+        assert await held(repo) == {"a": b"2", "c": b""}
+        assert await held(repo, "main@") == {"a": b"1", "b": b"1"}
+        found = await repo.get("main", "a", "b", "c", "d")
+        assert [entry and (entry.value, entry.staged) for entry in found] == [(b"2", True), None, (b"", True), None]
+        assert (await repo.status("main")).changes == {"a": b"2", "b": None, "c": b""}
+
+    async def test_writes_need_a_branch_and_keys_of_adr_8(self, repo: Repository) -> None:
+        with pytest.raises(BranchNotFound):
+            await repo.put("nope", "a", b"1")
+        for key in ("", "a..b", "é", "a*", "_kv.x"):
+            with pytest.raises(UsageError):
+                await repo.put("main", key, b"1")
+
+    async def test_conditional_writes_compare_what_is_read(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1")
+        (entry,) = await repo.get("main", "a")
+        assert entry is not None
+        await repo.write_if("main", "a", b"2", entry.identity)
+        for identity in (entry.identity, None):
+            with pytest.raises(ConflictError, match="`a` on `main` has identity"):
+                await repo.write_if("main", "a", b"3", identity)
+        await repo.write_if("main", "new", b"1", None)
+        with pytest.raises(ConflictError, match="is not there"):
+            await repo.write_if("main", "none", b"1", entry.identity)
+        assert await held(repo) == {"a": b"2", "new": b"1"}
+
+    async def test_reset_drops_them(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1")
+        await repo.put("main", "a", b"2")
+        await repo.reset("main")
+        assert await held(repo) == {"a": b"1"}
+        with pytest.raises(NothingToCommit):
+            await repo.commit("main", "nothing")
+
+
+class TestCommit:
+    async def test_it_records_what_was_staged(self, repo: Repository) -> None:
+        made = await committed(repo, "main", "one", a=b"1", b=b"x" * 10_000)
+        assert await held(repo, made.id) == await held(repo, "main") == {"a": b"1", "b": b"x" * 10_000}
+        assert (await repo.status("main")).changes == {}
+        assert (made.author, made.generation) == ("ann", 1)
+        await committed(repo, "main", "two", a=None)
+        assert await history(repo) == ["two", "one", "Repository created"]
+        assert await held(repo) == {"b": b"x" * 10_000}
+
+    async def test_nothing_to_record_is_said_and_leaves_nothing(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1")
+        for changes in ({}, {"a": b"1"}, {"none": None}):
+            await repo.put_many("main", changes) if changes else None
+            with pytest.raises(NothingToCommit):
+                await repo.commit("main", "again")
+            assert (await repo.status("main")).changes == {}
+        made = await repo.commit("main", "on purpose", allow_empty=True)
+        assert made.parents == ((await history_ids(repo))[1],)
+
+    async def test_the_same_content_is_the_same_tree_whatever_the_way(self, repo: Repository) -> None:
+        keys = [f"k.{number}" for number in range(300)]
+        await repo.create_branch("other")
+        for branch, order in (("main", keys), ("other", keys[::-1])):
+            for at in range(0, 300, 100):
+                await repo.put_many(branch, {key: key.encode() for key in order[at : at + 100]})
+                await repo.commit(branch, str(at))
+        roots = [(await refs.head(repo.store, branch))[0].root for branch in ("main", "other")]
+        assert roots[0] == roots[1]
+        assert await repo.diff("main", "other") == []
+
+    async def test_failed_commits_lose_nothing_and_cost_nothing(self, repo: Repository) -> None:
+        class Fails(Exception):
+            pass
+
+        async def fail(*_: object) -> None:
+            raise Fails
+
+        for number in range(12):
+            await repo.put("main", f"k{number}", b"v")
+            write, repo.store.write = repo.store.write, fail  # type: ignore[method-assign]
+            with pytest.raises(Fails):
+                await repo.commit("main", "fails")
+            repo.store.write = write  # type: ignore[method-assign]
+        assert len(await held(repo)) == 12
+        await repo.commit("main", "at last")
+        assert len(await held(repo, "main@")) == 12
+        staging, _ = await _staging(repo)
+        assert staging == ()
+
+
+async def _staging(repo: Repository) -> tuple[tuple[str, ...], str]:
+    from kvctl.versions import staging
+
+    found = (await staging.read(repo.store, "main")).staging
+    return found.sealed, found.epoch
+
+
+async def history_ids(repo: Repository, ref: str = "main") -> list[str]:
+    return [identity async for identity, _ in repo.log(ref)]
+
+
+class TestRefs:
+    async def test_expressions(self, repo: Repository) -> None:
+        commits = [await committed(repo, "main", str(number), n=b"%d" % number) for number in range(4)]
+        await repo.create_tag("v1", "main~1")
+        await repo.put("main", "n", b"staged")
+        expected = {
+            "main": b"staged", "main$": b"staged", "main@": b"3", "main~1": b"2", "main~": b"2", "main^": b"2",
+            "main^1~1": b"1", "main~2^": b"0", "v1": b"2", "v1~2": b"0", commits[1].id: b"1", commits[1].id[:7]: b"1",
+            "main^0": b"3",
+        }  # fmt: skip
+        for expression, value in expected.items():
+            (entry,) = await repo.get(expression, "n")
+            assert entry is not None
+            assert (expression, entry.value) == (expression, value)
+        for missing in ("none", "main~9", "main^2", "abcd", "f" * 40):
+            with pytest.raises(NotFoundError):
+                await repo.get(missing, "n")
+        for wrong in ("", "main..", "v1$", "main$~1", "-x"):
+            with pytest.raises(UsageError):
+                await repo.get(wrong, "n")
+
+    async def test_branches_and_tags_come_and_go(self, repo: Repository) -> None:
+        first = await committed(repo, "main", "one", a=b"1")
+        await repo.put("main", "a", b"staged")
+        assert await repo.create_branch("feature/x") == first.id
+        assert await held(repo, "feature/x") == {"a": b"1"}
+        await repo.create_tag("v1")
+        for again in (
+            repo.create_branch("feature/x"),
+            repo.create_branch("v1"),
+            repo.create_tag("main"),
+            repo.create_tag("v1"),
+        ):
+            with pytest.raises(ConflictError):
+                await again
+        assert await repo.branches() == {"feature/x": first.id, "main": first.id}
+        assert await repo.tags() == {"v1": first.id}
+        await repo.put("feature/x", "b", b"1")
+        await repo.delete_branch("feature/x")
+        with pytest.raises(RefNotFound):
+            await repo.get("feature/x", "a")
+        await repo.create_branch("feature/x")
+        assert await held(repo, "feature/x") == {"a": b"1"}
+
+    async def test_merge_base(self, repo: Repository) -> None:
+        fork = await committed(repo, "main", "one", a=b"1")
+        await repo.create_branch("b")
+        left = await committed(repo, "main", "two", a=b"2")
+        right = await committed(repo, "b", "three", b=b"3")
+        assert await refs.merge_base(repo.store, left.id, right.id) == fork.id
+        assert await refs.merge_base(repo.store, left.id, fork.id) == fork.id
+        merged = await repo.merge("main", "b")
+        assert merged is not None
+        assert await refs.merge_base(repo.store, merged.id, left.id) == left.id
+
+
+class TestMerge:
+    async def test_both_sides_changes_come_together(self, repo: Repository) -> None:
+        await committed(repo, "main", "base", a=b"1", b=b"1", c=b"1")
+        await repo.create_branch("side")
+        source = await committed(repo, "side", "side", a=b"2", d=b"1", c=None)
+        dest = await committed(repo, "main", "main", b=b"2")
+        made = await repo.merge("side", "main", "together")
+        assert made is not None
+        assert made.parents == (dest.id, source.id)
+        assert await held(repo) == {"a": b"2", "b": b"2", "d": b"1"}
+        assert await repo.merge("side", "main") is None
+        assert await history(repo) == ["together", "main", "side", "base", "Repository created"]
+
+    async def test_conflicts_are_listed_and_nothing_changes(self, repo: Repository) -> None:
+        await committed(repo, "main", "base", a=b"1", b=b"1", same=b"1")
+        await repo.create_branch("side")
+        await committed(repo, "side", "side", a=b"2", b=None, same=b"2", only=b"1")
+        before = await committed(repo, "main", "main", a=b"3", b=b"4", same=b"2")
+        with pytest.raises(Conflicting) as caught:
+            await repo.merge("side", "main")
+        assert [item.key for item in caught.value.conflicts] == [b"a", b"b"]
+        assert (await history_ids(repo))[0] == before.id
+        await repo.create_branch("copy")
+        await repo.merge("side", "main", strategy=Strategy.DEST_WINS)
+        await repo.merge("side", "copy", strategy=Strategy.SOURCE_WINS, squash=True)
+        assert await held(repo) == {"a": b"3", "b": b"4", "same": b"2", "only": b"1"}
+        assert await held(repo, "copy") == {"a": b"2", "same": b"2", "only": b"1"}
+        assert len((await refs.commit(repo.store, (await history_ids(repo, "copy"))[0])).parents) == 1
+
+    async def test_staged_changes_and_unrelated_histories_stand_in_the_way(
+        self, repo: Repository, store: Store
+    ) -> None:
+        await committed(repo, "main", "one", a=b"1")
+        await repo.create_branch("side", "main~1")
+        await repo.put("side", "x", b"1")
+        for attempt in (repo.merge("main", "side"), repo.revert("side", "main"), repo.cherry_pick("side", "main")):
+            with pytest.raises(ConflictError, match="staged changes"):
+                await attempt
+        stranger = Commit(
+            root=(await refs.head(store, "main"))[0].root, parents=(), message="", author="", created_ns=1
+        )
+        await store.set(refs.COMMITS, bytes.fromhex(stranger.id), stranger.encode())
+        with pytest.raises(Unrelated):
+            await repo.merge(stranger.id, "main")
+
+    async def test_revert_and_cherry_pick(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1")
+        await repo.create_branch("side")
+        second = await committed(repo, "main", "two", a=b"2", b=b"1")
+        await committed(repo, "main", "three", c=b"1")
+        await repo.revert("main", second.id)
+        assert await held(repo) == {"a": b"1", "c": b"1"}
+        made = await repo.cherry_pick("side", second.id)
+        assert await held(repo, "side") == {"a": b"2", "b": b"1"}
+        assert made.message == "two"
+        await committed(repo, "main", "four", a=b"5")
+        with pytest.raises(Conflicting):
+            await repo.revert("main", "main~1")
+        with pytest.raises(UsageError, match="first commit"):
+            await repo.revert("main", (await history_ids(repo))[-1])
+
+
+class Slow(MemoryStore):
+    """In memory, where others come between any two operations."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self._dice = dice
+
+    async def get(self, partition: bytes, key: bytes) -> object:  # type: ignore[override]
+        await self._wait()
+        return await super().get(partition, key)
+
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+        await self._wait()
+        await super().write(conditions, changes)
+        await self._wait()
+
+    async def _wait(self) -> None:
+        for _ in range(self._dice.randrange(4)):
+            await asyncio.sleep(0)
+
+
+async def written_while_committed(repos: Sequence[Repository], seconds: float, writers: int) -> None:
+    """Writers of unique keys beside committers: what was acknowledged is in exactly one commit, or staged."""
+    acked: set[str] = set()
+    ends = asyncio.get_running_loop().time() + seconds
+
+    async def write(number: int) -> None:
+        count = 0
+        while asyncio.get_running_loop().time() < ends:
+            key = f"w{number}.{count}"
+            await repos[number % len(repos)].put("main", key, key.encode())
+            acked.add(key)
+            count += 1
+            await asyncio.sleep(0)
+
+    async def commit(number: int) -> None:
+        while asyncio.get_running_loop().time() < ends:
+            before = set(acked)
+            with suppress(NothingToCommit, ConflictError):
+                made = await repos[number % len(repos)].commit("main", "more")
+                there = set(await held(repos[0], made.id))
+                assert before <= there
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(*(write(number) for number in range(writers)), *(commit(number) for number in range(3)))
+    repo = repos[0]
+    assert acked <= set(await held(repo))
+    introduced: list[str] = []
+    identities = await history_ids(repo)
+    for identity in identities[:-1]:
+        parent = (await refs.commit(repo.store, identity)).parents[0]
+        introduced += [item.key.decode() for item in await repo.diff(parent, identity)]
+    staged = set((await repo.status("main")).changes)
+    assert len(introduced) == len(set(introduced))
+    assert set(introduced) | staged == acked
+    assert len(identities) > 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_acknowledged_writes_are_in_one_commit_or_staged_in_memory(seed: int) -> None:
+    repo = Repository(Slow(random.Random(seed)))
+    await repo.init()
+    await written_while_committed([repo], 0.5, 8)
+
+
+async def test_acknowledged_writes_are_in_one_commit_or_staged(reopen: Open) -> None:
+    repos = [Repository(reopen()) for _ in range(3)]
+    await repos[0].init()
+    await written_while_committed(repos, 1.5, 6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_creation_beside_a_merge_never_replaces_what_the_merge_brought(seed: int) -> None:
+    repo = Repository(Slow(random.Random(seed)))
+    await repo.init()
+    await repo.create_branch("side")
+    for number in range(15):
+        await committed(repo, "side", "side", **{f"k{number}": b"merged"})
+        results = await asyncio.gather(
+            repo.merge("side", "main"), repo.write_if("main", f"k{number}", b"created", None), return_exceptions=True
+        )
+        problems = [item for item in results if isinstance(item, BaseException) and not isinstance(item, ConflictError)]
+        assert problems == []
+        won = not isinstance(results[1], ConflictError)
+        (entry,) = await repo.get("main", f"k{number}")
+        if won:
+            assert entry is not None
+            assert entry.value == b"created"
+            committed_now = await held(repo, "main@")
+            if committed_now.get(f"k{number}") == b"merged":  # the merge came after the creation was staged
+                assert (await repo.status("main")).changes == {f"k{number}": b"created"}
+        else:
+            assert entry is not None
+            assert entry.value == b"merged"
+        with suppress(NothingToCommit):
+            await repo.commit("main", "next")
+        with suppress(ConflictError):
+            await repo.merge("side", "main", strategy=Strategy.DEST_WINS)
+        await repo.merge("main", "side", strategy=Strategy.SOURCE_WINS)
