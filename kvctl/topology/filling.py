@@ -40,6 +40,7 @@ class Filling:
 
     async def prepare(self, api: Api, where: Where, after: StreamConfig, live: StreamInfo | None) -> None:
         """Find out what a replica that is about to be made, or changed, has to wait for."""
+        self.goals.pop(where, None)  # its sources may be others now
         before = live["config"] if live else {}
         fresh = [] if before.get("mirror") else added(before.get("sources") or [], sources_of(after))
         await self._add(api, where, after, fresh, live)
