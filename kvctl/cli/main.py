@@ -9,10 +9,10 @@ from typing import NoReturn
 
 from kvctl.cli.command import Call, Command, Entry, Group, NoCommand, Noun
 from kvctl.cli.help_page import TextRequested, version_option
-from kvctl.cli.report import report
+from kvctl.cli.report import direct, report
 from kvctl.cli.session import Session
 from kvctl.cli.shared import Shared
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, RefusedError
 from kvctl.render.terminal import Terminal
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -107,19 +107,26 @@ def _reported(tree: Group, argv: list[str]) -> int:
 def _run(tree: Group, argv: list[str], shared: Shared) -> int:
     try:
         call: Call = tree.invoke(tree.make_context("kvctl", list(argv), obj=shared))
-        session = Session(shared, _terminal(shared))
-        result = call(session)
-        if isinstance(result, Awaitable):
-            from kvctl.cli.loop import run_until_signal
-
-            result = run_until_signal(session, result)
-        return result or 0
+        return _carried_out(call, Session(shared, _terminal(shared)))
     except TextRequested as request:
         _terminal(shared).write(f"{request}\n".encode())
         return 0
     except NoCommand as request:
         _terminal(shared).emit(str(request))
         return 2
+
+
+def _carried_out(call: Call, session: Session) -> int:
+    try:
+        result = call(session)
+        if isinstance(result, Awaitable):
+            from kvctl.cli.loop import run_until_signal
+
+            result = run_until_signal(session, result)
+        return result or 0
+    except RefusedError as error:
+        direct(error, call)
+        raise
 
 
 def _load(module: str, name: str) -> Command | Group:

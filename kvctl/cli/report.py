@@ -17,6 +17,17 @@ _SECRETS = {
     "--token": "Secrets are not taken from the command line: use --token-file or NATS_TOKEN",
 }
 
+_ON_WHOLE = {"show": "show", "edit": "edit", "delete": "delete", "purge": "remove"}
+_ON_TABLES = {
+    "bucket": _ON_WHOLE,
+    "stream": _ON_WHOLE,
+    "key": {
+        "get": "get", "put": "put", "create": "put-if-absent", "update": "put --if-version", "edit": "put --if-version",
+        "delete": "remove", "purge": "remove", "keys": "keys", "dump": "entries", "txn": "update", "load": "update",
+    },
+}  # fmt: skip
+"""What a command works on -> function of a command -> what does the same for tables."""
+
 
 def report(error: BaseException, terminal: Terminal) -> int:
     """Say on stderr what happened; the exit code."""
@@ -30,6 +41,15 @@ def report(error: BaseException, terminal: Terminal) -> int:
         shown = _bug(error, terminal)
     terminal.report(shown)
     return shown.exit_code
+
+
+def direct(error: KvctlError, call: Any) -> None:
+    """Where a bucket's command was refused on a table, let the hint name the command that does it there."""
+    function = getattr(call, "func", call)
+    noun = function.__module__.rpartition(".")[2]
+    instead = _ON_TABLES.get(noun, _ON_TABLES["key"]).get(function.__name__)
+    if error.hint and instead:
+        error.hint = error.hint.replace("`kvctl table` is", f"`kvctl table {instead}` is")
 
 
 def explain(error: typer.TyperException) -> UsageError:

@@ -135,7 +135,7 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
         info = await streams.find(api, other) if other else None
         if info is not None and (owner := foreign.owner(info["config"])):
             return RefusedError(f"`{bucket}` is a {owner}, no bucket", hint=foreign.remedy(info["config"]))
-        folded = {_bucket_of(name).lower(): _bucket_of(name) for name in names}
+        folded = {_bucket_of(name).lower(): _bucket_of(name) for name in names if not foreign.NAMES.match(name)}
         near = [folded[name] for name in get_close_matches(bucket.lower(), folded, n=1)]
     guess = f"Did you mean `{near[0]}`? " if near else ""
     return BucketNotFound(

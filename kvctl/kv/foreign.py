@@ -15,6 +15,8 @@ from kvctl.kv.kinds import KIND, StreamConfig
 FOREIGN_KIND = "foreign-kind"
 COMMANDS = {"table": "kvctl table", "repository": "kvctl repo"}
 """Whose streams they are -> the commands for them."""
+NAMES = re.compile(r"KV[A-Z]+_")
+"""What names of their streams begin with."""
 
 
 def owner(stream: StreamConfig) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import binascii
+import codecs
 import json
 from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any
 
 from kvctl import documents
 from kvctl.errors import UsageError
-from kvctl.tables.changes import NO_VERSION, Change, Insert, Put, Remove, Version
+from kvctl.tables.changes import NO_VERSION, Change, Insert, Put, Remove, Version, named
 from kvctl.tables.keys import check_key
 
 VERBS = ("insert", "put", "remove")
@@ -20,74 +22,101 @@ _ENCODINGS = ("utf-8", "base64")
 
 def read_changes(content: bytes, source: str) -> list[Change]:
     """The changes in a file, in their order. Raises UsageError that says where something is wrong."""
-    lines = content.split(b"\n")
-    if len([line for line in lines if line.strip()]) > 1 and lines[0].lstrip().startswith(b"{"):
-        places = [(line, f"{source}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
-        return [_change(_object(line, where), where) for line, where in places]
+    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    if _is_ndjson([line.strip() for line in lines if line.strip()]):
+        places = [f"{source}:{number}" for number, line in enumerate(lines, 1) if line.strip()]
+        items = [_object(line, place) for line, place in zip(filter(bytes.strip, lines), places, strict=True)]
+        return _changes(items, places.__getitem__)
     document = documents.parse(content, source)
-    found = [document.data] if isinstance(document.data, dict) else document.data
-    if not isinstance(found, list) or not found:
+    if isinstance(document.data, dict):
+        return _changes([document.data], lambda _: document.where())
+    if not isinstance(document.data, list) or not document.data:
         raise UsageError(f"{source}: A batch is a list of changes", hint="As in `[{put: KEY, value: TEXT}]`")
-    alone = isinstance(document.data, dict)
-    return [_change(item, document.where(*(() if alone else (number,)))) for number, item in enumerate(found)]
+    return _changes(document.data, document.where)
+
+
+def _is_ndjson(lines: list[bytes]) -> bool:
+    """Whether these, none of them empty, are an object a line, and not one object over several."""
+    return len(lines) > 1 and lines[0].startswith(b"{") and (lines[0].endswith(b"}") or lines[1].startswith(b"{"))
 
 
 def _object(line: bytes, where: str) -> Any:
     try:
-        return json.loads(line)
-    except ValueError:
+        return json.loads(line, object_pairs_hook=_unique)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.message}") from None
+    except (ValueError, RecursionError):
         raise UsageError(f"{where}: This is no JSON object") from None
 
 
-def _change(item: Any, where: str) -> Change:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise UsageError(f"`{name}` appears twice in one object")
+    return dict(pairs)
+
+
+def _changes(items: Sequence[Any], where: Callable[[int], str]) -> list[Change]:
+    """The changes, each key once; `where` says of an item's number where it stands."""
+    found: dict[tuple[str | None, bytes], int] = {}
+    changes = []
+    for number, item in enumerate(items):
+        try:
+            change = _change(item)
+            first = found.setdefault((change.family, change.key), number)
+            if first != number:
+                raise UsageError(f"{named(change.family, change.key)} is twice in the batch, first at {where(first)}")
+        except UsageError as error:
+            raise UsageError(f"{where(number)}: {error.message}", hint=error.hint) from None
+        changes.append(change)
+    return changes
+
+
+def _change(item: Any) -> Change:
     if not isinstance(item, dict):
-        _fail(where, "A change is a mapping", "As in `{put: KEY, value: TEXT}`")
-    for name in item:
-        if name not in FIELDS:
-            near = get_close_matches(name, FIELDS, n=1)
-            _fail(
-                where,
-                f"`{name}` is not a field of a change",
-                f"Did you mean `{near[0]}`?" if near else f"One of {', '.join(FIELDS)}",
-            )
-    verbs = [verb for verb in VERBS if verb in item]
-    if len(verbs) != 1:
-        _fail(where, "A change has one of `insert`, `put` and `remove`", "It names the key")
-    verb = verbs[0]
-    family = _text(item, "family", where) if item.get("family") is not None else None
-    key = _bytes(item, verb, item.get("key_encoding", "utf-8"), where)
-    version = Version.parse(_text(item, "version", where)) if item.get("version") is not None else NO_VERSION
+        raise UsageError("A change is a mapping", hint="As in `{put: KEY, value: TEXT}`")
+    _check_fields(item)
+    verb = next(verb for verb in VERBS if verb in item)
+    family = _text(item, "family") if item.get("family") is not None else None
+    key = _bytes(item, verb, item.get("key_encoding", "utf-8"))
+    version = Version.parse(_text(item, "version")) if item.get("version") is not None else NO_VERSION
     check_key(family, key)
     if verb == "remove":
-        if "value" in item:
-            _fail(where, "`remove` takes no `value`", None)
         return Remove(key, version, family)
-    if "value" not in item:
-        _fail(where, f"`{verb}` needs a `value`", "`''` is an empty one")
-    value = _bytes(item, "value", item.get("encoding", "utf-8"), where)
-    if verb == "insert":
-        if version != NO_VERSION:
-            _fail(where, "`insert` takes no `version`: the entry must not exist", "`put` takes one")
-        return Insert(key, value, family)
-    return Put(key, value, version, family)
+    value = _bytes(item, "value", item.get("encoding", "utf-8"))
+    return Insert(key, value, family) if verb == "insert" else Put(key, value, version, family)
 
 
-def _text(item: dict[str, Any], name: str, where: str) -> str:
+def _check_fields(item: dict[str, Any]) -> None:
+    """Raises UsageError for unknown fields, and for what is missing or does not go together."""
+    for name in item:
+        if name not in FIELDS:
+            near = get_close_matches(str(name), FIELDS, n=1)
+            hint = f"Did you mean `{near[0]}`?" if near else f"One of {', '.join(FIELDS)}"
+            raise UsageError(f"`{name}` is not a field of a change", hint=hint)
+    verbs = [verb for verb in VERBS if verb in item]
+    if len(verbs) != 1:
+        raise UsageError("A change has one of `insert`, `put` and `remove`", hint="It names the key")
+    if verbs == ["remove"] and "value" in item:
+        raise UsageError("`remove` takes no `value`")
+    if verbs != ["remove"] and "value" not in item:
+        raise UsageError(f"`{verbs[0]}` needs a `value`", hint="`''` is an empty one")
+    if verbs == ["insert"] and item.get("version") is not None:
+        raise UsageError("`insert` takes no `version`: the entry must not exist", hint="`put` takes one")
+
+
+def _text(item: dict[str, Any], name: str) -> str:
     value = item[name]
     if not isinstance(value, str):
-        _fail(where, f"`{name}` is text, this is `{json.dumps(value)}`", "Put it into quotes")
+        raise UsageError(f"`{name}` is text, this is `{json.dumps(value)}`", hint="Put it into quotes")
     return value
 
 
-def _bytes(item: dict[str, Any], name: str, encoding: Any, where: str) -> bytes:
-    text = _text(item, name, where)
+def _bytes(item: dict[str, Any], name: str, encoding: Any) -> bytes:
+    text = _text(item, name)
     if encoding not in _ENCODINGS:
-        _fail(where, f"`{encoding}` is not an encoding", f"One of {', '.join(_ENCODINGS)}")
+        raise UsageError(f"`{encoding}` is not an encoding", hint=f"One of {', '.join(_ENCODINGS)}")
     try:
         return b64decode(text, validate=True) if encoding == "base64" else text.encode()
-    except (binascii.Error, ValueError):
-        _fail(where, f"`{name}` is no {'base64' if encoding == 'base64' else 'UTF-8'}", None)
-
-
-def _fail(where: str, problem: str, hint: str | None) -> NoReturn:
-    raise UsageError(f"{where}: {problem}", hint=hint)
+    except ValueError:
+        raise UsageError(f"`{name}` is no {'base64' if encoding == 'base64' else 'UTF-8'}") from None

@@ -221,12 +221,16 @@ def _require_same(info: StreamInfo, config: TableConfig) -> None:
     if not is_table(found):
         raise TableExists(f"A stream `{found['name']}` exists that is no table", hint="Choose another name")
     wanted = config.head(found["first_seq"])
-    if differing := [_named(item) for item in differences(_unmarked(found), wanted) if item.field != "sealed"]:
+    if differing := [_named(item) for item in differences(_unmarked(found), wanted) if item.field not in _FOLLOWS]:
         listed = "\n".join(f"  {item}" for item in differing)
         raise TableExists(
             f"Table `{config.name}` exists with another configuration (there -> asked for):\n{listed}",
             hint=f"`kvctl table show {config.name}` shows it, `kvctl table edit` changes what can be changed",
         )
+
+
+_FOLLOWS = ("sealed", "subjects")
+"""What tables of one configuration may differ in, or only repeats another difference."""
 
 
 def _named(item: Difference) -> Difference:

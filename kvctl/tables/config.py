@@ -6,6 +6,7 @@ buckets. With a stream for each partition it holds nothing but the configuration
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig, StreamConfig
 from kvctl.kv.fields import FIELDS, edited
 from kvctl.kv.kinds import KIND
-from kvctl.kv.names import check_bucket
+from kvctl.kv.names import BUCKET_PATTERN
 from kvctl.tables.keys import MAX_PARTITIONS, MAX_TABLE
 
 TABLE = "table"
@@ -29,6 +30,7 @@ SETTINGS = tuple(name for name in FIELDS if name not in ("history", "marker_ttl"
 """Fields of a bucket that a table has too; history is one, batches and ttls of markers are always on."""
 
 _HEAD = "head"
+_NAME = re.compile(rf"{BUCKET_PATTERN}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,9 @@ class TableConfig:
 
 def check_table(name: str) -> str:
     """The name itself. Raises UsageError."""
-    check_bucket(name)
+    if not _NAME.match(name):
+        what = f"`{name}` is not a table name" if name else "The table's name is empty"
+        raise UsageError(what, hint="A table's name is made of letters, digits, `_` and `-`")
     if len(name) > MAX_TABLE:
         raise UsageError(f"The table's name has {len(name)} characters, {MAX_TABLE} are the most")
     return name

@@ -42,9 +42,10 @@ class Layout:
         return self._bucket(_partition(place))
 
     def readings(self, of: Range) -> list[tuple[Bucket, str]]:
-        """Where a range is, stream by stream, and the subjects to read there."""
+        """Where a range is, stream by stream, and the subjects to read there. Raises UsageError for a bad family."""
         prefix, count = subject_prefix(self.config.name), self.config.partitions
         if not isinstance(of.family, Families) and of.family is not None:
+            check_key(of.family, b"\0")  # the shortest there is
             partition = partition_of(of.family, b"", count)
             return [(self._bucket(partition), f"{prefix}{partition:04x}.{of.tokens}")]
         if self.config.apart:

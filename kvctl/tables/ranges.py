@@ -65,14 +65,15 @@ def resume(text: str, table: str, life: int, of: Range) -> bytes:
     """The tokens of the last entry that was seen. Raises UsageError for a token of something else, or of no scan."""
     try:
         version, *about, last = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except ValueError:
-        version, about, last = 0, [], ""
-    if version != 1 or not isinstance(last, str):
+        tokens = last.encode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        version, about, tokens = 0, [], b""
+    if version != 1 or len(about) != len(_ABOUT):
         raise UsageError(f"`{text}` is no continuation token", hint="A listing that was cut prints one")
     for found, wanted, what in zip(about, (table, life, _described(of)), _ABOUT, strict=True):
         if found != wanted:
             raise UsageError(f"The continuation token is of another {what}", hint="Begin anew, without a token")
-    return last.encode()
+    return bytes(tokens)
 
 
 _ABOUT = (

@@ -135,20 +135,33 @@ def test_a_batch_from_ndjson_and_yaml(table: Tables) -> None:
     assert table("update", "-f", "-", "--dry-run", stdin=yaml).exit_code == 4
 
 
+def test_what_is_no_batch_is_refused_with_its_line(table: Tables) -> None:
+    lines = b'{"put": "a", "value": "x"}\n\n{"put": "b", "value": 1}\n'
+    result = table("update", "-f", "-", stdin=lines)
+    assert (result.exit_code, "standard input:3: `value` is text" in result.err) == (2, True)
+    assert table.json("keys")["keys"] == []
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("line", "instead"),
     [
-        "", "[]", "3", "- 3", "- put: a", "- {put: a, value: 1}", "- {put: a, value: x, valeu: y}", "- {value: x}",
-        "- {put: a, insert: b, value: x}", "- {remove: a, value: x}", "- {insert: a, value: x, version: not-exists}",
-        "- {put: '', value: x}", "- {put: a, value: '***', encoding: base64}", "- {put: a, value: x, encoding: hex}",
-        "- {put: a, value: x, version: what}", "- {put: a, value: x}\n- {remove: a}",
-        '{"put": "a", "value": "x"}\n{"put"',
+        ("put NAME k v", "put"), ("create NAME k v", "put-if-absent"), ("get NAME k", "get"), ("keys NAME", "keys"),
+        ("delete NAME k", "remove"), ("bucket show NAME", "show"), ("bucket delete NAME --yes", "delete"),
+        ("stream delete KVT_NAME --yes", "delete"), ("stream edit KVT_NAME --set max_msgs_per_subject=5", "edit"),
     ],
 )  # fmt: skip
-def test_what_is_no_batch_is_refused_with_its_place(table: Tables, text: str) -> None:
-    result = table("update", "-f", "-", stdin=text.encode())
-    assert result.exit_code == 2
-    assert table.json("keys")["keys"] == []
+def test_other_commands_name_the_one_for_tables(
+    run: Run, table: Tables, server: Server, line: str, instead: str
+) -> None:
+    result = run(*line.replace("NAME", table.name).split(), "-s", server.url)
+    assert result.exit_code == 1
+    assert f"`kvctl table {instead}` is for it" in result.err
+    assert ("--force foreign-kind" in result.err) == line.startswith("stream")
+
+
+def test_a_stream_of_a_table_is_no_guess_for_a_bucket(run: Run, table: Tables, server: Server) -> None:
+    result = run("put", f"KVT_{table.name}", "k", "v", "-s", server.url)
+    assert (result.exit_code, "Did you mean" in result.err) == (3, False)
 
 
 def test_listings_are_cut_and_go_on(table: Tables) -> None:
@@ -181,6 +194,9 @@ def test_creating_again(table: Tables) -> None:
     assert (same.exit_code, "exists already" in same.err) == (0, True)
     other = table("create", "--partitions", "5")
     assert (other.exit_code, "partitions: 4 -> 5" in other.err) == (4, True)
+    apart = table("create", "--partitions", "4", "--partition-streams")
+    assert (apart.exit_code, apart.err.count(" -> ")) == (4, 2)  # the heading, and the one difference
+    assert "`a.b` is not a table name" in table._run("table", "create", "a.b").err
     assert table("edit", "--partitions", "4", "--description", "x").exit_code == 0
     refused = table("edit", "--partitions", "5")
     assert (refused.exit_code, "keeps them for ever" in refused.err) == (1, True)

@@ -1,6 +1,7 @@
 """Going through a table: in order, page by page, and on in another session."""
 
 import random
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from kvctl.errors import UsageError
 from kvctl.tables import catalog
 from kvctl.tables.changes import Version
 from kvctl.tables.config import TableConfig
-from kvctl.tables.ranges import Families, Range
+from kvctl.tables.ranges import Families, Range, resume
 from kvctl.tables.table import Table
 
 Names = list[tuple[str | None, bytes]]
@@ -141,6 +142,26 @@ async def test_tokens_of_something_else_are_refused(
     again = await Table.open(client.api, table.name)
     with pytest.raises(UsageError, match="another life"):
         await anext(again.pages(Range("a"), after=page.next))
+
+
+@pytest.mark.parametrize(
+    "content", ["5", "{}", "[]", "[1]", '[1,"T"]', '[1,"T",1,[],5]', '[2,"T",1,[],"x"]', '[1,2,3,4,5,6,"x"]']
+)
+def test_what_is_no_token_is_refused(content: str) -> None:
+    with pytest.raises(UsageError, match="is no continuation token"):
+        resume(urlsafe_b64encode(content.encode()).decode(), "T", 1, Range())
+
+
+@pytest.mark.parametrize("text", ["", "é", "a", "-", "WzEs"])
+def test_nor_is_anything_else(text: str) -> None:
+    with pytest.raises(UsageError, match="is no continuation token"):
+        resume(text, "T", 1, Range())
+
+
+async def test_a_family_that_no_table_takes_is_refused_before_anything_is_sent(table: Table) -> None:
+    for family in ("\udcff", "f" * 2561):
+        with pytest.raises(UsageError):
+            await anext(table.pages(Range(family)))
 
 
 async def test_an_empty_table_has_one_empty_page(table: Table) -> None:

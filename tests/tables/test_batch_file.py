@@ -1,0 +1,94 @@
+"""Batches in files: NDJSON, YAML and JSON; whatever is wrong is refused with its place."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from kvctl.errors import UsageError
+from kvctl.tables import batch_file
+from kvctl.tables.batch_file import read_changes
+from kvctl.tables.changes import Change, Insert, Put, Remove, Version
+
+VERSION = Version(35, 1, 2)
+CHANGES: list[Change] = [
+    Insert(b"a", "é".encode()), Put(b"\xff", b"\0\xff", VERSION, ""), Put(b"b", b"", family="f"), Remove(b"c", VERSION),
+]  # fmt: skip
+ITEMS = [
+    {"insert": "a", "value": "é"},
+    {"put": "/w==", "key_encoding": "base64", "value": "AP8=", "encoding": "base64", "family": "", "version": "z.1.2"},
+    {"put": "b", "value": "", "family": "f", "version": None},
+    {"remove": "c", "family": None, "version": "z.1.2"},
+]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(map(json.dumps, ITEMS)), "\r\n\r\n".join(map(json.dumps, ITEMS)) + "\r\n",
+        "\n\ufeff"[1:] + "\n".join(map(json.dumps, ITEMS)), json.dumps(ITEMS), json.dumps(ITEMS, indent=2),
+        "".join(f"- {json.dumps(item)}\n" for item in ITEMS),
+    ],
+)  # fmt: skip
+def test_one_batch_in_all_forms(text: str) -> None:
+    assert read_changes(text.encode(), "x") == CHANGES
+
+
+@pytest.mark.parametrize(
+    "text", ['{"put": "a", "value": "x"}', '{\n "put": "a",\n "value": "x"\n}', "put: a\nvalue: x"]
+)
+def test_one_change_alone(text: str) -> None:
+    assert read_changes(text.encode(), "x") == [Put(b"a", b"x")]
+
+
+WRONG = {
+    "3": "a change is a mapping", "[1]": "a change is a mapping", '{"put": "a"}': "needs a `value`",
+    '{"put": "a", "value": 1}': "is text", '{"put": "a", "value": null}': "is text", '{"value": "x"}': "has one of",
+    '{"put": 1, "value": "x"}': "is text", '{"put": "a", "value": "x", "valeu": "y"}': "`valeu` is not a field",
+    '{"put": "a", "insert": "b", "value": "x"}': "has one of", '{"remove": "a", "value": "x"}': "takes no `value`",
+    '{"insert": "a", "value": "x", "version": "not-exists"}': "takes no `version`",
+    '{"put": "", "value": "x"}': "key is empty", '{"put": "a", "value": "***", "encoding": "base64"}': "no base64",
+    '{"put": "a", "value": "x", "encoding": "hex"}': "`hex` is not an encoding",
+    '{"put": "a", "value": "x", "encoding": ["utf-8"]}': "is not an encoding",
+    '{"put": "a", "value": "x", "version": "what"}': "`what` is no version",
+    '{"put": "a", "value": "x", "version": 3}': "is text", '{"put": "a", "value": "x", "family": 3}': "is text",
+    '{"put": "ok", "value": "x"}': "`ok` is twice in the batch, first at",
+    '{"put": "a", "value": "x", "put": "b"}': "appears twice",
+    '{"put": "%s", "value": "x"}' % ("k" * 2561): "2,561 bytes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "problem"), WRONG.items())
+def test_what_is_wrong_is_said_with_its_line(wrong: str, problem: str) -> None:
+    before, after = '{"put": "ok", "value": "x"}', '{"remove": "d"}'
+    for text, line in (
+        (f"{before}\n\n{wrong}\n{after}", 3),
+        (f"- {before}\n- {wrong}\n- {after}", 2),
+        (f"[{before},\n{wrong},\n{after}]", 2),
+    ):
+        with pytest.raises(UsageError, match=f"(?i){problem}") as caught:
+            read_changes(text.encode(), "x")
+        assert caught.value.message.startswith(f"x:{line}:"), caught.value.message
+
+
+@pytest.mark.parametrize(
+    "lone", [b'{"put"', b'{"put": "\\ud800", "value": "x"}', b'{"put": "\xff", "value": "x"}', b"[" * 100_000]
+)
+def test_lines_that_are_no_text_or_no_json_are_named(lone: bytes) -> None:
+    with pytest.raises(UsageError, match=r"^x:2: "):
+        read_changes(b'{"put": "ok", "value": "x"}\n' + lone, "x")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "\n\n", "a: {b"])
+def test_what_is_no_batch_at_all_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^x:"):
+        read_changes(text.encode(), "x")
+
+
+def test_places_are_looked_for_only_when_something_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In JSON each look goes through the whole file."""
+    where: Callable[..., str] = batch_file.documents.Document.where
+    asked = []
+    monkeypatch.setattr(batch_file.documents.Document, "where", lambda *args: asked.append(args) or where(*args))
+    assert len(read_changes(json.dumps(ITEMS).encode(), "x")) == 4
+    assert asked == []
