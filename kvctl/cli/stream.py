@@ -19,9 +19,10 @@ from kvctl.cli.stream_options import (
     change_rows,
     change_view,
     check_stream,
+    named,
     one_of,
 )
-from kvctl.errors import StreamNotFound, UsageError
+from kvctl.errors import UsageError
 from kvctl.render.view import document
 
 if TYPE_CHECKING:
@@ -291,12 +292,8 @@ async def find(session: Session, stream: str) -> dict[str, Any]:
     from kvctl.jetstream import streams
 
     check_stream(stream)
-    try:
+    with named(stream):
         return await streams.info((await session.client()).api, stream)
-    except StreamNotFound:
-        raise StreamNotFound(
-            f"Stream `{stream}` does not exist", hint="`kvctl stream ls` lists those that do"
-        ) from None
 
 
 def show_plan(session: Session, differing: "list[Change]", found: "list[Hazard]") -> None:
@@ -309,8 +306,13 @@ def show_plan(session: Session, differing: "list[Change]", found: "list[Hazard]"
 def _with_options(
     config: "Config", subjects: list[str] | None, storage: str | None, replicas: int | None, description: str | None
 ) -> "Config":
-    given = {"subjects": subjects, "storage": storage, "num_replicas": replicas, "description": description}
-    return {**config, **{name: value for name, value in given.items() if value}}
+    from kvctl.jetstream.settings import STREAM, assign
+
+    given = {"subjects": subjects, "num_replicas": replicas, "description": description}
+    config = {**config, **{name: value for name, value in given.items() if value}}
+    if storage is not None:
+        assign(config, f"storage={storage}", STREAM)
+    return config
 
 
 async def _purgeable(

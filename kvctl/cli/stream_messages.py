@@ -11,7 +11,7 @@ from kvctl.cli.inputs import Encoding, check_forced, number
 from kvctl.cli.message_rows import Rows, stored_view
 from kvctl.cli.options import DryRun, Force, moment, size
 from kvctl.cli.session import Session
-from kvctl.cli.stream_options import StreamName, check_stream
+from kvctl.cli.stream_options import StreamName, check_stream, named
 from kvctl.errors import NoResponders, NotFoundError, UsageError
 from kvctl.render.view import Column, Row, View
 
@@ -41,7 +41,9 @@ async def subjects(
     check_stream(stream)
     if not subject:
         raise UsageError("The filter is empty")
-    found = await streams.subjects((await session.client()).api, stream, subject)
+    api = (await session.client()).api
+    with named(stream):
+        found = await streams.subjects(api, stream, subject)
     rows = [{"subject": name, "messages": found[name]} for name in sorted(found)]
     session.show(
         View(
@@ -140,7 +142,8 @@ async def delete_message(
     if sequence < 1:
         raise UsageError("Sequences count from 1")
     api = (await session.client()).api
-    foreign.refuse((await streams.info(api, stream))["config"], force or ())
+    with named(stream):
+        foreign.refuse((await streams.info(api, stream))["config"], force or ())
     row = {"stream": stream, "sequence": sequence}
     if not dry_run:
         await streams.delete_message(api, stream, sequence, erase=erase)
@@ -159,7 +162,8 @@ async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, 
         except (NoResponders, direct.NotUnderstood):
             leader = True
     if leader:
-        found = await gathered.one(api, stream, request)
+        with named(stream):
+            found = await gathered.one(api, stream, request)
     if found is None:
         raise NotFoundError(f"Stream `{stream}` holds no such message")
     return rows.stored(found, _told(found, None))
@@ -173,10 +177,11 @@ async def _many(
     begun = False
     while True:
         try:
-            async with aclosing(direct_batch.read(api, stream, request, leader=leader)) as pages:
-                async for page in pages:
-                    begun = True
-                    yield [rows.stored(message, _told(message, page.up_to_sequence)) for message in page.messages]
+            with named(stream):
+                async with aclosing(direct_batch.read(api, stream, request, leader=leader)) as pages:
+                    async for page in pages:
+                        begun = True
+                        yield [rows.stored(message, _told(message, page.up_to_sequence)) for message in page.messages]
             return
         except NoResponders:  # a stream without direct get, or none at all: the leader tells
             if begun or leader:

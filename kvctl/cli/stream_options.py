@@ -1,12 +1,13 @@
 """Names of streams and consumers, and their configurations as options: `--config FILE`, `--set PATH=VALUE`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvctl.cli.session import Session
-from kvctl.errors import UsageError
+from kvctl.errors import StreamNotFound, UsageError
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ Description = Annotated[str | None, typer.Option("--description", metavar="TEXT"
 def check_stream(name: str) -> str:
     """The name. Raises UsageError for what no stream can be called."""
     return _check(name, "stream")
+
+
+@contextmanager
+def named(stream: str) -> Iterator[None]:
+    """The block's StreamNotFound says which stream."""
+    try:
+        yield
+    except StreamNotFound:
+        raise StreamNotFound(
+            f"Stream `{stream}` does not exist", hint="`kvctl stream ls` lists those that do"
+        ) from None
 
 
 def check_consumer(name: str) -> str:

@@ -7,6 +7,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import operation_style
+from kvctl.cli.expiry import warn_of_return
 from kvctl.cli.inputs import open_bucket
 from kvctl.cli.options import BucketName, DryRun
 from kvctl.cli.session import Session
@@ -51,6 +52,9 @@ async def txn(
     a truth value; `encoding: base64` stands beside one that is no text. A key can be changed once. In JSON an operation
     is PUT, DEL or PURGE.
 
+    In a bucket with a history the value before comes back when the ttl of a `put` or `update` is over; a warning names
+    the keys. After `create` with a ttl the key is gone.
+
     The bucket has to allow atomic batches: `kvctl bucket edit BUCKET --atomic`, on servers from 2.12 on. A transaction
     has 1,000 messages at most: one for each change, which has room for one condition. Conditions on unchanged keys for
     which no change has room ride on repetitions of one of the changes, which show in the history of its key.
@@ -74,6 +78,8 @@ async def txn(
         raise
     rows = [{**row, "revision": revision} for row, revision in zip(_rows(transaction), revisions, strict=True)]
     session.show(View(columns=_DONE, rows=rows, name="key"))
+    if expiring := [change.key for change in transaction.changes if change.ttl and change.verb in ("put", "update")]:
+        await warn_of_return(session, source, expiring)
 
 
 _PLANNED = [Column("key"), Column("operation", style=operation_style)]

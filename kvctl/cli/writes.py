@@ -7,6 +7,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import writing_view
+from kvctl.cli.expiry import warn_of_return
 from kvctl.cli.inputs import check_keys, open_bucket, parse_revision, read_value, require_value, revision
 from kvctl.cli.options import BucketName, DryRun, KeyName, bucket_names, duration
 from kvctl.cli.session import Session
@@ -131,7 +132,8 @@ async def update(
     Writes if the key's last revision is REVISION, deletions included; 0 stands for a key never written. Prints the new
     revision; exits 4 otherwise, naming the revision found.
 
-    With --file, REVISION follows KEY. A ttl that the key had is not kept: give --ttl again.
+    With --file, REVISION follows KEY. A ttl that the key had is not kept: give --ttl again. In a bucket with a history
+    the value before comes back when that time is over, as a warning says.
     """
     check_keys([key])
     if file is not None and last is None:
@@ -141,6 +143,8 @@ async def update(
     data = read_value(session, value, file)
     target = await open_bucket(session, bucket, write=True)
     _show_revision(session, target, key, await target.update(key, data, expected, ttl=ttl))
+    if ttl is not None:
+        await warn_of_return(session, target, [key])
 
 
 def _expected(last: str | None, if_revision: int | None, shows: str) -> int:

@@ -68,11 +68,13 @@ async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator
     before = 0
     while left:
         message = await get(api, stream, following, leader=True)
-        size += len(message.payload) + len(message.header) if message else 0
-        if message is None or (before and request.max_bytes and size > request.max_bytes):
+        if message is None:
             return
         message.last_sequence, before = before, message.sequence
         yield Page([message], None, message.sequence)
+        size += _size(message)
+        if request.max_bytes and size >= request.max_bytes:
+            return
         left -= 1
         following = replace(following, sequence=message.sequence + 1)
 
@@ -104,15 +106,20 @@ def _page(found: dict[str, StoredMessage], request: DirectRequest, up_to: int) -
     messages = sorted((message for message in found.values() if message.sequence >= first), key=lambda m: m.sequence)
     size = taken = 0
     for message in messages[: request.batch]:
-        size += len(message.payload) + len(message.header)
-        if taken and request.max_bytes and size > request.max_bytes:
-            break
+        size += _size(message)
         taken += 1
+        if request.max_bytes and size >= request.max_bytes:
+            break
     left, before = len(messages), 0
     for message in messages[:taken]:
         left -= 1
         message.pending, message.last_sequence, before = left, before, message.sequence
     return Page(messages[:taken], left, before, up_to)
+
+
+def _size(message: StoredMessage) -> int:
+    """As servers count it towards `max_bytes`, which the last message of an answer reaches or passes."""
+    return len(message.subject.encode(errors="surrogateescape")) + len(message.header) + len(message.payload)
 
 
 async def _by_consumer(api: Api, stream: str, subjects: tuple[str, ...], up_to: int | None) -> dict[str, StoredMessage]:

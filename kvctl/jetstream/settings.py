@@ -26,7 +26,7 @@ from kvctl.quantities import (
 
 Config = dict[str, Any]
 Schema = Mapping[str, Any]
-"""Field to what it holds: the name of a kind, a schema for an object, or a list of one of the two."""
+"""Field to what it holds: the name of a kind, the words it is one of, a schema for an object, or a list of these."""
 
 TEXT, NUMBER, FLAG, DURATION, SIZE, TIME, WORDS = "text", "number", "true or false", "duration", "size", "time", "map"
 
@@ -37,12 +37,13 @@ _SOURCE: Schema = {
     "consumer": {"name": TEXT, "deliver_subject": TEXT},
 }  # fmt: skip
 STREAM: Schema = {
-    "name": TEXT, "description": TEXT, "subjects": [TEXT], "retention": TEXT, "max_consumers": NUMBER,
-    "max_msgs": NUMBER, "max_bytes": SIZE, "max_age": DURATION, "max_msgs_per_subject": NUMBER, "max_msg_size": SIZE,
-    "discard": TEXT, "discard_new_per_subject": FLAG, "storage": TEXT, "num_replicas": NUMBER, "no_ack": FLAG,
-    "template_owner": TEXT, "duplicate_window": DURATION, "placement": {"cluster": TEXT, "tags": [TEXT]},
-    "mirror": _SOURCE, "sources": [_SOURCE], "sealed": FLAG, "deny_delete": FLAG, "deny_purge": FLAG,
-    "allow_rollup_hdrs": FLAG, "first_seq": NUMBER, "compression": TEXT, "subject_transform": _TRANSFORM,
+    "name": TEXT, "description": TEXT, "subjects": [TEXT], "retention": ("limits", "interest", "workqueue"),
+    "max_consumers": NUMBER, "max_msgs": NUMBER, "max_bytes": SIZE, "max_age": DURATION,
+    "max_msgs_per_subject": NUMBER, "max_msg_size": SIZE, "discard": ("old", "new"), "discard_new_per_subject": FLAG,
+    "storage": ("file", "memory"), "num_replicas": NUMBER, "no_ack": FLAG, "template_owner": TEXT,
+    "duplicate_window": DURATION, "placement": {"cluster": TEXT, "tags": [TEXT]}, "mirror": _SOURCE,
+    "sources": [_SOURCE], "sealed": FLAG, "deny_delete": FLAG, "deny_purge": FLAG, "allow_rollup_hdrs": FLAG,
+    "first_seq": NUMBER, "compression": ("none", "s2"), "subject_transform": _TRANSFORM,
     "republish": {"src": TEXT, "dest": TEXT, "headers_only": FLAG}, "allow_direct": FLAG, "mirror_direct": FLAG,
     "consumer_limits": {"inactive_threshold": DURATION, "max_ack_pending": NUMBER}, "allow_msg_ttl": FLAG,
     "subject_delete_marker_ttl": DURATION, "allow_atomic": FLAG, "allow_batched": FLAG, "allow_msg_counter": FLAG,
@@ -147,8 +148,8 @@ def _assign(target: Any, steps: list[str], text: str, schema: Any, path: str) ->
     if not rest:
         _assign_leaf(target, key, text, kind, path)
         return
-    if isinstance(kind, str) and kind != WORDS:
-        raise UsageError(f"`{path}` does not exist: `{step}` is a {kind}")
+    if isinstance(kind, str | tuple) and kind != WORDS:
+        raise UsageError(f"`{path}` does not exist: `{step}` is a {_kind_name(kind)}")
     if isinstance(target, list) and key == len(target):
         target.append([] if isinstance(kind, list) else {})
     elif isinstance(target, dict) and not isinstance(target.get(key), list if isinstance(kind, list) else dict):
@@ -208,6 +209,8 @@ def _parsed(text: str, kind: Any, path: str) -> Any:
             raise UsageError(
                 f"`{path}` takes JSON, not `{text}`", hint=f"Or set its fields: `{path}.FIELD=VALUE`"
             ) from None
+    if isinstance(kind, tuple):
+        return _word(text, kind, path)
     if kind == FLAG:
         if text not in _FLAGS:
             raise UsageError(f"`{path}` is true or false, not `{text}`")
@@ -218,6 +221,17 @@ def _parsed(text: str, kind: Any, path: str) -> Any:
         except ValueError:
             raise UsageError(f"`{path}` is a whole number, not `{text}`") from None
     return _from_text(text, kind)
+
+
+def _word(value: Any, words: tuple[str, ...], where: str) -> Any:
+    if value not in words:
+        listed = ", ".join(f"`{word}`" for word in words[:-1])
+        raise UsageError(f"`{where}` is {listed} or `{words[-1]}`, not `{value}`")
+    return value
+
+
+def _kind_name(kind: Any) -> str:
+    return "word" if isinstance(kind, tuple) else str(kind)
 
 
 def _from_text(text: str, kind: str) -> Any:
@@ -246,14 +260,15 @@ def _value(value: Any, kind: Any, path: tuple[str | int, ...], source: Callable[
     if kind == WORDS:
         _expect(value, dict, "an object", path, source)
         return {name: text for name, text in value.items() if not _servers(name)}
-    if isinstance(value, str) and kind in (DURATION, SIZE, TIME):
+    if isinstance(value, str) and (kind in (DURATION, SIZE, TIME) or isinstance(kind, tuple)):
         try:
-            return _from_text(value, kind)
+            return _word(value, kind, f"{path[-1]}") if isinstance(kind, tuple) else _from_text(value, kind)
         except UsageError as error:
             raise UsageError(f"{source(*path)}: {error.message}", hint=error.hint) from None
     wanted = {FLAG: bool, NUMBER: int, DURATION: int, SIZE: int}.get(kind, str)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise UsageError(f"{source(*path)}: `{path[-1] if path else value}` is a {kind}, not `{json.dumps(value)}`")
+        what = _kind_name(kind)
+        raise UsageError(f"{source(*path)}: `{path[-1] if path else value}` is a {what}, not `{json.dumps(value)}`")
     return value
 
 

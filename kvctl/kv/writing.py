@@ -161,7 +161,7 @@ def explained(error: ServerError, binding: Binding) -> KvctlError:
     """The server's refusal with the way out that a bucket has."""
     bucket = binding.bucket
     if error.err_code in (10166, 10165):
-        error.hint = f"Keys with a ttl of their own need `kvctl bucket edit {bucket} --marker-ttl 1h`"
+        error.hint = f"Keys with a ttl of their own need `kvctl bucket edit {bucket} --marker-ttl 1s`"
     elif error.err_code == 10077:
         error.hint = f"The bucket is full: `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys"
     elif error.err_code == 10054:

@@ -121,6 +121,7 @@ class TestCreate:
         [
             ("S", "--set", "max_agee=1h"),
             ("S", "--set", "max_age=soon"),
+            ("S", "--storage", "disk"),
             ("S", "--config", "/nowhere.yaml"),
             ("a.b",),
             ("",),
@@ -225,7 +226,15 @@ class TestGet:
 
     def test_what_is_not_there_is_not_found(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
         assert filled("get", "S", "99") == snapshot(name="message")
-        assert filled("get", "NONE", "1").exit_code == 3
+        for words in (
+            "get NONE 1",
+            "get NONE 1 --batch 2",
+            "get NONE 1 --leader",
+            "subjects NONE",
+            "delete-message NONE 1",
+        ):
+            result = filled(*words.split())
+            assert (result.exit_code, result.err.splitlines()[0]) == (3, "error: Stream `NONE` does not exist")
         assert filled("get", "S").exit_code == 2
         assert filled("get", "S", "1", "--last-for", "S.a").exit_code == 2
         assert filled("get", "S", "--last-for", "").exit_code == 2

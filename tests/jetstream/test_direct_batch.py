@@ -81,6 +81,20 @@ class TestBatches:
         pages = [page async for page in direct_batch.read(client.api, stream, request, leader=leader)]
         assert sequences(pages) == [1]
 
+    @pytest.mark.parametrize("subjects", [(), ("k.*",)])
+    async def test_a_size_holds_as_many_for_the_leader_as_for_replicas(
+        self, client: Client, stream: str, subjects: tuple[str, ...]
+    ) -> None:
+        one = len(subject(stream, "k.0")) + 1
+        for size in range(2 * one - 2, 3 * one + 3):
+            request = DirectRequest(last_of=tuple(subject(stream, name) for name in subjects), max_bytes=size)
+            request = request if subjects else DirectRequest(sequence=1, batch=9, max_bytes=size)
+            direct, led = [
+                sequences([page async for page in direct_batch.read(client.api, stream, request, leader=leader)])
+                for leader in (False, True)
+            ]
+            assert direct == led
+
     async def test_larger_than_an_answer_they_go_on_in_the_next(
         self, client: Client, raw: RawClient, stream: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -370,7 +370,7 @@ class TestTtl:
         with pytest.raises(ServerError) as caught:
             await bucket.create("k", b"1", ttl=60 * SECOND)
         assert caught.value.err_code == 10166
-        assert "--marker-ttl" in str(caught.value.hint)
+        assert "--marker-ttl 1s`" in str(caught.value.hint)
 
 
 class TestRevert:
