@@ -67,12 +67,15 @@ async def check(bucket: Bucket, transaction: Transaction) -> None:
     await _found(bucket, transaction, leader=True)
 
 
-async def _target(bucket: Bucket) -> Binding:
+async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
     """The stream that takes the batch. Raises BucketNotFound, ReadOnly, and KvctlError where it takes none.
 
     What the stream's configuration reads back decides: servers before 2.12 drop the setting in silence, and would store
     the messages one by one.
     """
+    known = bucket.binding.info if bucket.fixed and not fresh else None
+    if known and known["config"].get("allow_atomic") and bucket.binding.api.connection.server_version >= BATCHES_SINCE:
+        return bucket.binding  # whatever has become of that since, such servers say so
     binding = await bucket.locate(fresh=True)
     bucket.check_writes_go_somewhere()
     source = binding.source
@@ -188,7 +191,7 @@ class _Commit:
                 f"Bucket `{self._bucket.name}` takes no writes at the moment: {error.message}; nothing was written",
                 hint=error.hint or "Its stream may have no leader: `kvctl bucket show`",
             ) from None
-        self._target = await _target(self._bucket)
+        self._target = await _target(self._bucket, fresh=True)
 
     async def _pause(self) -> None:
         """Before another try. Raises OutcomeUnknown or WrongRevision when the time is up."""

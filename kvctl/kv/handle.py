@@ -43,13 +43,14 @@ class Handle:
         self.read_only = read_only or api.connection.context.read_only
         self.own = OwnWrites()
         self.binding = bindings.assumed(api, name, stream, prefix)
-        self._fixed = stream is not None or prefix is not None
+        self.fixed = stream is not None or prefix is not None
+        """Whether it is this stream, whatever the name means."""
         self._located = False
         self._api = api
 
     async def locate(self, *, fresh: bool = False) -> Binding:
         """Ask the server which stream the name means. Raises BucketNotFound."""
-        if self._fixed:
+        if self.fixed:
             info = await streams.find(self._api, self.binding.stream)
             if info is None:
                 raise BucketNotFound(f"Bucket `{self.name}` does not exist: there is no stream `{self.binding.stream}`")
@@ -211,7 +212,7 @@ class Handle:
                 f"Bucket `{self.name}` is open for reading only",
                 hint="`--read-only` or the context's `read_only` is set",
             )
-        if self.binding.info is not None and not self._fixed:  # known, so it costs nothing
+        if self.binding.info is not None and not self.fixed:  # known, so it costs nothing
             foreign.refuse(self.binding.info["config"], forcible=False)
         if key is not None:
             check_key(key)

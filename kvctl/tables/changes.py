@@ -31,6 +31,11 @@ class Version:
     def __str__(self) -> str:
         return _SPECIAL_TEXTS.get(self) or f"{_base36(self.life)}.{self.partition}.{self.number}"
 
+    @property
+    def special(self) -> bool:
+        """Whether it is NO_VERSION or NOT_EXISTS."""
+        return self.life == 0
+
     @classmethod
     def parse(cls, text: str) -> Version:
         """The version of a text form. Raises UsageError."""

@@ -9,6 +9,7 @@ import binascii
 import re
 from base64 import b64decode
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import blake2b
 
 from kvctl.errors import UsageError
@@ -22,6 +23,8 @@ Pravega's limit is 8,190.
 MAX_TABLE = 128
 """Characters of a table's name, which stands twice in that line."""
 MAX_PARTITIONS = 4096
+KEPT = 1024
+"""Families whose token and partition are remembered: entries come family by family."""
 
 _NO_FAMILY, _FAMILY = "0", "1"
 _SEED = b"kvctl.tables"
@@ -46,6 +49,7 @@ def tail(partition: int, family: str | None, key: bytes) -> str:
     return f"{partition:04x}.{within_family(family)}.{token(key).decode()}"
 
 
+@lru_cache(KEPT)
 def within_family(family: str | None) -> str:
     """The token that stands for a family; None: for there being none."""
     return _NO_FAMILY if family is None else _FAMILY + token(family.encode()).decode()
@@ -55,11 +59,27 @@ def read_tail(text: str) -> tuple[int, str | None, bytes]:
     """Partition, family and key of a subject's last three tokens. Raises ValueError for what `tail` never makes."""
     with suppress(ValueError):
         first, second, third = text.split(".")
-        family = None if second == _NO_FAMILY else untoken(second.removeprefix(_FAMILY).encode()).decode()
-        partition, key = int(first, 16), untoken(third.encode())
-        if key and tail(partition, family, key) == text:
-            return partition, family, key
+        partition, encoded = _partition(first), third.encode()
+        key = untoken(encoded)
+        if key and token(key) == encoded:
+            return partition, _family(second), key
     raise ValueError(f"`{text}` is no key of a table")
+
+
+@lru_cache(MAX_PARTITIONS)
+def _partition(text: str) -> int:
+    partition = int(text, 16)
+    if f"{partition:04x}" != text:
+        raise ValueError
+    return partition
+
+
+@lru_cache(KEPT)
+def _family(text: str) -> str | None:
+    family = None if text == _NO_FAMILY else untoken(text.removeprefix(_FAMILY).encode()).decode()
+    if within_family(family) != text:
+        raise ValueError
+    return family
 
 
 def partition_of(family: str | None, key: bytes, count: int) -> int:
@@ -67,8 +87,16 @@ def partition_of(family: str | None, key: bytes, count: int) -> int:
 
     A uniform hash (BLAKE2b of 64 bits, with a seed that never changes) over contiguous ranges of equal size.
     """
-    hashed = b"\0" + key if family is None else b"\1" + family.encode()
-    return int.from_bytes(blake2b(hashed, digest_size=8, person=_SEED).digest()) * count >> 64
+    return _hash(b"\0" + key) * count >> 64 if family is None else _hash_of_family(family) * count >> 64
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=8, person=_SEED).digest())
+
+
+@lru_cache(KEPT)
+def _hash_of_family(family: str) -> int:
+    return _hash(b"\1" + family.encode())
 
 
 def hash_range(partition: int, count: int) -> tuple[int, int]:

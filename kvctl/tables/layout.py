@@ -22,6 +22,9 @@ _SEALED = 10109
 
 T = TypeVar("T")
 
+Name = tuple[str | None, bytes]
+"""Family and key."""
+
 
 class Layout:
     """The streams of a table as buckets, whose keys are the ends of the entries' subjects (`keys.tail`): places."""
@@ -52,11 +55,14 @@ class Layout:
             return [(self._bucket(number), f"{prefix}{number:04x}.{of.tokens}") for number in range(count)]
         return [(self._bucket(0), f"{prefix}*.{of.tokens}")]
 
-    def entry(self, place: str, stored: StoredEntry | None) -> Entry | None:
-        """What is stored there, as an entry; None for nothing, or the trace of a removal."""
+    def entry(self, place: str, stored: StoredEntry | None, name: Name | None = None) -> Entry | None:
+        """What is stored there, as an entry; None for nothing, or the trace of a removal.
+
+        `name` is what is there, where that is known. Raises ValueError for what no table stores.
+        """
         if stored is None or stored.operation is not Operation.PUT:
             return None
-        _, family, key = read_tail(place)
+        family, key = name or read_tail(place)[1:]
         return Entry(key, stored.value, self.version(place, stored.revision), family)
 
     def version(self, place: str, sequence: int) -> Version:

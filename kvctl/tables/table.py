@@ -23,7 +23,7 @@ from kvctl.tables.catalog import Found
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version, check_batch
 from kvctl.tables.conflicts import refusal
 from kvctl.tables.entry import Entry
-from kvctl.tables.layout import Layout
+from kvctl.tables.layout import Layout, Name
 from kvctl.tables.ranges import Range
 from kvctl.tables.scan import Page
 
@@ -73,10 +73,17 @@ class Table:
 
     async def get_all(self, keys: Sequence[bytes], *, family: str | None = None) -> list[Entry | None]:
         """The entries of many keys in the order asked, None for those that are not there."""
-        return await self.entries_at([self._place(family, key) for key in keys])
+        places = [self._place(family, key) for key in keys]
+        return await self.entries_at(places, [(family, key) for key in keys])
 
-    async def entries_at(self, places: Sequence[str], *, leader: bool = False) -> list[Entry | None]:
-        """The entries at these ends of subjects, in their order; with `leader` never stale ones."""
+    async def entries_at(
+        self, places: Sequence[str], names: Sequence[Name] = (), *, leader: bool = False
+    ) -> list[Entry | None]:
+        """The entries at these ends of subjects, in their order; with `leader` never stale ones.
+
+        `names` are theirs, where they are known.
+        """
+        known = dict(zip(places, names, strict=False))
         asked: dict[Bucket, list[str]] = {}
         for place in dict.fromkeys(places):
             asked.setdefault(self.layout.bucket(place), []).append(place)
@@ -84,7 +91,8 @@ class Table:
 
         async def read(bucket: Bucket, some: list[str]) -> None:
             entries = await self.layout.tell(bucket.get_many(some, leader=leader))
-            found.update((place, self.layout.entry(place, entry)) for place, entry in zip(some, entries, strict=True))
+            pairs = zip(some, entries, strict=True)
+            found.update((place, self.layout.entry(place, entry, known.get(place))) for place, entry in pairs)
 
         await asyncio.gather(*(read(*item) for item in asked.items()))
         return [found[place] for place in places]
@@ -120,7 +128,7 @@ class Table:
             return await self.put_if_absent(key, value, family=family)
         change = Put(key, value, version, family)
         bucket, place = self._target(family, key)
-        if not self._ours(change):
+        if not self._ours(place, change):
             raise await self._conflict([change])
         try:
             made = await self.layout.tell(bucket.update(place, value, self.layout.sequence(version)), place)
@@ -135,7 +143,7 @@ class Table:
         there = await self._read(place, leader=True)
         if there is None and version in (NO_VERSION, NOT_EXISTS):
             return
-        if there is None or version == NOT_EXISTS or not self._ours(change):
+        if there is None or version == NOT_EXISTS or not self._ours(place, change):
             raise await self._conflict([change])
         expected = None if version == NO_VERSION else self.layout.sequence(version)
         try:
@@ -155,30 +163,35 @@ class Table:
             return []
         if len(changes) == 1:
             return [await self._alone(changes[0])]
-        await self._check_batch(changes)
+        places = await self._checked_batch(changes)
         if all(isinstance(change, Remove) and change.version == NOT_EXISTS for change in changes):
             await self.check(changes)
             return [None] * len(changes)
         try:
-            return await self._commit(changes, fresh=True)
+            return await self._commit(places, changes, fresh=True)
         except BadKeyVersion as error:
             if error.failed:
                 raise
-        return await self._commit(changes, fresh=False)
+        return await self._commit(places, changes, fresh=False)
 
     async def check(self, changes: Sequence[Change]) -> None:
         """Whether the conditions hold now; writes nothing. Raises as `update`."""
-        await self._check_batch(changes)
+        await self._checked_batch(changes)
         error = await self._conflict(changes)
         if error.failed:
             raise error
 
-    async def _check_batch(self, changes: Sequence[Change]) -> None:
-        """Raises UsageError, ReadOnly, ConditionalUpdateError for versions that cannot be of these entries."""
+    async def _checked_batch(self, changes: Sequence[Change]) -> list[str]:
+        """The places of the changes.
+
+        Raises UsageError, ReadOnly, ConditionalUpdateError for versions that cannot be of these entries.
+        """
         self._check_writable()
         check_batch(changes, self.config.partitions, apart=self.config.apart)
-        if not all(self._ours(change) for change in changes):
+        places = [self._place(change.family, change.key) for change in changes]
+        if not all(map(self._ours, places, changes)):
             raise await self._conflict(changes)
+        return places
 
     async def _alone(self, change: Change) -> Version | None:
         """A batch of one, which servers take several times as fast as a message by itself."""
@@ -187,12 +200,11 @@ class Table:
             return None
         return await self.replace(change.key, change.value, change.version, family=change.family)
 
-    async def _commit(self, changes: Sequence[Change], *, fresh: bool) -> list[Version | None]:
+    async def _commit(self, places: Sequence[str], changes: Sequence[Change], *, fresh: bool) -> list[Version | None]:
         """Carry out a batch, at first as if no inserted key had ever been written (`fresh`): that needs no reading.
 
         When nothing but the traces of removed entries is in the way, the error names nothing.
         """
-        places = [self._place(change.family, change.key) for change in changes]
         transaction = Transaction()
         for place, change in zip(places, changes, strict=True):
             self._add(transaction, place, change, fresh=fresh)
@@ -209,18 +221,21 @@ class Table:
 
     def _add(self, transaction: Transaction, place: str, change: Change, *, fresh: bool) -> None:
         """What a change is to the stream."""
-        none = change.version in (NO_VERSION, NOT_EXISTS)
-        revision = None if none else self.layout.sequence(change.version)
-        if isinstance(change, Remove) and change.version == NOT_EXISTS:
-            transaction.expect(place, absent=True)
-        elif isinstance(change, Remove):
-            transaction.purge(place, revision=revision, ttl=MARKER_TTL)
-        elif change.version == NOT_EXISTS and not fresh:
-            transaction.create(place, change.value)
-        elif change.version == NO_VERSION:
+        version = change.version
+        revision = None if version.special else self.layout.sequence(version)
+        if isinstance(change, Remove):
+            if version == NOT_EXISTS:
+                transaction.expect(place, absent=True)
+            else:
+                transaction.purge(place, revision=revision, ttl=MARKER_TTL)
+        elif revision is not None:
+            transaction.update(place, change.value, revision)
+        elif version == NO_VERSION:
             transaction.put(place, change.value)
+        elif fresh:
+            transaction.update(place, change.value, 0)
         else:
-            transaction.update(place, change.value, revision or 0)
+            transaction.create(place, change.value)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -247,13 +262,13 @@ class Table:
         stored = await self.layout.tell(self.layout.bucket(place).last_entry(place, leader=leader), place)
         return self.layout.entry(place, stored)
 
-    def _ours(self, change: Change) -> bool:
+    def _ours(self, place: str, change: Change) -> bool:
         """Whether the version can be one of this entry in this life of the table."""
-        special = change.version in (NO_VERSION, NOT_EXISTS)
-        return special or self.layout.ours(self._place(change.family, change.key), change.version)
+        return change.version.special or self.layout.ours(place, change.version)
 
     async def _conflict(self, changes: Sequence[Change]) -> ConditionalUpdateError:
         """The error that names every condition that does not hold at the leader, though the server names none."""
         places = [self._place(change.family, change.key) for change in changes]
-        found = await self.entries_at(places, leader=True)
+        names = [(change.family, change.key) for change in changes]
+        found = await self.entries_at(places, names, leader=True)
         return refusal(zip(places, changes, strict=True), dict(zip(places, found, strict=True)))
