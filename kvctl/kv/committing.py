@@ -170,7 +170,9 @@ class _Commit:
             last = await publish_batch(self._target.api.connection, messages, self._tries[-1].identity.decode())
             return [last - len(messages) + places[key] for key in self._keys]
         except WrongRevision:
-            self._refused = True
+            if not self._refused:  # mostly a condition that does not hold: reading tells
+                self._refused = True
+                return None
         except OPEN as error:
             self._lost = error
             return None
