@@ -169,6 +169,15 @@ class Bucket(Handle):
         """
         return await self._write(key, value, b"")
 
+    async def put_while(self, key: str, value: bytes, other: str, revision: int) -> int:
+        """Write the value while another key's last revision, deletions included, is this one; in one message.
+
+        Raises WrongRevision, and as `put`.
+        """
+        from kvctl.kv import writing
+
+        return await self._write(key, value, writing.fence(self.binding.source.subject(check_key(other)), revision))
+
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> int:
         """Write a key that does not live: never written, deleted, purged or expired. Raises KeyExists, and as `put`."""
         from kvctl.kv import writing

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from kvctl.jetstream.batch import BatchMessage
 from kvctl.kv.binding import Binding
 from kvctl.kv.transaction import Change, Transaction
-from kvctl.kv.writing import EXPECTED, write_fields
-
-EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
+from kvctl.kv.writing import EXPECTED, EXPECTED_OF, write_fields
 
 Pins = Mapping[str, int]
 """The revision at which the server is to find each key that has a condition."""

@@ -29,6 +29,7 @@ from kvctl.quantities import duration_seconds
 from kvctl.wire import encode_headers, header_value
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
 TTL_SINCE = (2, 11)
 """Servers before store the header like any other, and the key for ever."""
 MESSAGE_ID = b"Nats-Msg-Id"
@@ -65,6 +66,11 @@ def _ttl_text(ttl: timedelta) -> str:
         raise UsageError("The ttl of a key is one second at least")
     seconds = duration_seconds(ttl)
     return str(seconds) if isinstance(seconds, int) else f"{seconds}s"
+
+
+def fence(subject: str, revision: int) -> bytes:
+    """The header block of a write that insists on the last revision of another subject."""
+    return encode_headers({EXPECTED: str(revision), EXPECTED_OF: subject})
 
 
 async def write(

@@ -485,3 +485,15 @@ async def _write_and_read(bucket: Bucket) -> None:
     await bucket.delete("k")
     with pytest.raises(KeyNotFound):
         await bucket.get("k")
+
+
+class TestPutWhile:
+    async def test_it_writes_only_while_the_other_key_is_as_it_was(self, bucket: Bucket) -> None:
+        revision = await bucket.put("fence", b"1")
+        made = await bucket.put_while("key", b"v", "fence", revision)
+        assert (await bucket.get("key")).revision == made
+        await bucket.put("fence", b"2")
+        with pytest.raises(WrongRevision):
+            await bucket.put_while("key", b"w", "fence", revision)
+        assert (await bucket.get("key")).value == b"v"
+        await bucket.put_while("other", b"v", "never-written", 0)
