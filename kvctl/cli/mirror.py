@@ -1,6 +1,6 @@
 """Mirrors: create, inspect, delete."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from kvctl.cli.command import command, group
 from kvctl.cli.inputs import check_forced
 from kvctl.cli.options import Confirm, DryRun, Force, Yes, bucket_names
 from kvctl.cli.session import Session
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.topology.promotion import Promotion
 
 app = group(
     "mirror",
@@ -139,6 +143,8 @@ async def promote(
     delete_mirror: Annotated[
         bool, typer.Option("--delete-mirror", help="Delete the mirror when the bucket holds all of it")
     ] = False,
+    yes: Yes = False,
+    confirm: Confirm = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
@@ -146,6 +152,9 @@ async def promote(
 
     Every entry is copied, history and deletions included, and then compared with the mirror's. Revisions and times are
     the bucket's own. Under the name of the lost origin the mirror has to go: it would answer reads of the new bucket.
+
+    --delete-mirror asks on a terminal. When others read from the mirror they are listed, and its name has to be typed,
+    or given with --confirm.
     """
     from kvctl.cli.building import show_config, tell
     from kvctl.topology import promotion, replica_hazards
@@ -158,6 +167,8 @@ async def promote(
         for hazard in found.hazards:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
+    if delete_mirror:
+        await _confirm_going(session, client.api, found, yes, confirm)
     with session.progress(f"Copying {name}", found.entries) as progress:
         count = await promotion.carry_out(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
@@ -165,6 +176,20 @@ async def promote(
     row = {"bucket": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,
            "changed": True}  # fmt: skip
     tell(session, row, f"Made bucket `{bucket}` of mirror `{name}`: {counted(count, 'entry')}")
+
+
+async def _confirm_going(session: Session, api: "Api", found: "Promotion", yes: bool, confirm: str | None) -> None:
+    """Ask whether the mirror may go: by name where others read from it, else where somebody can be asked."""
+    from kvctl.topology import observe
+
+    name = found.mirror
+    readers = await observe.dependents(api, found.info["config"]["name"])
+    for item in readers:
+        session.note(f"`{name}` feeds {item.kind} `{item.name}`", always=True)
+    if readers or confirm is not None:
+        session.confirm(f"Mirror `{name}` goes, once the bucket holds it", typed_name=name, confirmed=confirm)
+    elif session.interactive:
+        session.confirm(f"Delete mirror `{name}`, once the bucket holds {counted(found.entries, 'entry')}?", yes=yes)
 
 
 @command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])

@@ -227,7 +227,8 @@ def _warnings(outcome: "Outcome") -> list[str]:
     if outcome.evidence:
         found.append(outcome.evidence)
     if outcome.collisions:
-        found.append(f"{pair}: {outcome.collisions} keys are written by others, too (key-collision); the last one wins")
+        counted = "1 key is" if outcome.collisions == 1 else f"{outcome.collisions} keys are"
+        found.append(f"{pair}: {counted} written by others, too (key-collision); the last one wins")
     return found
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 app = group()
 
 CHANGES_PENDING = 8
+_NAMED = 10
+"""Of all that a file holds no longer, so many are named."""
 
 Prune = Annotated[
     bool, typer.Option("--prune", help="Delete what the topology made and the file does not hold any more")
@@ -92,7 +94,8 @@ def say(session: Session, found: "Plan", *, prune: bool) -> None:
     for warning in found.warnings:
         session.warn(warning)
     if found.unlisted and not prune:
-        names = ", ".join(f"`{change.name}`" for change in found.unlisted)
+        more = f" and {len(found.unlisted) - _NAMED} more" if len(found.unlisted) > _NAMED else ""
+        names = ", ".join(f"`{change.name}`" for change in found.unlisted[:_NAMED]) + more
         them = "it" if len(found.unlisted) == 1 else "them"
         session.note(f"No longer in the file: {names}; `--prune` deletes {them}", always=True)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.quantities import duration_from_ns, format_duration
 from kvctl.topology.hazards import Hazard
+from kvctl.topology.model import External, Origin
 from kvctl.topology.replica_hazards import (
     DUPLICATE_WINDOW,
     FILTERED_MIRROR,
@@ -17,7 +20,10 @@ from kvctl.topology.replica_hazards import (
     SHORTER_TTL,
     SMALLER_LIMITS,
     TTL_NOT_INHERITED,
+    landing,
+    name_of,
 )
+from kvctl.topology.spec import origin_spec
 
 
 def remedy(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence[StreamConfig | None]) -> str:
@@ -32,7 +38,7 @@ def remedy(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence[St
         SMALLER_LIMITS: f"kvctl bucket edit {name} --clear {_limit(config)}",
         DUPLICATE_WINDOW: f"kvctl stream edit {config['name']} --set duplicate_window=0",
         ORIGIN_NOT_DIRECT: f"kvctl stream edit {seen[0]['name'] if seen else 'ORIGIN'} --set allow_direct=true",
-        OUTSIDE_PREFIX: f"kvctl aggregate remove-origin {name} ORIGIN` and `kvctl aggregate add-origin {name} ORIGIN",
+        OUTSIDE_PREFIX: _anew(name, config),
     }
     if hazard.name in commands:
         return f"`{commands[hazard.name]}`"
@@ -46,7 +52,31 @@ def _ttl(name: str, config: StreamConfig, origins: Sequence[StreamConfig]) -> st
         return f"`kvctl stream edit {config['name']} --set allow_msg_ttl=true`"
     if not wanted:
         return f"`kvctl bucket edit {name} --clear ttl`"
-    return f"`kvctl bucket edit {name} --ttl {format_duration(duration_from_ns(wanted))}`"
+    shorter = not 0 < config.get("max_age", 0) < wanted
+    force = " --force lossy-edit" if shorter else ""  # what goes then, goes in the origin as well
+    return f"`kvctl bucket edit {name} --ttl {format_duration(duration_from_ns(wanted))}{force}`"
+
+
+def _anew(name: str, config: StreamConfig) -> str:
+    """Commands, apart by quotes, that let the origins land in the aggregate whose keys land outside of it."""
+    sources = config.get("sources") or []
+    own = f"{SUBJECT_PREFIX}{name_of(config)}."
+    outside = [source for source in sources if any(not pattern.startswith(own) for pattern in landing(source))]
+    specs = [_spec(source) for source in outside]
+    if len(outside) == len(sources):  # an aggregate does not let its last origin go
+        origins = " ".join(f"--origin {spec}" for spec in specs)
+        return f"kvctl aggregate delete {name}` and `kvctl aggregate create {name} {origins}"
+    commands = [f"kvctl aggregate remove-origin {name} {name_of(source)}" for source in outside]
+    return "` and `".join([*commands, *(f"kvctl aggregate add-origin {name} {spec}" for spec in specs)])
+
+
+def _spec(source: dict[str, Any]) -> str:
+    """The whole origin of a source, as it stands on a command line."""
+    external = source.get("external")
+    stream = source["name"]
+    where = External(external["api"], external.get("deliver") or "") if external else None
+    named = {"bucket": name_of(source)} if stream.startswith(STREAM_PREFIX) else {"stream": stream}
+    return origin_spec(Origin(**named, external=where))
 
 
 def _history(origins: Sequence[StreamConfig]) -> int:

@@ -63,7 +63,15 @@ def of_standing(standing: Standing) -> Iterator[Finding]:
     evidence = standing.evidence if standing.evidence.startswith("`") else f"`{origin}`: {standing.evidence}"
     if standing.state is State.NEVER_CONNECTED:
         evidence = f"It was never connected to `{origin}`: nothing arrives, and its lag says 0"
-    yield Finding(severity, check, standing.name, evidence, _REMEDIES[standing.state].format(name=standing.name))
+    yield Finding(severity, check, standing.name, evidence, _remedy(standing))
+
+
+def _remedy(standing: Standing) -> str:
+    prefix = (standing.link.source.get("external") or {}).get("api")
+    abroad = prefix and External(prefix).domain is None
+    if standing.state is State.STALLED and abroad and not standing.arrived:
+        return "Check its deliver prefix, and the exports and imports of the accounts: `kvctl help topologies`"
+    return _REMEDIES[standing.state].format(name=standing.name)
 
 
 def _of_repair(link: Link) -> bool:

@@ -252,9 +252,12 @@ def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
     differing = differences(found, wanted)
     if differing:
         what = "Bucket" if kind is Kind.BUCKET else str(kind).capitalize()
+        changes = f"`kvctl bucket edit {name}` changes it"
+        if any(item.field == "sources" for item in differing):
+            changes = f"`kvctl aggregate add-origin {name}` and `remove-origin` change what it reads"
         raise BucketExists(
             f"{what} `{name}` exists with another configuration (there -> asked for):\n{listed(differing)}",
-            hint=f"`kvctl bucket edit {name}` changes it, `kvctl bucket show {name}` shows it",
+            hint=f"{changes}, `kvctl bucket show {name}` shows it",
         )
 
 

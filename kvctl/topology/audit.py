@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from kvctl.errors import KvctlError, NotFoundError, WaitExpired
+from kvctl.errors import JetStreamDisabled, KvctlError, NotFoundError, PermissionDenied, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.kv.kinds import Kind
 from kvctl.topology import waiting
@@ -21,7 +21,7 @@ from kvctl.topology.findings import Difference, Outcome
 from kvctl.topology.incarnations import lineage
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.model import Origin
-from kvctl.topology.origins import Seen
+from kvctl.topology.origins import Seen, exports_to_see
 from kvctl.topology.replica_hazards import RECREATED_ORIGIN
 from kvctl.topology.replicas import Replica, origin_api, origin_name, where
 from kvctl.topology.settling import Feed, Settling
@@ -79,7 +79,17 @@ async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
         outcome.error = NotFoundError(f"Origin `{outcome.origin}` does not exist")
     except KvctlError as error:
         outcome.error = error
+        if isinstance(error, JetStreamDisabled | PermissionDenied) and outcome.where is not None:
+            error.hint = _way_to_see(link, outcome.where)
     return None
+
+
+def _way_to_see(link: Link, where: str) -> str:
+    prefix = link.source["external"]["api"]
+    if where != prefix:
+        return f"Check the name of domain `{where}`, and that the leaf node is connected"
+    text = exports_to_see(link.source["name"], prefix)
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 class _Unreadable(Exception):

@@ -161,7 +161,7 @@ async def find_aggregate(api: Api, name: str) -> StreamInfo:
         if info is None or not info["config"].get("mirror"):
             raise BucketNotFound(f"Aggregate `{name}` does not exist", hint="`kvctl aggregate ls` lists those that do")
     if kind_of(info["config"]) is not Kind.AGGREGATE:
-        raise RefusedError(f"`{name}` is {_article(info['config'])}, no aggregate", hint=f"`kvctl bucket show {name}`")
+        raise _other_kind(name, info["config"], "aggregate")
     return info
 
 
@@ -173,7 +173,7 @@ async def find_mirror(api: Api, name: str) -> StreamInfo:
         raise BucketNotFound(f"Mirror `{name}` does not exist", hint="`kvctl mirror ls` lists those that do") from None
     if info["config"].get("mirror"):
         return info
-    raise RefusedError(f"`{name}` is {_article(info['config'])}, no mirror", hint=f"`kvctl bucket show {name}`")
+    raise _other_kind(name, info["config"], "mirror")
 
 
 async def _build(client: Client, plan: Plan, force: Collection[str], wait_for: timedelta | None) -> None:
@@ -205,12 +205,21 @@ def _require_same(found: StreamConfig, wanted: StreamConfig) -> None:
         raise BucketExists(
             f"`{name.removeprefix(STREAM_PREFIX)}` exists with another configuration (there -> asked for):\n"
             f"{listed(differing)}",
-            hint=f"`kvctl bucket show {name.removeprefix(STREAM_PREFIX)}` shows it",
+            hint=f"`kvctl {_group(found)} show {name.removeprefix(STREAM_PREFIX)}` shows it",
         )
 
 
 def _same_source(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return not differences({"name": "", "sources": [one]}, {"name": "", "sources": [other]})
+
+
+def _other_kind(name: str, config: StreamConfig, wanted: str) -> RefusedError:
+    return RefusedError(f"`{name}` is {_article(config)}, no {wanted}", hint=f"`kvctl {_group(config)} show {name}`")
+
+
+def _group(config: StreamConfig) -> str:
+    kind = kind_of(config)
+    return str(kind) if kind in (Kind.AGGREGATE, Kind.MIRROR) else "bucket"
 
 
 def _article(config: StreamConfig) -> str:

@@ -79,9 +79,7 @@ class Seen:
             return [f"Whether `{self.origin.name}` suits is not known: `{prefix}.STREAM.INFO.{stream}` is not allowed"]
         return [
             f"Whether `{self.origin.name}` exists, and when everything of it has arrived, cannot be seen from here: "
-            f"export the services `{DEFAULT_PREFIX}.STREAM.INFO.{stream}` and "
-            f"`{DEFAULT_PREFIX}.DIRECT.GET.{stream}.>` to this account, and import them as "
-            f"`{prefix}.STREAM.INFO.{stream}` and `{prefix}.DIRECT.GET.{stream}.>`"
+            f"{exports_to_see(stream, prefix)}"
         ]
 
     def _unreachable(self) -> str:
@@ -93,6 +91,14 @@ class Seen:
         if self.origin.external is None or self.origin.external.domain:
             return "Check the domain's name, and that the leaf node is connected"
         return exports_needed(self.origin, filtered=True)
+
+
+def exports_to_see(stream: str, prefix: str) -> str:
+    """What would let this account see an origin of another one, imported under a prefix."""
+    return (
+        f"export the services `{DEFAULT_PREFIX}.STREAM.INFO.{stream}` and `{DEFAULT_PREFIX}.DIRECT.GET.{stream}.>` to "
+        f"this account, and import them as `{prefix}.STREAM.INFO.{stream}` and `{prefix}.DIRECT.GET.{stream}.>`"
+    )
 
 
 def exports_needed(origin: Origin, *, filtered: bool) -> str:

@@ -102,14 +102,19 @@ class Plan:
 
     @property
     def hazards(self) -> list[Hazard]:
-        """All that speaks against it."""
-        return list(dict.fromkeys(hazard for change in self.changes for hazard in change.hazards))
+        """All that speaks against it; the evidence says of what."""
+        return list(dict.fromkeys(_of(change, hazard) for change in self.changes for hazard in change.hazards))
 
     @property
     def summary(self) -> dict[str, int]:
         """How many changes there are of each kind."""
         counts = Counter(change.action for change in self.changes)
         return {str(action): counts[action] for action in Action}
+
+
+def _of(change: Change, hazard: Hazard) -> Hazard:
+    named = f"`{change.name}`" in hazard.evidence
+    return hazard if named else replace(hazard, evidence=f"`{change.name}`: {hazard.evidence}")
 
 
 ABSENT = "absent"

@@ -131,7 +131,10 @@ class Reader:
     def unknown(self, path: Path, name: str, what: str, known: Any) -> NoReturn:
         """A word that means nothing here."""
         near = get_close_matches(name, list(known), n=1)
-        hint = f"Did you mean `{near[0]}`?" if near else f"One of {', '.join(f'`{item}`' for item in known)}"
+        all_of_them = ", ".join(f"`{item}`" for item in known)
+        hint = f"One of {all_of_them}" if known else "There are none"
+        if near:
+            hint = f"Did you mean `{near[0]}`?"
         self.fail(path, f"`{name}` is not {what}", hint=hint)
 
     def fail(self, path: Path, problem: str, hint: str | None = None) -> NoReturn:

@@ -143,6 +143,21 @@ def test_is_promoted_when_its_origin_is_lost(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
+def test_promoting_does_not_take_a_mirror_away_from_its_readers_unasked(
+    run: Run, server: Server, bucket: str, unique: Names
+) -> None:
+    name, reader, made = unique("M"), unique("M"), unique("B")
+    assert run("mirror", "create", name, "--origin", bucket, "-s", server.url).exit_code == 0
+    assert run("mirror", "create", reader, "--origin", name, "-s", server.url).exit_code == 0
+    args = ("mirror", "promote", name, "--as", made, "--delete-mirror", "-s", server.url)
+    refused = run(*args, "--yes")
+    assert (refused.exit_code, f"`--confirm {name}` is required" in refused.err) == (2, True)
+    assert f"`{name}` feeds mirror `{reader}`" in refused.err
+    assert run("bucket", "show", made, "-s", server.url).exit_code == 3
+    assert run(*args, "--confirm", name).exit_code == 0
+    assert run("mirror", "show", name, "-s", server.url).exit_code == 3
+
+
 def test_a_bucket_that_hides_a_mirror_is_not_deleted_for_it(
     run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
 ) -> None:

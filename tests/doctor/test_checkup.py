@@ -14,6 +14,7 @@ from kvctl.server import Server, run_server
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.raw import RawClient
+from tests.topology.audited import audited
 from tests.topology.conftest import Replicas, source, until
 from tests.topology.test_builders import NARROW
 
@@ -111,7 +112,10 @@ async def test_what_another_account_hides_is_said_with_the_exports_that_would_sh
             way = External("ORIGIN.API", "DELIVER.ORDERS.m")
             await create_mirror(client, Mirror("M", Origin("ORDERS", external=way)))
             found = await examine(client.api)
+            (outcome,) = await audited(client, "M")
         assert told(found) == {("note", "unconfirmed", "M")}
+        assert outcome.error is not None
+        assert "import them as `ORIGIN.API.STREAM.INFO.KV_ORDERS`" in (outcome.error.hint or "")
 
 
 async def test_many_buckets_cost_no_more_requests(own_server: Server, seeds: RawClient) -> None:

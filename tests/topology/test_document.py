@@ -90,6 +90,7 @@ def test_an_origin_can_be_written_as_on_the_command_line() -> None:
          "t.yaml:6:10: aggregates.A.origins.1.buckt: `buckt` is not a field of an origin", "`bucket`?"),
         ("version: 1\nbuckets: {B: {}}\nmirrors: {B: {origin: C}}", "`B` stands twice in the file", ""),
         ("version: 1\ncontexts: {hub: {}}\nbuckets: {B: {in: hbu}}", "`hbu` is not a context of this file", "`hub`?"),
+        ("version: 1\nbuckets: {B: {in: hub}}", "`hub` is not a context of this file", "There are none"),
         ("- a", "A topology file is a mapping", ""),
     ],
 )  # fmt: skip

@@ -299,6 +299,9 @@ async def test_all_hazards_are_found_at_once(client: kvctl.Client, unique: Names
     assert names(found) == {"filtered-mirror", "shorter-history", "key-collision", "missing-origin", "lossy-edit"}
     by_name = {change.name: [hazard.name for hazard in change.hazards] for change in found.changes}
     assert by_name[losing] == ["lossy-edit"]
+    assert all(any(f"`{name}`" in hazard.evidence for name in by_name) for hazard in found.hazards)
+    shorter = next(hazard.evidence for hazard in found.hazards if hazard.name == "shorter-history")
+    assert shorter.startswith(f"`{mirror}`: history 1 is shorter than `{bucket}` has (5)")
 
 
 async def test_what_was_accepted_before_is_not_said_again(client: kvctl.Client, unique: Names) -> None:

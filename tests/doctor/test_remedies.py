@@ -1,0 +1,46 @@
+"""What is offered for a hazard can be typed as it stands, and is not refused in turn."""
+
+from typing import Any
+
+import pytest
+
+from kvctl.doctor.remedies import remedy
+from kvctl.topology.replica_hazards import of_replica
+
+HOUR = 3600 * 10**9
+B = {"name": "KV_B", "max_age": HOUR, "max_msgs_per_subject": 1, "allow_direct": True}
+C = {"name": "KV_C", "max_age": HOUR, "max_msgs_per_subject": 1, "allow_direct": True}
+
+
+def offered(config: dict[str, Any], *origins: dict[str, Any]) -> dict[str, str]:
+    """The remedies of a replica's hazards, by the hazard."""
+    base = {"max_msgs_per_subject": 1, "max_age": HOUR, "allow_direct": True, "deny_delete": True}
+    whole = {**base, **config}
+    name = whole["name"].removeprefix("KV_")
+    return {hazard.name: remedy(hazard, name, whole, origins) for hazard in of_replica(whole, origins)}
+
+
+@pytest.mark.parametrize(
+    ("age", "hazard", "force"),
+    [(0, "ttl-not-inherited", " --force lossy-edit"), (2 * HOUR, "ttl-not-inherited", " --force lossy-edit"),
+     (HOUR // 2, "shorter-ttl", "")],
+)  # fmt: skip
+def test_a_ttl_that_shrinks_to_the_origin_s_is_forced(age: int, hazard: str, force: str) -> None:
+    config = {"name": "M", "mirror": {"name": "KV_B"}, "mirror_direct": True, "max_age": age}
+    assert offered(config, B)[hazard] == f"`kvctl bucket edit M --ttl 1h{force}`"
+
+
+def reading(name: str, dest: str, **more: Any) -> dict[str, Any]:
+    return {"name": f"KV_{name}", "subject_transforms": [{"src": f"$KV.{name}.>", "dest": dest}], **more}
+
+
+def test_an_aggregate_whose_keys_all_land_outside_is_made_anew() -> None:
+    sources = [reading("B", "$KV.X.>", external={"api": "$JS.hub.API"})]
+    wanted = "`kvctl aggregate delete A` and `kvctl aggregate create A --origin bucket=B,domain=hub`"
+    assert offered({"name": "KV_A", "sources": sources}, B)["outside-prefix"] == wanted
+
+
+def test_the_one_origin_that_lands_outside_is_added_again() -> None:
+    sources = [reading("B", "$KV.X.>"), reading("C", "$KV.A.c.>")]
+    wanted = "`kvctl aggregate remove-origin A B` and `kvctl aggregate add-origin A B`"
+    assert offered({"name": "KV_A", "sources": sources}, B, C)["outside-prefix"] == wanted
