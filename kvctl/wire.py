@@ -40,7 +40,7 @@ def encode_headers(headers: dict[str, str]) -> bytes:
     if not headers:
         return b""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return b"NATS/1.0\r\n" + lines.encode() + CRLF
+    return b"NATS/1.0\r\n" + lines.encode(errors="surrogateescape") + CRLF
 
 
 def header_value(header: bytes, name: bytes) -> bytes | None:
@@ -53,13 +53,13 @@ def header_value(header: bytes, name: bytes) -> bytes | None:
 
 
 def decode_headers(header: bytes) -> dict[str, str]:
-    """All headers of a raw block; repeated names are joined by a comma."""
+    """All headers of a raw block; repeated names are joined by a comma, bytes that are no UTF-8 become surrogates."""
     found: dict[str, str] = {}
     for line in header.split(CRLF)[1:]:
         name, colon, value = line.partition(b":")
         if colon:
-            text = value.strip().decode(errors="replace")
-            key = name.decode(errors="replace")
+            text = value.strip().decode(errors="surrogateescape")
+            key = name.decode(errors="surrogateescape")
             found[key] = f"{found[key]}, {text}" if key in found else text
     return found
 

@@ -45,7 +45,7 @@ class RawClient:
             self._send(b"PUB %b %d\r\n%b\r\n" % (address, len(data), data))
             return
         head = "NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
-        block = head.encode()
+        block = head.encode(errors="surrogateescape")
         whole = block + data
         self._send(b"HPUB %b %d %d\r\n%b\r\n" % (address, len(block), len(whole), whole))
 

@@ -215,8 +215,9 @@ class TestHeaders:
         assert header_value(block, b"TTL") is None
         assert header_value(b"", b"Nats-TTL") is None
 
-    def test_repeated_names_are_joined_and_bad_bytes_replaced(self) -> None:
-        assert decode_headers(b"NATS/1.0\r\nA: 1\r\nA: 2\r\nB: \xff\r\n\r\n") == {"A": "1, 2", "B": "�"}
+    def test_repeated_names_are_joined_and_bytes_that_are_no_text_stay(self) -> None:
+        assert decode_headers(b"NATS/1.0\r\nA: 1\r\nA: 2\r\nB: \xff\r\n\r\n") == {"A": "1, 2", "B": "\udcff"}
+        assert encode_headers({"B": "\udcff"}) == b"NATS/1.0\r\nB: \xff\r\n\r\n"
 
     @pytest.mark.parametrize(
         ("block", "expected"),

@@ -93,8 +93,7 @@ Durable = Annotated[
 async def ls(session: Session, stream: StreamName) -> None:
     """List the consumers of a stream.
 
-    PENDING are the messages that it has still to deliver, ACK PENDING those that wait for their acknowledgement,
-    WAITING the pulls that wait for messages.
+    PENDING are the messages that it has still to deliver, ACK PENDING those that wait for their acknowledgement.
     """
     from kvctl.cli.consumer_views import listing_view
     from kvctl.jetstream import consumers

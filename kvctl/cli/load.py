@@ -80,7 +80,8 @@ async def load(
 
     Rows are ndjson objects with `key` and `value`, and optionally `encoding` (`base64`) and `ttl`; or lines of a table
     with a heading, csv or tsv by the extension of FILE. Rows that cannot be written are named with their line, and the
-    command exits 7; --strict refuses them all (2). Prints how many rows were written, unchanged, and rejected.
+    command exits 7; --strict refuses them all (2). Prints how many rows were written, unchanged, and rejected. In a
+    bucket with a history, what a key held before comes back when the ttl of its row is over.
 
     An interrupted load, even a killed one, goes on with --resume: FILE.kvctl-progress, beside FILE, says how far it
     came, and what was on its way is found in the bucket. Without FILE, --if-different completes it.

@@ -33,7 +33,8 @@ class Target:
             raise UsageError(f"It is {size} bytes, the bucket takes {most}")
         if row.header and b"\r\nNats-TTL:" in row.header:
             if not config.get("allow_msg_ttl"):
-                raise UsageError("The bucket has no ttl for single keys (`kvctl bucket edit --marker-ttl` allows it)")
+                remedy = f"`kvctl bucket edit {self.binding.bucket} --marker-ttl 1s` allows it"
+                raise UsageError(f"The bucket has no ttl for single keys ({remedy})")
             if self.binding.api.connection.server_version < TTL_SINCE:
                 raise UsageError("The server would ignore the ttl")
         if size > 1 << 15 or len(row.key) > 1500:

@@ -17,6 +17,7 @@ from kvctl.errors import (
     PartlyDone,
     RequestTimeout,
     ServerError,
+    UnreachableError,
     UsageError,
     WrongRevision,
 )
@@ -124,8 +125,10 @@ class Loader:
                 async for batch in batches:
                     await self._take(batch, skip)
                 await self._settle()
-        except BaseException:
+        except BaseException as error:
             self._save()
+            if isinstance(error, UnreachableError):
+                raise self._cut_off(error) from None
             raise
         self._bucket.own.note_many(self._revision)
         if self._progress is not None:
@@ -314,6 +317,12 @@ class Loader:
         return PartlyDone(
             f"{self.loaded.written} rows are written, then in line {row.line}: {message}", hint=hint or self._way_on
         )
+
+    def _cut_off(self, error: UnreachableError) -> KvctlError:
+        """Nobody answers what has to be asked to go on."""
+        if self._dry_run or not self.loaded.written:
+            return error
+        return PartlyDone(f"{self.loaded.written} rows are written, then: {error.message}", hint=self._way_on)
 
     @property
     def _way_on(self) -> str:

@@ -113,7 +113,7 @@ def _headers(value: Any) -> dict[str, str]:
         if not isinstance(text, str) or any(c in name for c in ":\r\n ") or not name or "\r" in text or "\n" in text:
             raise UsageError(f"Header `{name}` cannot be sent")
     try:
-        "".join([*value, *value.values()]).encode()
+        "".join([*value, *value.values()]).encode(errors="surrogateescape")
     except UnicodeEncodeError:
         raise UsageError("`headers` are not UTF-8 text") from None
     return writers_own(value)

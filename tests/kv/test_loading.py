@@ -9,6 +9,7 @@ import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +172,23 @@ async def test_strict_writes_nothing_when_a_row_is_bad(client: kvctl.Client, uni
 
 
 async def test_ttl_goes_along_where_the_bucket_allows_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
-    from datetime import timedelta
-
     bucket = await client.create_bucket(unique(), marker_ttl=timedelta(seconds=1))
     rows = [{"key": "n", "value": "", "ttl": 90}, {"key": "d", "value": "", "ttl": "2h"}]
     assert await load(bucket, [*rows, {"key": "x", "value": "", "ttl": 0.5}]) == Loaded(written=2, rejected=1)
     assert (await bucket.get("n")).ttl == timedelta(seconds=90)
     assert (await bucket.get("d")).ttl == timedelta(hours=2)
+
+
+async def test_headers_that_are_no_text_are_the_same_elsewhere(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    bucket, copy = await client.create_bucket(unique()), await client.create_bucket(unique())
+    raw.publish(f"$KV.{bucket.name}.k", b"", {"X-Name": "caf\udce9"})
+    raw.flush()
+    assert await load(copy, await dump(bucket), "dump") == Loaded(written=1)
+    entry = await copy.get("k")
+    assert b"caf\xe9" in entry.header
+    assert entry.headers == {"X-Name": "caf\udce9"}
 
 
 async def test_create_only_leaves_living_keys_alone(client: kvctl.Client, unique: Callable[..., str]) -> None:
@@ -317,6 +328,19 @@ async def test_over_a_restart_of_the_server(own_server: Server, small_batches: N
         assert sorted(await history(bucket)) == sorted((row["key"], row["value"].encode()) for row in rows)
 
 
+async def test_a_server_that_is_gone_for_good_is_told_with_the_count(
+    own_server: Server, small_batches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))
+    async with kvctl.connect(context) as client:
+        bucket = await client.create_bucket("B")
+        rows = [{"key": f"k.{number}", "value": ""} for number in range(3000)]
+        monkeypatch.setattr("kvctl.kv.current.PATIENCE", 0.5)
+        with pytest.raises(PartlyDone, match=r"^[1-9]\d* rows are written, then: ") as caught:
+            await load(bucket, rows, mode=Mode.IF_DIFFERENT, advance=lambda _: own_server.kill())
+        assert "--if-different" in str(caught.value.hint)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_named(
@@ -372,8 +396,6 @@ async def test_what_stays_unknown_is_said_and_can_be_resumed(
 
 
 def kvctl_seconds(number: float) -> Any:
-    from datetime import timedelta
-
     return timedelta(seconds=number)
 
 
