@@ -21,6 +21,8 @@ from pathlib import Path
 from bench.bulk import bulk as compare_bulk
 from bench.consuming import consume as compare_consuming
 from bench.measure import Run, Series, in_turn, ratio, run
+from bench.table_cases import million_entries
+from bench.table_cases import tables as compare_tables
 from bench.topologies import audits, plans
 from bench.transactions import transactions
 from kvctl.server import Server, run_server
@@ -247,7 +249,15 @@ def txn(bench: Bench) -> None:
     transactions(bench, KVCTL)
 
 
-CASES = (one_shot_get, puts, gets, many_gets, listing, watching, consume, txn, bulk, resume, million, audits, plans)
+def tables(bench: Bench) -> None:
+    """Tables beside buckets."""
+    compare_tables(bench, KVCTL)
+
+
+CASES = (
+    one_shot_get, puts, gets, many_gets, listing, watching, consume, txn, bulk, tables, resume, million,
+    million_entries, audits, plans,
+)  # fmt: skip
 COLUMNS = ("work", "contender", "median", "spread", "time over ours", "processor", "peak memory", "aim")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 

@@ -12,14 +12,7 @@ from kvctl.tables.config import TableConfig
 from kvctl.tables.ranges import Range
 from kvctl.tables.table import Table
 
-VALUE = b"v" * 64
-
-
-async def bucket_put(client: kvctl.Client, name: str, count: int) -> None:
-    """A bucket's puts, one by one."""
-    bucket = client.bucket(name)
-    for number in range(count):
-        await bucket.put(f"k{number}", VALUE)
+VALUE = b"v" * 100
 
 
 async def put(client: kvctl.Client, name: str, count: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -145,17 +146,22 @@ def _tokens(record: bytes) -> bytes:
 
 
 def _keys(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, Key]]:
-    for record in records:
-        partition, family, key = read_tail(_subject_tail(record))
+    for record, _, (partition, family, key) in _decoded(records):
         sequence = int.from_bytes(record[-_TAIL + 1 : -5])
         yield _tokens(record), Key(key, Version(table.life, partition, sequence - table.life), family)
 
 
 async def _entries(table: Table, records: Sequence[bytes]) -> list[tuple[bytes, Entry | Key]]:
     """The entries of records that live still."""
-    entries = await table.entries_at([_subject_tail(record) for record in records])
-    return [(_tokens(record), entry) for record, entry in zip(records, entries, strict=True) if entry is not None]
+    decoded = list(_decoded(records))
+    places, names = [place for _, place, _ in decoded], [(family, key) for *_, (_, family, key) in decoded]
+    entries = await table.entries_at(places, names)
+    return [(_tokens(record), entry) for (record, *_), entry in zip(decoded, entries, strict=True) if entry is not None]
 
 
-def _subject_tail(record: bytes) -> str:
-    return f"{record[-5:-1].decode()}.{_tokens(record).decode()}"
+def _decoded(records: Iterable[bytes]) -> Iterator[tuple[bytes, str, tuple[int, str | None, bytes]]]:
+    """Each record with its place and what that says; without what others have put among the entries."""
+    for record in records:
+        with suppress(ValueError):
+            place = f"{record[-5:-1].decode()}.{_tokens(record).decode()}"
+            yield record, place, read_tail(place)

@@ -47,6 +47,14 @@ def test_subjects_sort_as_the_bytes_do(found: list[bytes]) -> None:
     assert sorted(found, key=lambda key: keys.tail(0, None, key)) == sorted(found)
 
 
+@given(st.lists(st.tuples(FAMILIES, KEYS), min_size=2))
+def test_families_come_one_after_the_other_in_the_order_of_their_bytes(found: list[tuple[str | None, bytes]]) -> None:
+    def in_words(name: tuple[str | None, bytes]) -> tuple[bool, bytes, bytes]:
+        return name[0] is not None, (name[0] or "").encode(), name[1]
+
+    assert sorted(found, key=lambda name: keys.tail(0, *name)) == sorted(found, key=in_words)
+
+
 @pytest.mark.parametrize(
     "text",
     ["0000.0.", "0000.0.a-", "0000.2.00", "00.0.00", "0000.0.0", "0000.0.01", "zzzz.0.00", "0000.00", "0000.1zz.00"],

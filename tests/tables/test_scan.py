@@ -1,5 +1,6 @@
 """Going through a table: in order, page by page, and on in another session."""
 
+import asyncio
 import random
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
@@ -9,10 +10,11 @@ import pytest
 import kvctl
 from kvctl.errors import UsageError
 from kvctl.tables import catalog
-from kvctl.tables.changes import Version
+from kvctl.tables.changes import Insert, Version
 from kvctl.tables.config import TableConfig
 from kvctl.tables.ranges import Families, Range, resume
 from kvctl.tables.table import Table
+from tests.raw import RawClient
 
 Names = list[tuple[str | None, bytes]]
 
@@ -111,11 +113,11 @@ async def test_a_limit_that_ends_among_removed_entries_loses_nothing(
     gone = versions[3:11]
     entries_at = table.entries_at
 
-    async def removed_first(places: list[str]) -> object:
+    async def removed_first(places: list[str], names: object) -> object:
         for family, key in gone:
             await table.remove(key, family=family)
         gone.clear()
-        return await entries_at(places)
+        return await entries_at(places, names)  # type: ignore[arg-type]
 
     monkeypatch.setattr(table, "entries_at", removed_first)
     page = [page async for page in table.pages(limit=10)][-1]
@@ -123,6 +125,46 @@ async def test_a_limit_that_ends_among_removed_entries_loses_nothing(
     assert page.next is not None
     rest = [(e.family, e.key) async for page in table.pages(after=page.next) for e in page.entries]
     assert rest == versions[11:]
+
+
+@pytest.mark.parametrize("values", [True, False])
+async def test_a_key_that_lives_through_a_scan_appears_once_whatever_others_write(
+    table: Table, client: kvctl.Client, values: bool
+) -> None:
+    """Some entries are only rewritten, others come and go between them; several scans, each with a writer beside."""
+    living = [b"%04d" % (10 * number) for number in range(300)]
+    for first in range(0, len(living), 100):
+        await table.update([Insert(key, b"0", "f") for key in living[first : first + 100]])
+    dice, writing = random.Random(7), True
+
+    async def write() -> None:
+        other = await Table.open(client.api, table.name)
+        while writing:
+            key = dice.choice(living)
+            await other.put(key, b"1", family="f")
+            guest = key[:-1] + b"%d" % dice.randint(1, 9)
+            await (other.remove(guest, family="f") if dice.random() < 0.5 else other.put(guest, b"", family="f"))
+
+    writers = [asyncio.create_task(write()) for _ in range(3)]
+    for size in (7, 50, 1000) * 4:
+        seen = await read(table, Range("f"), size=size, values=values)
+        keys = [key for _, key in seen]
+        assert keys == sorted(set(keys))
+        assert [key for key in keys if key.endswith(b"0")] == living
+    writing = False
+    await asyncio.gather(*writers)
+
+
+async def test_what_is_no_entry_of_a_table_disturbs_no_scan(table: Table, raw: RawClient) -> None:
+    await table.put(b"k", b"v", family="f")
+    partition = table.layout.place("f", b"k")[:4]
+    family = table.layout.place("f", b"k").split(".")[1]
+    for tokens in (f"{partition}.{family}.-", f"{partition}.x.00", f"{partition}.{family}.0", f"zz.{family}.00"):
+        if tokens.startswith("zz") and table.config.apart:
+            continue  # there is no such stream
+        assert "seq" in raw.request(f"$KVT.{table.name}.{tokens}", b"x").json()
+    for values in (True, False):
+        assert await read(table, Range(), values=values) == [("f", b"k")]
 
 
 async def test_tokens_of_something_else_are_refused(

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import kvctl
 from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, UnreachableError
 from kvctl.labs import Lab
+from kvctl.server import Server
 from kvctl.tables.changes import Insert, Put
 from kvctl.tables.table import Table
 from kvctl.tables.tables import Tables
@@ -114,6 +116,48 @@ async def test_batches_and_conditions_hold_while_the_leader_is_killed(own_cluste
 @pytest.mark.parametrize("apart", [False, True])
 async def test_they_hold_over_many_kills(own_cluster: Lab, apart: bool) -> None:
     await under_kills(own_cluster, "T", apart=apart, kills=6)
+
+
+WRITER = """
+import asyncio, sys, kvctl
+from kvctl.tables.changes import NOT_EXISTS, Put
+from kvctl.tables.tables import Tables
+async def main(url, name):
+    async with kvctl.connect(url) as client:
+        table = await Tables(client).open(name)
+        keys = [b"%d" % number for number in range(300)]
+        found = await table.get_all(keys, family="f")
+        number = int(found[0].value) if found[0] else 0
+        while True:
+            number += 1
+            versions = [entry.version if entry else NOT_EXISTS for entry in found]
+            await table.update([Put(key, b"%d" % number, version, "f") for key, version in zip(keys, versions)])
+            print(number, flush=True)
+            found = await table.get_all(keys, family="f")
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("seed")
+async def test_a_writer_that_is_killed_leaves_no_half_of_a_batch(
+    table: Table, client: kvctl.Client, server: Server
+) -> None:
+    """Every batch gives the same value to 300 entries; writers are killed in the middle of one, again and again."""
+    said = 0
+    for _ in range(15):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WRITER, server.url, table.name, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        said = int(await asyncio.wait_for(process.stdout.readline(), 30))
+        await asyncio.sleep(random.uniform(0, 0.2))
+        process.kill()
+        said = max([said, *map(int, (await process.stdout.read()).split())])
+        await process.wait()
+        found = await table.get_all([b"%d" % number for number in range(300)], family="f")
+        (value,) = {entry and int(entry.value) for entry in found}
+        assert value in (said, said + 1)  # the last one may not have been told
 
 
 @pytest.mark.usefixtures("seed")
