@@ -66,10 +66,13 @@ def show_config(session: Session, config: dict[str, Any]) -> None:
     session.show(document(config))
 
 
-def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = False) -> None:
-    """Say what was done: an object where one is asked for, a note to a terminal, with `always` in a pipe too."""
+def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = False, name: str | None = None) -> None:
+    """Say what was done: an object where one is asked for, a note to a terminal, with `always` in a pipe too.
+
+    `-o name` prints the field `name`, or else the first.
+    """
     if session.options.output:
-        session.show(document(row, name=next(iter(row))))
+        session.show(document(row, name=name or next(iter(row))))
     else:
         session.note(text, always=always)
 
@@ -120,8 +123,12 @@ def _origin(stream: str, where: str | None) -> str:
     return f"{name} ({where})" if where else name
 
 
+def _heard_text(seconds: float) -> str:
+    return "just now" if seconds < 1.5 else f"{duration_text(round(seconds))} ago"
+
+
 def _names_text(names: Sequence[str]) -> str:
-    return ", ".join(names)
+    return ", ".join(dict.fromkeys(names))  # one for each set of keys
 
 
 _COLUMNS = (
@@ -135,7 +142,7 @@ _COLUMNS = (
     Column("replicas", right=True, table=False),
     Column("lag", right=True),
     Column("state", style=lambda state: "" if state == "connected" else "red"),
-    Column("active", "HEARD", text=lambda seconds: f"{duration_text(round(seconds))} ago"),
+    Column("active", "HEARD", text=_heard_text),
     Column("error", style="red", flex=True),
     Column("last_revision", table=False),
     Column("created", text=age_text, table=False),

@@ -94,7 +94,8 @@ def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
             continue
         text += f"\n{section}:\n"
         for name, fields in value.items():
-            text += _comment(f"not said here: {remark}" for remark in exported.remarks.get(name, ()))
+            if remarks := exported.remarks.get(name):
+                text += _comment([f"not said here: {', '.join(remarks)}"])
             text += indent(dump_short({name: fields}), "  ", lambda line: line != "\n")
     if exported.left_out:
         text += "\n" + _comment((f"left out: {name}, {reason}" for name, reason in exported.left_out.items()), "")

@@ -163,9 +163,15 @@ def _active_text(seconds: float) -> str:
     return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
 
 
+def _rules_text(rules: "list[dict[str, str]]") -> str:
+    return ", ".join(rule["keys"] for rule in rules)
+
+
 def _view(rows: "list[Row]") -> View:
     """The rows; a table has no columns that are empty in all of them."""
     said = {name for row in rows for name, value in row.items() if value not in (None, "", [])}
+    if len({(row["replica"], row["origin"]) for row in rows}) == len(rows):
+        said.discard("rules")  # nothing to tell apart by them
     columns = [replace(column, table=column.table and (column.key in said or not rows)) for column in _COLUMNS]
     return View(columns=columns, rows=rows, name="replica", empty="No mirrors or aggregates")
 
@@ -183,7 +189,7 @@ _COLUMNS = (
     Column("origin_domain"),
     Column("origin_api", table=False),
     Column("origin_cluster", table=False),
-    Column("rules", table=False),
+    Column("rules", "KEYS", text=_rules_text, flex=True),
     Column("state", style=_state_style),
     Column("lag", right=True),
     Column("active", text=_active_text),

@@ -253,7 +253,7 @@ def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
     if differing:
         what = "Bucket" if kind is Kind.BUCKET else str(kind).capitalize()
         changes = f"`kvctl bucket edit {name}` changes it"
-        if any(item.field == "sources" for item in differing):
+        if kind is Kind.AGGREGATE and any(item.field == "sources" for item in differing):
             changes = f"`kvctl aggregate add-origin {name}` and `remove-origin` change what it reads"
         raise BucketExists(
             f"{what} `{name}` exists with another configuration (there -> asked for):\n{listed(differing)}",

@@ -102,6 +102,22 @@ def test_an_origin_is_added(run: Run, server: Server, orders: str, stock: str, u
     assert run("aggregate", "add-origin", name, unique("NONE"), "-s", server.url).exit_code == 3
 
 
+def test_an_origin_that_is_read_twice_is_told_apart_by_its_keys(
+    run: Run, server: Server, orders: str, unique: Names
+) -> None:
+    name = unique("BOTH")
+    origins = ("--origin", f"bucket={orders},keys=NEW.*", "--origin", f"bucket={orders},keys=OLD.*,prefix=old")
+    assert run("aggregate", "create", name, *origins, "-s", server.url).exit_code == 0
+    heading, *lines = run("topology", "status", name, "-s", server.url, tty=True).out.splitlines()
+    assert heading.split()[2:5] == ["ORIGIN", "KEYS", "STATE"]
+    assert [line.split()[3] for line in lines] == ["NEW.*", "OLD.*"]
+    listed = run("aggregate", "ls", "-s", server.url, tty=True).out.splitlines()
+    (line,) = [line for line in listed if line.startswith(name)]
+    assert line.count(orders) == 1
+    other = run("aggregate", "create", name, "--origin", orders, "-s", server.url)
+    assert (other.exit_code, f"`kvctl aggregate add-origin {name}`" in other.err) == (4, True)
+
+
 def test_hazards_are_refused_all_at_once(
     run: Run, server: Server, orders: str, stock: str, unique: Names, snapshot: SnapshotAssertion
 ) -> None:
