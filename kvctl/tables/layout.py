@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
-from kvctl.errors import BucketNotFound, OutcomeUnknown, ServerError, TableNotFound, TableSealed
+from kvctl.errors import BucketNotFound, OutcomeUnknown, ServerError, TableNotFound, TableSealed, UsageError
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
 from kvctl.tables.catalog import Found
-from kvctl.tables.changes import Version
+from kvctl.tables.changes import Change, Remove, Version, named
 from kvctl.tables.config import partition_stream, stream_name, subject_prefix
 from kvctl.tables.conflicts import unknown
 from kvctl.tables.entry import Entry
@@ -39,6 +39,17 @@ class Layout:
         """Where an entry is. Raises UsageError."""
         check_key(family, key)
         return tail(partition_of(family, key, self.config.partitions), family, key)
+
+    def check_values(self, changes: Iterable[Change]) -> None:
+        """Raises UsageError for a value that no message has room for; of many changes it has to be said whose."""
+        limit = self._api.connection.max_payload
+        for change in changes:
+            if not isinstance(change, Remove) and len(change.value) > limit:
+                raise UsageError(
+                    f"The value of {named(change.family, change.key)} is {len(change.value):,} bytes, "
+                    f"the server takes {limit:,}",
+                    hint="The limit is the server's `max_payload`; headers count",
+                )
 
     def bucket(self, place: str) -> Bucket:
         """The handle on the stream that holds a place."""

@@ -188,6 +188,7 @@ class Table:
         """
         self._check_writable()
         check_batch(changes, self.config.partitions, apart=self.config.apart)
+        self.layout.check_values(changes)
         places = [self._place(change.family, change.key) for change in changes]
         if not all(map(self._ours, places, changes)):
             raise await self._conflict(changes)

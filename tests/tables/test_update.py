@@ -95,6 +95,12 @@ async def test_what_is_no_batch_is_refused_before_anything_is_sent(table: Table)
         await table.update([Put(key, b"v") for key in KEYS])
 
 
+async def test_a_value_that_is_too_large_is_named(table: Table) -> None:
+    with pytest.raises(UsageError, match=r"The value of `01` of family `f` is 2,097,152 bytes"):
+        await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v" * (2 << 20), family=FAMILY)])
+    assert await held(table, KEYS[:2]) == [None, None]
+
+
 async def test_a_thousand_entries_at_once(table: Table) -> None:
     keys = [b"%d" % number for number in range(1000)]
     versions = await table.update([Insert(key, key, FAMILY) for key in keys])
