@@ -58,28 +58,27 @@ def within_family(family: str | None) -> str:
 def read_tail(text: str) -> tuple[int, str | None, bytes]:
     """Partition, family and key of a subject's last three tokens. Raises ValueError for what `tail` never makes."""
     with suppress(ValueError):
-        first, second, third = text.split(".")
-        partition, encoded = _partition(first), third.encode()
-        key = untoken(encoded)
-        if key and token(key) == encoded:
-            return partition, _family(second), key
+        first, second, third = text.encode().split(b".")
+        return *read_group(first, second), read_key(third)
     raise ValueError(f"`{text}` is no key of a table")
 
 
-@lru_cache(MAX_PARTITIONS)
-def _partition(text: str) -> int:
-    partition = int(text, 16)
-    if f"{partition:04x}" != text:
-        raise ValueError
-    return partition
-
-
 @lru_cache(KEPT)
-def _family(text: str) -> str | None:
-    family = None if text == _NO_FAMILY else untoken(text.removeprefix(_FAMILY).encode()).decode()
-    if within_family(family) != text:
-        raise ValueError
-    return family
+def read_group(partition: bytes, family: bytes) -> tuple[int, str | None]:
+    """Partition and family of their tokens. Raises ValueError."""
+    number, text = int(partition, 16), family.decode()
+    name = None if text == _NO_FAMILY else untoken(text.removeprefix(_FAMILY).encode()).decode()
+    if b"%04x" % number != partition or within_family(name) != text:
+        raise ValueError(f"`{text}` is no family of a table")
+    return number, name
+
+
+def read_key(text: bytes) -> bytes:
+    """The key of its token. Raises ValueError."""
+    key = untoken(text)
+    if not key or token(key) != text:
+        raise ValueError("This is no key of a table")
+    return key
 
 
 def partition_of(family: str | None, key: bytes, count: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
 from kvctl.tables.changes import Version
 from kvctl.tables.entry import Entry, Key
-from kvctl.tables.keys import read_tail
+from kvctl.tables.keys import read_group, read_key
 from kvctl.tables.ranges import Range, continuation, resume
 
 if TYPE_CHECKING:
@@ -146,22 +145,26 @@ def _tokens(record: bytes) -> bytes:
 
 
 def _keys(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, Key]]:
-    for record, _, (partition, family, key) in _decoded(records):
+    life = table.life
+    for record, tokens, partition, family, key in _decoded(records):
         sequence = int.from_bytes(record[-_TAIL + 1 : -5])
-        yield _tokens(record), Key(key, Version(table.life, partition, sequence - table.life), family)
+        yield tokens, Key(key, Version(life, partition, sequence - life), family)
 
 
 async def _entries(table: Table, records: Sequence[bytes]) -> list[tuple[bytes, Entry | Key]]:
     """The entries of records that live still."""
     decoded = list(_decoded(records))
-    places, names = [place for _, place, _ in decoded], [(family, key) for *_, (_, family, key) in decoded]
-    entries = await table.entries_at(places, names)
-    return [(_tokens(record), entry) for (record, *_), entry in zip(decoded, entries, strict=True) if entry is not None]
+    places = [f"{partition:04x}.{tokens.decode()}" for _, tokens, partition, *_ in decoded]
+    entries = await table.entries_at(places, [(family, key) for *_, family, key in decoded])
+    return [(tokens, entry) for (_, tokens, *_), entry in zip(decoded, entries, strict=True) if entry is not None]
 
 
-def _decoded(records: Iterable[bytes]) -> Iterator[tuple[bytes, str, tuple[int, str | None, bytes]]]:
-    """Each record with its place and what that says; without what others have put among the entries."""
+def _decoded(records: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int, str | None, bytes]]:
+    """Record, tokens, partition, family and key; without what others have put among the entries."""
     for record in records:
-        with suppress(ValueError):
-            place = f"{record[-5:-1].decode()}.{_tokens(record).decode()}"
-            yield record, place, read_tail(place)
+        tokens = record[:-_TAIL]
+        family, _, key = tokens.partition(b".")
+        try:
+            yield record, tokens, *read_group(record[-5:-1], family), read_key(key)
+        except ValueError:
+            continue
