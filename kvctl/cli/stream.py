@@ -165,9 +165,9 @@ async def edit(
     """
     from kvctl.jetstream import changing
     from kvctl.jetstream.settings import STREAM, changes, copied
-    from kvctl.topology import hazards, replica_hazards, stream_edits
+    from kvctl.topology import hazards, stream_edits
 
-    check_forced(force, hazards.LOSSY_EDIT, *replica_hazards.OF_EDITS, hazards.FOREIGN_KIND)
+    check_forced(force, *stream_edits.OF_STREAM_EDITS)
     if not (subjects or storage or replicas or description is not None or config or settings):
         raise UsageError("Nothing to change", hint="As in `--set max_age=1h`")
     asked = apply_settings(session, {}, config, None, STREAM)

@@ -28,8 +28,11 @@ GRACE = timedelta(seconds=10)
 
 StreamInfo = dict[str, Any]
 _NOT_FOUND = "(10059)"
-_MATTERS = ("max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl")
-"""Fields in which a replica and its origin have to suit each other."""
+_MATTERS = (
+    "max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl",
+    "duplicate_window", "sources",
+)  # fmt: skip
+"""Fields in which a replica and its origin have to suit each other, or that say what it reads."""
 
 
 async def hazards(api: Api, info: StreamInfo) -> list[Hazard]:
@@ -59,8 +62,9 @@ async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[H
     """
     if not any(before.get(field) != after.get(field) for field in _MATTERS):
         return []
-    origins = [origin["config"] if origin else None for origin in await origins_of(api, {"config": before})]
-    found = _brought(before, after, origins, origins) if origins else []
+    origins = await _configs_read(api, before)
+    changed = origins if before.get("sources") == after.get("sources") else await _configs_read(api, after)
+    found = _brought(before, after, origins, changed) if changed else []
     infos: list[StreamInfo] = []
     with suppress(KvctlError):
         infos, _ = await streams.listing(api)
@@ -70,8 +74,8 @@ async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[H
         feeding = [known.get(source["name"]) if not source.get("external") else None for source in sources]
         if before not in feeding:
             continue
-        changed = [after if config == before else config for config in feeding]
-        for hazard in _brought(reader, reader, feeding, changed):
+        fed = [after if config == before else config for config in feeding]
+        for hazard in _brought(reader, reader, feeding, fed):
             found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
     return found
 
@@ -89,6 +93,10 @@ def is_new(info: StreamInfo) -> bool:
     return age < duration_ns(GRACE)
 
 
+async def _configs_read(api: Api, config: StreamConfig) -> list[StreamConfig | None]:
+    return [origin["config"] if origin else None for origin in await origins_of(api, {"config": config})]
+
+
 def _brought(
     before: StreamConfig,
     after: StreamConfig,
@@ -96,7 +104,7 @@ def _brought(
     changed: Sequence[StreamConfig | None],
 ) -> list[Hazard]:
     """The hazards of a replica that it has only after it, or its origins, have changed."""
-    accepted = replica_hazards.of_replica(before, origins)
+    accepted = replica_hazards.of_replica(before, origins) if origins else []
     return [hazard for hazard in replica_hazards.of_replica(after, changed) if hazard not in accepted]
 
 

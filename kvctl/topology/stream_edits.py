@@ -8,7 +8,30 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
 from kvctl.quantities import duration_from_ns, format_duration, format_size
 from kvctl.topology import hazards, inspection, observe
-from kvctl.topology.hazards import AGE, BYTES, HISTORY, LOSSY_EDIT, SIZE, SUBJECTS, Cost, Hazard, looks_at
+from kvctl.topology.hazards import (
+    AGE,
+    BYTES,
+    FOREIGN_KIND,
+    HISTORY,
+    LOSSY_EDIT,
+    SIZE,
+    SUBJECTS,
+    Cost,
+    Hazard,
+    looks_at,
+)
+from kvctl.topology.replica_hazards import (
+    DUPLICATE_WINDOW,
+    KEY_COLLISION,
+    OF_EDITS,
+    ORIGIN_NOT_DIRECT,
+    OUTSIDE_PREFIX,
+)
+
+OF_STREAM_EDITS = (
+    LOSSY_EDIT, *OF_EDITS, ORIGIN_NOT_DIRECT, DUPLICATE_WINDOW, OUTSIDE_PREFIX, KEY_COLLISION, FOREIGN_KIND,
+)  # fmt: skip
+"""What can stand in the way of an edit, and be overridden."""
 
 
 async def hazards_of(api: Api, info: dict[str, Any], after: StreamConfig) -> list[Hazard]:

@@ -158,6 +158,16 @@ def test_promoting_does_not_take_a_mirror_away_from_its_readers_unasked(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
+def test_an_edit_of_the_origin_s_stream_names_the_hazard_that_it_takes(
+    run: Run, server: Server, bucket: str, unique: Names
+) -> None:
+    assert run("mirror", "create", unique("M"), "--origin", bucket, "-s", server.url).exit_code == 0
+    edit = ("stream", "edit", f"KV_{bucket}", "--set", "allow_direct=false", "-s", server.url)
+    refused = run(*edit)
+    assert (refused.exit_code, "--force origin-not-direct" in refused.err) == (1, True)
+    assert run(*edit, "--force", "origin-not-direct").exit_code == 0
+
+
 def test_a_bucket_that_hides_a_mirror_is_not_deleted_for_it(
     run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
 ) -> None:

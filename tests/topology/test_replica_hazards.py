@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, WaitExpired
 from kvctl.labs import Lab
-from kvctl.topology import builders, inspection
+from kvctl.topology import builders, inspection, stream_edits
 from kvctl.topology.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.raw import RawClient
@@ -266,6 +267,29 @@ async def test_duplicate_window(client: kvctl.Client, raw: RawClient, replicas: 
 
     await create_aggregate(client, Aggregate(sound, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
     assert len(replicas.subjects(f"KV_{sound}")) == 2
+
+
+async def test_an_edit_of_a_stream_is_judged_like_an_aggregate_that_is_made(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    for bucket in (one, other):
+        raw.create_bucket(bucket)
+    await create_aggregate(client, Aggregate(aggregate, (Origin(one, prefix="one"),)))
+    info = replicas.info(f"KV_{aggregate}")
+
+    async def named(stream: dict[str, Any], **changes: Any) -> set[str]:
+        found = await stream_edits.hazards_of(client.api, stream, {**stream["config"], **changes})
+        return {hazard.name for hazard in found}
+
+    assert await named(info, duplicate_window=120 * 10**9) == {"duplicate-window"}
+    assert await named(info, description="x") == set()
+    both = [source(one, aggregate), source(other, aggregate)]
+    assert await named(info, sources=both) == {"key-collision"}
+    assert await named(info, sources=[{"name": f"KV_{one}"}]) == {"outside-prefix"}
+    plain = replicas.info(f"KV_{one}")
+    assert await named(plain, duplicate_window=10**9) == set()
+    assert await named(plain, sources=[source(other, one)]) == {"duplicate-window"}
 
 
 async def test_smaller_limits(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
