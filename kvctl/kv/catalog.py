@@ -112,6 +112,8 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
     Raises ConflictError when it exists after all, OutcomeUnknown, KvctlError when fields were dropped: it is removed.
     """
     name = wanted["name"]
+    if len(sources := wanted.get("sources") or ()) > 1:
+        wanted = {**wanted, "sources": [_first(source) for source in sources]}
     try:
         made = await streams.create(api, wanted)
     except OPEN as error:
@@ -269,17 +271,20 @@ def _incomplete(name: str) -> ConflictError:
 
 
 def _from_the_start(edit: Edit) -> Edit:
-    """Let sources that join begin with their first entry.
-
-    By themselves servers let them begin with what is newer than this stream's last entry, if its first one is gone.
-    """
+    """Let sources that join begin with their first entry."""
     there = edit.before.get("sources") or []
     joined = edit.after.get("sources") or []
-    started = [
-        source if source in there or source.get("opt_start_time") else {"opt_start_seq": 1, **source}
-        for source in joined
-    ]
+    started = [source if source in there else _first(source) for source in joined]
     return Edit(edit.info, {**edit.after, "sources": started}) if started != joined else edit
+
+
+def _first(source: dict[str, Any]) -> dict[str, Any]:
+    """A source that begins with its first entry, unless it says otherwise.
+
+    By themselves servers let one begin with what is newer than the aggregate's last entry when the aggregate's first
+    one is gone: overwritten by what another source brought, be it while the aggregate is being made.
+    """
+    return source if source.get("opt_start_time") else {"opt_start_seq": 1, **source}
 
 
 async def _wait_for(api: Api, stream: str, good: Any) -> StreamInfo | None:
