@@ -4,13 +4,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import kvctl
+from kvctl.errors import BucketNotFound
 from kvctl.labs import Lab
 from kvctl.server import Server
 from kvctl.topology import repair, replicas
@@ -190,7 +191,9 @@ async def test_across_accounts_by_names_and_single_keys(accounts: Lab, unique: N
         kvctl.connect(accounts.contexts["origin"]) as owner,
         kvctl.connect(accounts.contexts["replica"]) as other,
     ):
-        await owner.create_bucket("ORDERS", description="")
+        with suppress(BucketNotFound):  # of other tests: the exports are for this name alone
+            await owner.delete_bucket("ORDERS")
+        await owner.create_bucket("ORDERS")
         await owner.bucket("ORDERS").put_many((f"k.{number}", b"v") for number in range(20))
         await create_mirror(other, Mirror(mirror, origin))
         outcome = await one(other, mirror)

@@ -118,9 +118,10 @@ async def test_harmless_edits_ask_nothing_of_the_data(client: kvctl.Client, buck
     changes = {"history": 9, "ttl": NOTHING, "description": "x", "metadata": {"a": "b"}, "compress": True}
     assert await evidence(client, bucket_name, **changes) == []
     info = f"$JS.API.STREAM.INFO.KV_{bucket_name}"
-    assert asked == [info, "$JS.API.STREAM.LIST"]  # who reads from it may be harmed
+    assert (asked[0], set(asked[1:])) == (info, {"$JS.API.STREAM.LIST"})  # who reads from it may be harmed
+    asked.clear()
     assert await evidence(client, bucket_name, description="x", metadata={"a": "b"}) == []
-    assert asked[2:] == [info]
+    assert asked == [info]
 
 
 async def test_planning_leaves_no_consumer_behind(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
