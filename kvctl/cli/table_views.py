@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from kvctl.tables.catalog import Found
     from kvctl.tables.entry import Entry, Key
 
-WRITES = [Column("key", tsv=False), Column("family", tsv=False), Column("version")]
-KEYS = [Column("key"), Column("key_encoding", table=False), Column("family"), Column("version")]
+
+def _family_text(family: str | None) -> str:
+    """The empty family is seen, where there is none nothing is."""
+    return {None: "", "": "''"}.get(family, family or "")
+
+
+WRITES = [Column("key", tsv=False), Column("family", text=_family_text, tsv=False), Column("version")]
+KEYS = [Column("key"), Column("key_encoding", table=False), Column("family", text=_family_text), Column("version")]
 ENTRIES = [*KEYS[:3], Column("value", flex=True), Column("encoding", table=False), KEYS[3]]
 TABLES = [
     Column("name"),
@@ -29,6 +35,10 @@ TABLES = [
     Column("created", "AGE", text=age_text),
     Column("description", flex=True),
 ]
+
+_TITLES = {"bytes": "Size"}
+_TEXTS = {"sealed": lambda sealed: "yes" if sealed else "no"}
+"""Of one table alone, where they differ."""
 
 
 def text_of(data: bytes, encoding: str | None = None) -> tuple[str, str]:
@@ -106,10 +116,10 @@ async def table_document(api: "Api", found: "Found") -> View:
     row = table_row(found, infos)
     age = duration_seconds(duration_from_ns(found.info["config"].get("max_age", 0)))
     row |= {"entries": sum(entries), "ttl": age, "metadata": _metadata(found), "partition_details": partitions}
-    columns = [column for column in TABLES if column.key != "description"]
     fields = [
-        Column(column.key, None if column.key == "created" else column.title, text=column.text) for column in columns
-    ]
+        Column(column.key, _TITLES.get(column.key), text=_TEXTS.get(column.key, column.text))
+        for column in TABLES if column.key != "description"
+    ]  # fmt: skip
     shown = [
         Column("partition", right=True),
         Column("range", text="-".join),
@@ -118,9 +128,13 @@ async def table_document(api: "Api", found: "Found") -> View:
         Column("entries", right=True),
     ]
     return document(
-        row, *fields, Column("entries"), Column("ttl", text=lambda seconds: duration_text(seconds) if seconds else ""),
-        Column("description"), sections=[("Partitions", View(columns=shown, rows=partitions))],
+        row, *fields, Column("entries"), Column("ttl", "TTL", text=_ttl_text), Column("description"),
+        sections=[("Partitions", View(columns=shown, rows=partitions))],
     )  # fmt: skip
+
+
+def _ttl_text(seconds: float) -> str:
+    return duration_text(seconds) if seconds else "none"
 
 
 def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: bool) -> None:

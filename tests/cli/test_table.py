@@ -189,6 +189,20 @@ def test_a_terminal_is_told_how_to_go_on(table: Tables, snapshot: Any) -> None:
     assert result.masked({r"--after \S+": "--after TOKEN"}) == snapshot
 
 
+def test_the_empty_family_is_seen_on_a_terminal(table: Tables) -> None:
+    table.value("put", "k", "v", "--family", "")
+    table.value("put", "l", "v")
+    heading, *lines = (line.split()[:2] for line in table("keys", tty=True).out.splitlines())
+    assert heading == ["KEY", "FAMILY"]
+    assert [line[0] for line in lines] == ["l", "k"]
+    assert lines[1][1] == "''"
+
+
+def test_one_table_on_a_terminal_says_what_it_is(table: Tables) -> None:
+    words = dict(line.split(maxsplit=1) for line in table("show", tty=True).out.splitlines()[:11] if "  " in line)
+    assert (words["Sealed"], words["TTL"]) == ("no", "none")
+
+
 def test_creating_again(table: Tables) -> None:
     same = table("create", "--partitions", "4")
     assert (same.exit_code, "exists already" in same.err) == (0, True)
