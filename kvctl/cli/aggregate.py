@@ -181,7 +181,8 @@ async def remove_origin(
     """Let a bucket feed an aggregate no more, and remove its keys.
 
     The keys that came from it go, with their history. Those that another origin or a writer wrote too stay, and are
-    counted. An aggregate keeps its last origin: delete it instead.
+    counted; what it overwrote comes back with `kvctl topology audit NAME --repair`. An aggregate keeps its last origin:
+    delete it instead.
     """
     from kvctl.cli.building import origin_names, show_config, tell
     from kvctl.topology import hazards, removal, replica_hazards
@@ -193,6 +194,9 @@ async def remove_origin(
         show_config(session, found.after)
     if found.mixed:
         session.warn(f"{counted(len(found.mixed), 'key')} of `{bucket}` stay: others wrote them too")
+    if found.contested:
+        keys, mend = counted(len(found.contested), "key"), f"`kvctl topology audit {name} --repair`"
+        session.warn(f"{keys} of `{bucket}` may have been another origin's before: {mend} brings those back")
     if dry_run:
         for hazard in found.hazards:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")

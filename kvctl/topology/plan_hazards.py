@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from kvctl.topology.replica_hazards import (
     RECREATED_ORIGIN,
     name_of,
     of_replica,
+    overlaps,
 )
 from kvctl.topology.sources import source_key, sources_of
 
@@ -79,6 +80,17 @@ def _replica(change: Change, draft: Draft, world: World, result: Found) -> None:
     result.add(change.name, replica_hazards.full(draft.after, sum(_held(item, world) for item in draft.origins)))
     if draft.kind is Kind.AGGREGATE:
         result.warn(replica_hazards.outliving(draft.after, draft.origin_configs))
+        result.warn(_overwritten(change, draft))
+
+
+def _overwritten(change: Change, draft: Draft) -> Iterator[str]:
+    """Keys that go with a leaving origin may have been another one's before, and are gone of that, too."""
+    gone = list(change.leaving)
+    pairs = overlaps({**draft.after, "sources": [*gone, *draft.after["sources"]]}) if gone else []
+    if any(one.number < len(gone) <= other.number for one, other in pairs):
+        names = ", ".join(f"`{name_of(source)}`" for source in gone)
+        mend = f"`kvctl topology audit {change.name} --repair`"
+        yield f"What {names} overwrote in `{change.name}` of other origins goes, too: {mend} brings it back"
 
 
 def _of_origin(item: Located) -> list[Hazard]:

@@ -13,7 +13,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.ordered import Selection, read
 from kvctl.kv import catalog
 from kvctl.kv.kinds import StreamConfig
-from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, matches
 from kvctl.topology import hazards
 from kvctl.topology.builders import find_aggregate
 from kvctl.topology.hazards import Hazard
@@ -47,6 +47,12 @@ class Removal:
     def name(self) -> str:
         """The aggregate, as users type it."""
         return name_of(self.info["config"])
+
+    @property
+    def contested(self) -> list[str]:
+        """Those of the keys that another origin may have written, too, before this one did."""
+        others = tuple(pattern for source in self.after["sources"] for pattern in landing(source))
+        return [subject for subject in self.keys if others and matches(subject, others)]
 
 
 async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> Removal:

@@ -171,6 +171,22 @@ def test_an_origin_is_removed_with_its_keys(run: Run, server: Server, orders: st
     assert run("aggregate", "remove-origin", orders, stock, "-s", server.url).exit_code == 1
 
 
+def test_what_a_removed_origin_overwrote_can_be_brought_back(
+    run: Run, server: Server, raw: RawClient, orders: str, unique: Names
+) -> None:
+    name, other = unique("A"), unique("B")
+    raw.create_bucket(other)
+    raw.put(other, "NEW.1", b"theirs")
+    assert run("aggregate", "create", name, "--origin", orders, "-s", server.url).exit_code == 0
+    added = run("aggregate", "add-origin", name, other, "--force", "key-collision", "-s", server.url)
+    assert added.exit_code == 0, added.err
+    removed = run("aggregate", "remove-origin", name, other, "-s", server.url)
+    assert (removed.exit_code, f"`kvctl topology audit {name} --repair`" in removed.err) == (0, True)
+    assert keys_of(run, server, name) == ["NEW.2", "OLD.1"]
+    assert run("topology", "audit", name, "--repair", "--yes", "-s", server.url).exit_code == 0
+    assert run("get", name, "NEW.1", "-s", server.url).stdout == b"v"
+
+
 def test_an_origin_is_removed_and_its_keys_stay(
     run: Run, server: Server, orders: str, stock: str, unique: Names
 ) -> None:

@@ -216,6 +216,16 @@ async def test_an_origin_that_goes_takes_its_keys_with_it(client: kvctl.Client, 
     assert steps(await plan(client, text.replace(aggregate, denying)))[0].startswith(f"-/+ {denying}")
 
 
+async def test_that_an_origin_takes_along_what_it_overwrote_is_said(client: kvctl.Client, unique: Names) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    for name in (one, other):
+        await client.create_bucket(name)
+    await create_aggregate(client, Aggregate(aggregate, (Origin(one), Origin(other, prefix="2"))))
+    found = await plan(client, f"aggregates: {{{aggregate}: {{origins: [{one}]}}}}")
+    mend = f"`kvctl topology audit {aggregate} --repair` brings it back"
+    assert found.warnings == [f"What `{other}` overwrote in `{aggregate}` of other origins goes, too: {mend}"]
+
+
 async def test_an_origin_that_comes_is_added_and_one_that_changes_makes_the_aggregate_anew(
     client: kvctl.Client, unique: Names
 ) -> None:
