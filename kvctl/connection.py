@@ -112,7 +112,8 @@ class Connection:
         """Wait for a reconnect. Raises NoServer."""
         if not self.closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._online.wait(), timeout)
+                async with asyncio.timeout(timeout):  # `wait_for` of Python 3.11 may swallow a cancellation
+                    await self._online.wait()
         if not self.online:
             raise self._gone()
 

@@ -275,6 +275,22 @@ class TestConnecting:
         with pytest.raises(NoServer):
             connection.publish("a")
 
+    @pytest.mark.parametrize("turns", range(5))
+    async def test_who_waits_for_a_connection_that_is_there_can_be_cancelled(self, server: Server, turns: int) -> None:
+        connection = await connect(Context(url=server.url))
+
+        async def wait() -> None:
+            await connection.wait_online(20)
+            await asyncio.Event().wait()
+
+        waiting = asyncio.create_task(wait())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        ended, _ = await asyncio.wait([waiting], timeout=AT_ONCE)
+        assert ended
+        await connection.close()
+
     async def test_closing_ends_what_waits_for_the_server(self, own_server: Server) -> None:
         async with connected(Context(url=own_server.url, timeout=PATIENCE)) as connection:
             own_server.kill()
