@@ -239,7 +239,7 @@ async def delete(
         session.show(document({**row, "ack_pending": info["num_ack_pending"], "pending": info["num_pending"]}))
         return
     await changing.delete(target)
-    tell(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`")
+    tell(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="consumer")
 
 
 @command(
@@ -257,6 +257,7 @@ async def pause(
     consumer: ConsumerName,
     lasting: Annotated[timedelta | None, duration("--for", help="As long as this")] = None,
     until: Annotated[int | None, moment("--until", help="Until this time")] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Have a consumer deliver nothing for a while.
 
@@ -267,13 +268,13 @@ async def pause(
     end = until if until is not None else time.time_ns() + int((lasting or timedelta()).total_seconds() * 1e9)
     if end <= time.time_ns():
         raise UsageError("The pause would be over already")
-    await _pause(session, stream, consumer, end)
+    await _pause(session, stream, consumer, end, dry_run=dry_run)
 
 
 @command(app, "resume", examples=["kvctl consumer resume ORDERS worker"], see=["consumer pause"])
-async def resume(session: Session, stream: StreamName, consumer: ConsumerName) -> None:
+async def resume(session: Session, stream: StreamName, consumer: ConsumerName, dry_run: DryRun = False) -> None:
     """End a consumer's pause."""
-    await _pause(session, stream, consumer, None)
+    await _pause(session, stream, consumer, None, dry_run=dry_run)
 
 
 async def _add(
@@ -300,7 +301,8 @@ async def _add(
     text = f"Created consumer `{name}` of stream `{stream}`"
     if not created:
         text = f"Consumer `{name}` of stream `{stream}` exists already, with the same configuration"
-    tell(session, {"stream": stream, "consumer": name, "changed": created}, text, always=not created)
+    row = {"stream": stream, "consumer": name, "changed": created}
+    tell(session, row, text, always=not created, name="consumer")
 
 
 async def _edit(
@@ -322,10 +324,10 @@ async def _edit(
         await changing.edit(target, before, after)
     row = {"stream": stream, "consumer": consumer, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed consumer `{consumer}`" if differing else f"Consumer `{consumer}` is like that already"
-    tell(session, row, text, always=not differing)
+    tell(session, row, text, always=not differing, name="consumer")
 
 
-async def _pause(session: Session, stream: str, consumer: str, end_ns: int | None) -> None:
+async def _pause(session: Session, stream: str, consumer: str, end_ns: int | None, *, dry_run: bool) -> None:
     from kvctl.quantities import format_time
 
     check_stream(stream), check_consumer(consumer)
@@ -335,10 +337,17 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     if version < (2, 11):
         await handle.info()
         raise KvctlError(f"nats-server {'.'.join(map(str, version))} cannot pause consumers", hint="2.11 and later can")
-    state = await (handle.resume() if end_ns is None else handle.pause(end_ns))
+    if dry_run:
+        await handle.info()
+    elif end_ns is None:
+        await handle.resume()
+    else:
+        await handle.pause(end_ns)
     until = format_time(end_ns) if end_ns is not None else None
-    row = {"stream": stream, "consumer": consumer, "paused": bool(state.get("paused")), "until": until}
-    tell(session, row, f"Paused consumer `{consumer}` until {until}" if until else f"Resumed consumer `{consumer}`")
+    text = f"Paused consumer `{consumer}` until {until}" if until else f"Resumed consumer `{consumer}`"
+    text = f"Would have {text[0].lower()}{text[1:]}" if dry_run else text
+    row = {"stream": stream, "consumer": consumer, "paused": until is not None, "until": until}
+    tell(session, row, text, name="consumer")
 
 
 def _options(**given: Any) -> "Config":

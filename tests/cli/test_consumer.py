@@ -148,6 +148,8 @@ def test_edit_shows_the_difference(worker: Consumers, raw: RawClient, name: str,
 
 
 def test_paused_resumed_deleted(worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
+    assert worker("pause", "c", "--for", "1h", "--dry-run", tty=True).err.startswith("Would have paused consumer `c`")
+    assert not info(raw, name).get("paused")
     assert worker("pause", "c", "--for", "1h", "-o", "json") == snapshot(name="paused")
     assert info(raw, name)["paused"]
     assert worker("next", "c", "--expires", "1s").exit_code == 9
@@ -155,6 +157,7 @@ def test_paused_resumed_deleted(worker: Consumers, raw: RawClient, name: str, sn
     assert not info(raw, name).get("paused")
     assert worker("pause", "c").exit_code == 2
     assert worker("pause", "c", "--until", "-1h").exit_code == 2
+    assert worker("resume", "c", "-o", "name").out == "c\n"
     assert worker("delete", "c", "--dry-run").exit_code == 0
     assert worker("delete", "c", "-o", "json") == snapshot(name="deleted")
     assert worker("delete", "c").exit_code == 3
@@ -170,6 +173,18 @@ class TestTaking:
         assert worker("next", "c", "--no-ack", "-o", "json") == snapshot(name="binary")
         assert info(raw, name)["num_ack_pending"] == 1
         assert worker("next", "c", "--expires", "1s") == snapshot(name="none")
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+    @pytest.mark.parametrize("words", ["next c", "fetch c --max-messages 2", "consume c --count 2"])
+    def test_what_could_not_be_printed_is_not_acknowledged(
+        self, worker: Consumers, raw: RawClient, name: str, server: Server, start: Callable[..., Any], words: str
+    ) -> None:
+        verb, *rest = words.split()
+        with open("/dev/full", "wb") as full:
+            process = start("consumer", verb, name, *rest, "-s", server.url, stdout=full)
+            assert process.wait(30) == 1
+        assert b"No space left" in process.stderr.read()
+        assert info(raw, name)["ack_floor"]["stream_seq"] == 0
 
     def test_a_consumer_without_acknowledgements(self, consumer: Consumers) -> None:
         consumer("add", "c", "--ack-policy", "none")
