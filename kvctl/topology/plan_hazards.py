@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kvctl.errors import RefusedError
@@ -137,7 +137,9 @@ def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Fo
             if (link.place.name, reader["name"]) in touched:
                 continue
             if change.action is Action.CHANGE:
-                result.add(change.name, _brought(link, drafts, world))
+                reads = f"`{name_of(reader)}` reads from `{change.name}`"
+                brought = _brought(link, drafts, world)
+                result.add(change.name, [replace(item, evidence=f"{reads}: {item.evidence}") for item in brought])
             if reader.get("mirror") and (change.action is not Action.CHANGE or change.leaving):
                 result.add(change.name, [_poisoned(change, link.info)])
 

@@ -330,6 +330,8 @@ async def test_a_change_of_an_origin_is_judged_by_all_that_read_from_it(client: 
     found = await plan(client, f"buckets: {{{bucket}: {{ttl: 1h}}}}")
     assert names(found) == {"ttl-not-inherited"}
     assert f"`{mirror}` would serve" in found.hazards[0].evidence
+    found = await plan(client, f"buckets: {{{bucket}: {{history: 3}}}}")
+    assert found.hazards[0].evidence.startswith(f"`{mirror}` reads from `{bucket}`: history 1 is shorter than")
 
 
 async def test_cycles_are_found_in_the_file(client: kvctl.Client, unique: Names) -> None:
