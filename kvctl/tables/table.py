@@ -140,12 +140,11 @@ class Table:
         """Remove the entry; without a version also one that is not there. Raises BadKeyVersion, NoSuchKey, as `put`."""
         change = Remove(key, version, family)
         bucket, place = self._target(family, key)
-        there = await self._read(place, leader=True)
-        if there is None and version in (NO_VERSION, NOT_EXISTS):
+        if version.special and await self._read(place, leader=True) is None:
             return
-        if there is None or version == NOT_EXISTS or not self._ours(place, change):
+        if version == NOT_EXISTS or not self._ours(place, change):
             raise await self._conflict([change])
-        expected = None if version == NO_VERSION else self.layout.sequence(version)
+        expected = None if version.special else self.layout.sequence(version)
         try:
             await self.layout.tell(bucket.purge(place, revision=expected, ttl=MARKER_TTL), place)
         except WrongRevision:
