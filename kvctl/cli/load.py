@@ -13,6 +13,7 @@ from kvctl.cli.inputs import check_forced, check_writable, open_bucket
 from kvctl.cli.options import BucketName, DryRun, Force
 from kvctl.cli.session import Session
 from kvctl.errors import PartlyDone, UsageError
+from kvctl.kv.names import check_bucket
 from kvctl.render.view import Column, document
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ async def load(
     An interrupted load, even a killed one, goes on with --resume: FILE.kvctl-progress, beside FILE, says how far it
     came, and what was on its way is found in the bucket. Without FILE, --if-different completes it.
     """
-    check_writable(session, bucket)
+    check_bucket(bucket) if dry_run else check_writable(session, bucket)
     forced = force or []
     check_forced(forced, "broken-dump", "shorter-history")
     if create_only and if_different:
@@ -120,7 +121,7 @@ async def _load(session: Session, bucket: str, source: "LoadInput", options: "Lo
     """Load under a bar that shows it, and say what did not go well."""
     from kvctl.kv import bulk
 
-    target = await open_bucket(session, bucket, write=True)
+    target = await open_bucket(session, bucket, write=not options.dry_run)
     rejections = _Rejections(session)
     try:
         with session.progress(f"Loading {bucket}", source.size) as bar:

@@ -49,7 +49,7 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> Loade
     progress file of another load, PartlyDone, OutcomeUnknown, and what the server refuses.
     """
     _check_history(source, options.mode)
-    target = await target_of(bucket)
+    target = await target_of(bucket, dry_run=options.dry_run)
     _check_depth(source, target, options)
     if options.strict:
         await _check_rows(source, target, options)

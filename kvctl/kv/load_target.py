@@ -42,9 +42,13 @@ class Target:
             self.binding.api.connection.check_size(subject, row.header, row.value)
 
 
-async def target_of(bucket: Bucket) -> Target:
-    """Where the bucket's writes go. Raises BucketNotFound, ReadOnly for an aggregate, RefusedError."""
-    bucket._check_writable(None)
+async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
+    """Where the bucket's writes go. Raises BucketNotFound, ReadOnly for an aggregate, RefusedError.
+
+    A dry run needs no handle that may write.
+    """
+    if not dry_run:
+        bucket._check_writable(None)
     await bucket.readable()
     bucket.check_writes_go_somewhere()
     source = bucket.binding.source

@@ -220,7 +220,7 @@ def _caveat(info: dict[str, Any]) -> str | None:
     state = info["state"]
     if not info["config"].get("allow_msg_ttl") or state["messages"] >= state["last_seq"]:
         return None
-    return "Keys that had a ttl of their own may be missing: once expired, they leave no trace"
+    return "Keys that had a ttl of their own may be missing, or as they were before: once expired, they leave no trace"
 
 
 def _erases(header: bytes) -> bool:

@@ -180,7 +180,8 @@ def test_create_only_and_if_different(filled: Keyed) -> None:
     [
         (("B", "/no/such/file"), b"", 2), (("no-such", "-"), b"", 3), (("B", "-", "--resume"), b"", 2),
         (("B", "-", "--format", "xml"), b"", 2), (("B", "-", "--create-only", "--if-different"), b"", 2),
-        (("B", "-", "--force", "x"), b"", 2), (("B", "-", "--read-only"), b"", 1), (("b b", "-"), b"", 2),
+        (("B", "-", "--force", "x"), b"", 2), (("B", "-", "--read-only"), b"", 1),
+        (("B", "-", "--read-only", "--dry-run"), b"", 0), (("b b", "-"), b"", 2),
         (("B", "-"), b'[{"key": "a", "value": ""}]', 2), (("B", "-", "--format", "csv"), b"a,b\n", 2),
         (("B", "-"), b"", 0), (("B", "-", "--key", "x", "--value", "x"), b"", 2), (("B", "/tmp"), b"", 2),
     ],
