@@ -202,7 +202,7 @@ class Bucket(Handle):
     async def update(self, key: str, value: bytes, revision: int, *, ttl: timedelta | None = None) -> int:
         """Write if the key's last revision, deletions included, is `revision` (0: never written).
 
-        Raises WrongRevision, and as `put`.
+        In a bucket with a history the value before comes back when `ttl` is over. Raises WrongRevision, and as `put`.
         """
         from kvctl.kv import writing
 

@@ -139,7 +139,7 @@ class Transaction:
         return self
 
     def put(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
-        """Write a key."""
+        """Write a key. In a bucket with a history the value before comes back when `ttl` is over."""
         return self._add(Change("put", key, value, None, ttl))
 
     def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
