@@ -31,11 +31,12 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.chase import Chase
 from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.pull_options import Pull
 from kvctl.jetstream.pulling import Puller
 from kvctl.jetstream.statuses import Meaning, Status
-from kvctl.wire import MAX_CONTROL_LINE
+from kvctl.wire import MAX_CONTROL_LINE, header_value
 
 BATCH = 10_000
 MAX_BYTES = 4 << 20
@@ -45,11 +46,16 @@ EXPIRES = 30.0
 HEARTBEAT = 2.0
 IDLE = 0.25
 """Seconds without a message after which a reading asks whether anything is left."""
+STEP, STEPPING = 0.000_2, 0.5
+"""Seconds that a server rests at an entry of its list that is gone, and for which one pull makes it go on."""
+STEPS, AS_LONG = 500, 50
+"""Rests after which a new list is quicker, and how many entries are read while the server rests once."""
 SOMEWHERE = 1 << 63
 """A sequence that none reaches."""
 INACTIVE = 30.0
 """Seconds after which the server forgets a consumer whose client died."""
 
+_SLOWER = "Read a part of it at once, by a filter, or from nearer to the server"
 _GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStreamDisabled, NoServer, ServerError)
 
 
@@ -85,15 +91,15 @@ class OrderedConsumer:
         self._patience = float("inf") if follow else max(15.0, 3 * self._connection.timeout)
         self._created: str | None = None
         self._last = max(selection.start - 1, 0)
-        self._target = 0
-        self._bounded = False
-        """Whether the target is that of the subjects that are read."""
+        self._aim(0)
         self._highest = 0
         """The last sequence known of the stream, on whatever subject."""
         self._current = selection.deliver == "new"
         # A key overwritten under a list moves behind the end it had. None is missing where the server found nothing
         # more to send, of which it tells a pull that does not wait; its count of what is pending drifts.
         self._strict = selection.deliver == "last_per_subject" and not follow
+        self._steps = STEPS
+        """How many rests of the server are put up with before the list begins anew: ever more."""
         self._resumed = False
         self._overflowed = False
         """Whether a list of last entries came to the end of a pull's bytes."""
@@ -136,6 +142,12 @@ class OrderedConsumer:
         self._next = 1
         self._end: int | None = None
         """The sequence after which the server had nothing more to send, when it says so."""
+        self._stepping = False
+        """Whether the server has come to entries of its list that are gone."""
+        self._position = 0
+        """How far it came with that."""
+        self._moved = False
+        self._rests = 0
         self._lost = False
         self._epoch = self._connection.epoch
 
@@ -166,11 +178,12 @@ class OrderedConsumer:
         while self._follow or not self._current:
             if not self._current and await self._caught_up(idle):
                 self._current = True
+                self._stepping = False
                 self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
                 yield []
                 continue
             messages = self._accept(await self._receive())
-            idle = not messages
+            idle = not (messages or self._moved)
             if messages:
                 sequence, number, _, pending = delivery(messages[-1][1])
                 if number != self._next + len(messages) - 1:
@@ -194,9 +207,9 @@ class OrderedConsumer:
                     Pull(
                         batch=self._batch,
                         max_bytes=self._max_bytes,
-                        expires=EXPIRES,
-                        heartbeat=HEARTBEAT,
-                        no_wait=not self._follow,
+                        expires=STEPPING if self._stepping else EXPIRES,
+                        heartbeat=STEP if self._stepping else HEARTBEAT,
+                        no_wait=not (self._follow or self._stepping),
                     )
                 )
         frames = await self._puller.receive(HEARTBEAT if self._current else IDLE)
@@ -206,6 +219,7 @@ class OrderedConsumer:
 
     def _accept(self, frames: list[RawFrame]) -> list[RawFrame]:
         messages = [frame for frame in frames if frame[1]]
+        self._moved = False
         self._puller.count_off(len(messages))
         if len(messages) != len(frames):
             sequence = self._last
@@ -225,8 +239,33 @@ class OrderedConsumer:
             self._lost = True
         elif found.meaning is Meaning.ENDED:
             self._ended(found, sequence)
+        elif found.meaning is Meaning.ALIVE and self._stepping:
+            self._stepped(int(header_value(header, b"Nats-Last-Stream") or 0), sequence)
+
+    def _stepped(self, position: int, sequence: int) -> None:
+        """The server rests at that position; beyond the list it does so only where it found nothing more."""
+        if position > self._position:
+            self._position, self._moved, self._trouble = position, True, None
+            self._rests += 1
+        if (sequence if self._created is None else position) > self._beyond:
+            self._end = position
+        elif self._rests > max(self._steps, (self.expected or 0) // AS_LONG):
+            self._lost = True
+            self._steps *= 4
+
+    def _step_over(self) -> None:
+        """Have the server go on behind entries of its list that are gone.
+
+        At each of them it ends the pulls that do not wait, and rests until something wakes it (2.15): a message, a
+        pull that it takes, or a pull's next heartbeat. So pulls that wait, with heartbeats in quick succession, take it
+        over all of them, and their heartbeats tell how far it came.
+        """
+        self._stepping = True
+        self._puller.forget()
 
     def _ended(self, found: Status, sequence: int) -> None:
+        if self._stepping and found.code == 408:
+            return
         if not self._follow and (found.code == 404 or (found.code == 408 and found.text != "Requests Pending")):
             self._end = sequence
             self._puller.forget()
@@ -245,14 +284,29 @@ class OrderedConsumer:
         self.expected = made.get("num_pending")
         if self._current:
             self._last = int(made["delivered"]["stream_seq"])
-        try:
-            self.info = await streams.info(self._api, self.stream)
-        except (PermissionDenied, JetStreamDisabled):
-            self._target = await self._last_matching()
-        else:
-            self._created = self.info["created"]
-            self._target = self._highest = self.info["state"]["last_seq"]
+        self.info = await self._look()
+        self._created = self.info["created"] if self.info else None
         self._ask_carefully()
+
+    async def _look(self) -> dict[str, Any] | None:
+        """Learn how far the stream reaches; returns its info, None where that may not be asked."""
+        try:
+            info = await streams.info(self._api, self.stream)
+        except (PermissionDenied, JetStreamDisabled):
+            self._aim(await self._last_matching())
+            return None
+        self._highest = int(info["state"]["last_seq"])
+        self._aim(self._highest)
+        return info
+
+    def _aim(self, last: int) -> None:
+        """What is there reaches this far."""
+        self._target = last
+        self._bounded = False
+        """Whether the target is that of the subjects that are read."""
+        self._beyond = last
+        """The last sequence that a list of last messages may hold."""
+        self._chase = Chase(last)
 
     async def _create_consumer(self) -> dict[str, Any]:
         chosen = self._selection
@@ -297,6 +351,8 @@ class OrderedConsumer:
                 self._stack = AsyncExitStack()
                 await self._stack.enter_async_context(self._puller)
                 await self._create_consumer()
+                if self._listed:
+                    await self._look()
                 self._ask_carefully()
                 return
             except StreamNotFound:
@@ -329,9 +385,13 @@ class OrderedConsumer:
     async def _caught_up(self, idle: bool) -> bool:
         """Whether all that was there at the start has been delivered; `idle` when nothing more seems to come."""
         end, self._end = self._end, None
-        reached = end if self._strict else self._last
+        reached = end if self._strict or self._stepping else self._last
         if reached is not None and reached >= self._target:
             return True
+        if self._strict and self._last > self._chase.end:
+            await self._keep_up()
+        if self._listed and not self._stepping and (idle or end is not None):
+            self._step_over()
         if not idle and (end is None or self._bounded):
             return False
         try:
@@ -349,6 +409,14 @@ class OrderedConsumer:
         if self._out_of_patience():
             raise ServerError(f"The server holds messages of `{self.stream}` that it does not deliver")
         return False
+
+    async def _keep_up(self) -> None:
+        """Raises ServerError where the stream is written faster than it is read."""
+        last = 0
+        with suppress(*_GONE):
+            last = await self._last_matching()
+        if last and self._chase.hopeless(last):
+            raise ServerError(f"The stream `{self.stream}` is written faster than it can be read", hint=_SLOWER)
 
     async def _last_matching(self) -> int:
         """The last sequence on the subjects that are read, 0 for none."""

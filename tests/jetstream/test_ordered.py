@@ -1,13 +1,14 @@
 """The ordered consumer below listings and watches: what a message says, what is lost on the way, what is refused."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from kvctl import Bucket, Client
-from kvctl.errors import ServerError, StreamNotFound
-from kvctl.jetstream import ordered
+from kvctl.errors import PermissionDenied, ServerError, StreamNotFound
+from kvctl.jetstream import chase, ordered
 from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
 from kvctl.server import run_server
@@ -89,6 +90,86 @@ async def test_what_is_lost_on_the_way_is_read_again(
     monkeypatch.setattr(OrderedConsumer, "_receive", lossy)
     assert await read_all(client, bucket, deliver=deliver) == list(range(1, 101))
     assert calls > 1
+
+
+async def keys_read(consumer: OrderedConsumer) -> list[bytes]:
+    """The last tokens of the subjects that come up to the end of what was there."""
+    found: list[bytes] = []
+    async with asyncio.timeout(8):
+        async for batch in consumer.batches():
+            if not batch:
+                break
+            found += [frame[0].rsplit(b".", 1)[1] for frame in batch]
+    return found
+
+
+async def overwrite(bucket: Bucket, keys: Sequence[str], times: int) -> None:
+    for number in range(times):
+        assert not (await bucket.put_many((key, b"%d" % number) for key in keys)).failed
+
+
+class TestGapsInAList:
+    """Servers rest at each entry of their list of last messages that is gone: until something wakes them."""
+
+    KEYS = frozenset(b"%d" % number for number in range(100))
+    GONE = tuple(f"k.{number}" for number in range(100) if number < 30 or number % 2)
+
+    @pytest.mark.parametrize("follow", [False, True])
+    @pytest.mark.parametrize("history", [2, 5])
+    async def test_keys_overwritten_before_their_turn_are_read_in_time(
+        self, client: Client, bucket_name: str, history: int, follow: bool
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name, history=history)
+        await overwrite(bucket, [f"k.{number}" for number in range(100)], 1)
+        async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket), follow=follow) as consumer:
+            await overwrite(bucket, self.GONE, history)
+            assert set(await keys_read(consumer)) == self.KEYS
+
+    @pytest.mark.parametrize("follow", [False, True])
+    async def test_keys_purged_before_their_turn_hold_nothing_up(
+        self, client: Client, bucket: Bucket, follow: bool
+    ) -> None:
+        async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket), follow=follow) as consumer:
+            await asyncio.gather(*(bucket.purge(key) for key in self.GONE))
+            assert set(await keys_read(consumer)) == self.KEYS
+
+    @pytest.mark.parametrize("informed", [True, False])
+    async def test_the_last_of_the_list_is_not_missed_when_others_are_written(
+        self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, informed: bool
+    ) -> None:
+        await bucket.put("other", b"")
+        if not informed:
+
+            async def refused(*_: Any, **__: Any) -> None:
+                raise PermissionDenied("STREAM.INFO is not allowed")
+
+            monkeypatch.setattr(ordered.streams, "info", refused)
+        chosen = Selection(subjects=(f"$KV.{bucket.name}.k.>",))
+        async with OrderedConsumer(client.api, f"KV_{bucket.name}", chosen) as consumer:
+            await overwrite(bucket, ["k.0", "k.98", "k.99"], 3)
+            await bucket.put("other", b"")
+            assert set(await keys_read(consumer)) == self.KEYS
+
+    async def test_a_list_of_many_gaps_begins_anew(
+        self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ordered, "STEPS", 10)
+        async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
+            first = consumer._name
+            await overwrite(bucket, self.GONE, 3)
+            assert set(await keys_read(consumer)) == self.KEYS
+            assert consumer._name != first
+
+
+async def test_a_reading_that_never_comes_to_the_end_ends_all_the_same(
+    client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chase, "ROUNDS", 1)
+    monkeypatch.setattr(OrderedConsumer, "_ended", lambda *_: None)  # always something more to send
+    async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
+        await overwrite(bucket, ["k.1"], 1)
+        with pytest.raises(ServerError, match="is written faster than it can be read"):
+            await keys_read(consumer)
 
 
 async def test_a_consumer_that_falls_silent_is_made_anew(

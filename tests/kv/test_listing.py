@@ -206,6 +206,41 @@ class TestUnderWriters:
                 assert all(await reader.get_many(self.stable()[::3]))
 
 
+WRITER = r"""
+import asyncio, random, sys, kvctl
+async def main(url, name, keys):
+    async with kvctl.connect(url) as client:
+        bucket = client.bucket(name)
+        async def overwrite():
+            while True:
+                await bucket.put_many((f"k.{random.randrange(int(keys))}", b"") for _ in range(500))
+        await asyncio.gather(*(overwrite() for _ in range(4)))
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("history", [2, 5])
+async def test_a_writer_as_hard_as_can_be_does_not_hold_a_listing_up(
+    client: Client, server: Server, bucket_name: str, history: int
+) -> None:
+    keys = 2000
+    bucket = await client.create_bucket(bucket_name, history=history)
+    await bucket.put_many((f"k.{number}", b"0") for number in range(keys))
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, server.url, bucket_name, str(keys)])
+    try:
+        while (await bucket.get("k.0")).revision <= keys:
+            await asyncio.sleep(0.02)
+        for _ in range(3):
+            async with asyncio.timeout(10):
+                names = await keys_of(bucket)
+                entries = [entry.key async for entry in bucket.entries()]
+            for found in (names, entries):
+                assert len(found) == len(set(found)) == keys
+    finally:
+        writer.kill()
+        writer.wait()
+
+
 @pytest.mark.usefixtures("small_pulls")
 class TestUnderFailures:
     KEYS = 6000
