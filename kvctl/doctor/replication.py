@@ -71,6 +71,8 @@ def _remedy(standing: Standing) -> str:
     abroad = prefix and External(prefix).domain is None
     if standing.state is State.STALLED and abroad and not standing.arrived:
         return "Check its deliver prefix, and the exports and imports of the accounts: `kvctl help topologies`"
+    if standing.state is State.FAILING and _FLOW_CONTROL in standing.evidence:
+        return f"Let the origin's account export the service `$JS.FC.{standing.link.source['name']}.>`, and import it"
     return _REMEDIES[standing.state].format(name=standing.name)
 
 
@@ -143,6 +145,8 @@ def _suspected(world: World) -> Iterator[Finding]:
                 yield Finding(WARNING, CYCLE, _called(link), hazard.evidence, "Run `kvctl doctor` in that account")
 
 
+_FLOW_CONTROL = "(10228)"
+"""What servers report where nobody hears that a part has arrived."""
 _REMEDIES = {
     State.STALLED: "Look at its limits (`kvctl bucket show {name}`): a value too large or a full replica stops all",
     State.SILENT: "Look at the connection to the origin's servers; `kvctl topology status` follows it",

@@ -39,6 +39,15 @@ def test_what_is_wrong_has_a_severity_and_a_remedy(state: State, severity: str, 
     assert "`B`" in finding.evidence
 
 
+def test_an_export_that_is_missing_is_named() -> None:
+    (finding,) = of_standing(standing(State.FAILING, "stream source consumer stalled on flow control (10228)"))
+    assert "`$JS.FC.KV_B.>`" in finding.remedy
+    abroad = standing(State.STALLED, "at revision 0 of 2, and nothing arrives")
+    assert "limits" in next(of_standing(abroad)).remedy  # in another domain there is nothing to export
+    abroad.link.source["external"]["api"] = "ORIGIN.API"
+    assert "deliver prefix" in next(of_standing(abroad)).remedy
+
+
 @pytest.mark.parametrize("state", [State.OK, State.BEHIND])
 def test_what_is_on_its_way_is_well(state: State) -> None:
     assert list(of_standing(standing(state))) == []
