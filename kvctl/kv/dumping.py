@@ -6,11 +6,12 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from kvctl.errors import KvctlError, RefusedError
+from kvctl.jetstream import streams
 from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.direct import DirectRequest, StoredMessage
 from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
@@ -177,6 +178,7 @@ class _Reading:
         if len(self._seen) == self.expected:
             return [], 0
         late = await self._written_since()
+        late.full = await self._full()
         seen = Counter(value for value in self._seen if value in late.hashes)
         if self._history:
             names = [name for name in late.counts if self._may_have_lost(late, name, seen[hash(name)])]
@@ -194,7 +196,16 @@ class _Reading:
 
     def _may_have_lost(self, late: _Late, subject: bytes, seen: int) -> bool:
         """Whether writes since the cut may have pushed out what was not read: the key is full now, or was purged."""
-        return subject in late.purged or (seen < self._limit <= late.counts[subject] + seen)
+        full = subject in late.full or self._limit <= late.counts[subject] + seen
+        return subject in late.purged or (seen < self._limit and full)
+
+    async def _full(self) -> set[bytes]:
+        """The subjects that hold as many entries as they may: of those that were counted some may have gone since."""
+        counts: dict[str, int] = {}
+        with suppress(KvctlError):  # not allowed to ask: what was counted has to do
+            for subject in self._subjects:
+                counts |= await streams.subjects(self._binding.api, self._binding.stream, subject)
+        return {name.encode(errors="surrogateescape") for name, count in counts.items() if count >= self._limit}
 
     async def _written_since(self) -> _Late:
         """What was written after the cut; looked at again, as a key that is overwritten meanwhile may escape."""
@@ -246,6 +257,8 @@ class _Late:
     def __init__(self) -> None:
         self.counts: Counter[bytes] = Counter()
         self.purged: set[bytes] = set()
+        self.full: set[bytes] = set()
+        """Those that hold as many entries as they may."""
         self.hashes: set[int] = set()
 
     def add(self, batch: list[RawFrame]) -> None:
