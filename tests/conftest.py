@@ -17,6 +17,12 @@ _numbers = count(1)
 _FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VISUAL", "EDITOR", "PAGER")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for the whole default run, which waits more than it computes; one for anything less."""
+    whole = config.args == config.getini("testpaths") and config.option.markexpr == "not slow"
+    return 2 if whole and not config.option.keyword else 0
+
+
 def pytest_sessionstart() -> None:
     """Compile once what hundreds of processes will start, also where PYTHONDONTWRITEBYTECODE keeps them from it."""
     compileall.compile_dir(Path(kvctl.__file__).parent, quiet=2)

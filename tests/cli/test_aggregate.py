@@ -113,7 +113,7 @@ def test_an_origin_that_is_read_twice_is_told_apart_by_its_keys(
     assert [line.split()[3] for line in lines] == ["NEW.*", "OLD.*"]
     listed = run("aggregate", "ls", "-s", server.url, tty=True).out.splitlines()
     (line,) = [line for line in listed if line.startswith(name)]
-    assert line.count(orders) == 1
+    assert line.count(orders.rstrip("0123456789")) == 1  # a long name is cut
     other = run("aggregate", "create", name, "--origin", orders, "-s", server.url)
     assert (other.exit_code, f"`kvctl aggregate add-origin {name}`" in other.err) == (4, True)
 
