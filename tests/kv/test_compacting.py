@@ -72,8 +72,7 @@ async def test_a_foreign_key_takes_no_others_along(client: kvctl.Client, server:
     await bucket.put("star.a", b"kept")
     for key in ("star.*", "lone.*"):
         with RawClient(server.url) as raw:
-            raw.publish(f"$KV.{bucket_name}.{key}", b"", {"KV-Operation": "DEL"})
-            raw.flush()
+            raw.request(f"$KV.{bucket_name}.{key}", b"", {"KV-Operation": "DEL"})
     found = await compacting.find(bucket)
     assert ([entry.key for entry in found.entries], [entry.key for entry in found.kept]) == (["lone.*"], ["star.*"])
     await compacting.remove(bucket, found)
