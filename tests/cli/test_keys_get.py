@@ -82,8 +82,7 @@ def test_headers_are_shown_when_asked_for(keyed: Keyed, snapshot: SnapshotAssert
 def test_more_matches_than_one_request_answers(keyed: Keyed) -> None:
     keys = [f"k.{number:04d}" for number in range(1500)]
     for key in keys:
-        keyed.raw.publish(f"$KV.{keyed.name}.{key}", key.encode())
-    keyed.raw.flush()
+        keyed.raw.put(keyed.name, key, key.encode())
     rows = [json.loads(line) for line in keyed("get", "B", "k.*", "-o", "ndjson").out.splitlines()]
     assert [row["value"] for row in rows] == keys
     assert keyed.consumers() == 0

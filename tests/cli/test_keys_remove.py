@@ -126,8 +126,7 @@ def test_a_filter_leaves_foreign_keys_and_reserved_ones_alone(keyed: Keyed, snap
 
 def test_hundreds_of_keys(keyed: Keyed) -> None:
     for number in range(300):
-        keyed.raw.publish(f"$KV.{keyed.name}.k.{number}", b"")
-    keyed.raw.flush()
+        keyed.raw.put(keyed.name, f"k.{number}", b"")
     rows = json.loads(keyed("delete", "B", "--match", "k.>", "--yes", "-o", "json").out)
     assert [row["key"] for row in rows] == [f"k.{number}" for number in range(300)]
     assert keyed("keys", "B").out == ""

@@ -130,16 +130,14 @@ async def test_foreign_keys_are_compared_as_they_stand(client: kvctl.Client, raw
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
     raw.create_bucket(bucket)
     for key in ("star.*", "star.a", "more.>", "b\udcff"):
-        raw.publish(f"$KV.{bucket}.{key}", b"v")
-    raw.flush()
+        raw.put(bucket, key, b"v")
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),), writable=True))
     merged, mirrored = await audited(client, bucket)
     assert (mirrored.keys, said(mirrored)) == (4, [])
     # Servers let no subject with a wildcard through a transform.
     assert said(merged) == [("missing", "more.>", None), ("missing", "star.*", None)]
-    raw.publish(f"$KV.{aggregate}.b\udcff", b"wrong")
-    raw.flush()
+    raw.put(aggregate, "b\udcff", b"wrong")
     assert said(await one(client, aggregate))[-1] == ("differing", "b\udcff", "local-write")
 
 
