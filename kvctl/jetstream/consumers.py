@@ -11,6 +11,9 @@ from kvctl.errors import ConflictError, ConsumerNotFound, StreamNotFound
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.streams import require_writable
 
+_SHORT = 5 * 10**9
+"""Nanoseconds after which a consumer that was made for its count goes by itself."""
+
 
 async def create(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Create a consumer and return its info; the same again is no error.
@@ -41,6 +44,21 @@ async def delete(api: Api, stream: str, consumer: str) -> None:
     require_writable(api)
     with _naming(stream, consumer):
         await api.call(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+
+async def count(api: Api, stream: str, **selection: Any) -> int:
+    """How many messages a consumer of this configuration would deliver: one is made for it, and nothing is read.
+
+    Raises StreamNotFound, ServerError.
+    """
+    name = f"kvctl-{os.urandom(6).hex()}"
+    fixed = {"ack_policy": "none", "mem_storage": True, "num_replicas": 1, "inactive_threshold": _SHORT}
+    body = {"stream_name": stream, "config": {"name": name, **selection, **fixed}}
+    only = selection.get("filter_subject")
+    with _naming(stream):
+        made = await api.call(".".join(filter(None, ("CONSUMER.CREATE", stream, name, only))), body)
+        await api.call(f"CONSUMER.DELETE.{stream}.{name}")
+    return int(made["num_pending"])
 
 
 async def pause(api: Api, stream: str, consumer: str, until: str | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kvctl.jetstream import consumers
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.buffering import Buffer
 from kvctl.jetstream.delivery import RawFrame
+from kvctl.jetstream.iteration import MessageIteration
 from kvctl.jetstream.message import Message
 from kvctl.jetstream.pull_options import ConsumeOptions, Event, OnEvent
 from kvctl.jetstream.pulling import Puller, gone, size_of
@@ -37,7 +38,7 @@ _GRACE = 0.25
 """Seconds for what has arrived to be read by a program that was busy."""
 
 
-class Consumption:
+class Consumption(MessageIteration):
     """One consume under way: an async context manager, and an iterator over messages.
 
     A message counts as dealt with when the next one is asked for. Raises ConsumerNotFound when the consumer or its
@@ -58,7 +59,7 @@ class Consumption:
         self._puller = Puller(api.connection, f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._on_event = on_event
         self._epoch = api.connection.epoch
-        self._opened = self._stopped = self._draining = self._drained = False
+        self._stopped = self._draining = self._drained = False
         self._ready: deque[RawFrame] = deque()
         self._in_hand: tuple[RawFrame, ...] = ()
         self._failure: KvctlError | None = None
@@ -80,12 +81,7 @@ class Consumption:
         self._stopped = True
         await self._puller.__aexit__(*exit)
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        if not self._opened:
-            async with self:
-                async for message in self:
-                    yield message
-            return
+    async def _one_by_one(self) -> AsyncIterator[Message]:
         connection, puller, buffer = self._connection, self._puller, self._buffer
         while not self._stopped:
             self._count_off()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Self
 
 from kvctl.errors import (
@@ -18,6 +18,7 @@ from kvctl.errors import (
 from kvctl.jetstream import consumers
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.delivery import RawFrame
+from kvctl.jetstream.iteration import MessageIteration
 from kvctl.jetstream.message import Message
 from kvctl.jetstream.pull_options import Event, FetchOptions, OnEvent
 from kvctl.jetstream.pulling import Puller, gone
@@ -27,7 +28,7 @@ MARGIN = 2.0
 """Seconds by which we wait longer than the server, whose word is the last."""
 
 
-class Fetch:
+class Fetch(MessageIteration):
     """One fetch: an async context manager and an iterator, which ends when the pull does.
 
     Raises ConsumerNotFound, ServerError for a pull that the server does not understand, PermissionDenied,
@@ -46,7 +47,7 @@ class Fetch:
         self._pull = options.pull()
         self._puller = Puller(api.connection, f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._on_event = on_event
-        self._opened = self._over = False
+        self._over = False
         self._failure: KvctlError | None = None
 
     async def __aenter__(self) -> Self:
@@ -65,16 +66,6 @@ class Fetch:
 
     async def __aexit__(self, *exit: object) -> None:
         await self._puller.__aexit__(*exit)
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        if not self._opened:
-            async with self:
-                async for message in self:
-                    yield message
-            return
-        async for batch in self.batches():
-            for message in batch:
-                yield message
 
     async def batches(self) -> AsyncGenerator[list[Message], None]:
         """Messages as they come, all that are there at once."""

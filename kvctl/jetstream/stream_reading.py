@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Self
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.delivery import delivery
+from kvctl.jetstream.iteration import MessageIteration
 from kvctl.jetstream.message import Message
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
 
 _POLICIES = ("all", "last_per_subject", "new", "by_start_sequence")
 
 
-class StreamReading:
+class StreamReading(MessageIteration):
     """An async context manager and iterator. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
 
     def __init__(
@@ -36,7 +37,6 @@ class StreamReading:
         )
         self._connection = api.connection
         self._ordered = OrderedConsumer(api, stream, selection, follow=follow)
-        self._opened = False
         self._last = 0
 
     async def __aenter__(self) -> Self:
@@ -46,16 +46,6 @@ class StreamReading:
 
     async def __aexit__(self, *exit: object) -> None:
         await self._ordered.__aexit__(*exit)
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        if not self._opened:
-            async with self:
-                async for message in self:
-                    yield message
-            return
-        async for batch in self.batches():
-            for message in batch:
-                yield message
 
     async def batches(self) -> AsyncGenerator[list[Message], None]:
         """Messages as they come, all that are there at once."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.jetstream import streams
+from kvctl.jetstream import consumers, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.ordered import Selection, read
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
@@ -127,28 +126,12 @@ async def cost(api: Api, before: StreamConfig, info: dict[str, Any], after: Stre
             outside = [count for subject, count in counts.items() if not matches(subject, wanted)]
             measured = measured.having(keys_outside=len(outside))
     if AGE in aspects:
-        younger = await _count_since(api, stream, time.time_ns() - after["max_age"])
+        since = format_time(time.time_ns() - after["max_age"])
+        younger = await consumers.count(api, stream, deliver_policy="by_start_time", opt_start_time=since)
         measured = measured.having(expired=max(state["messages"] - younger, 0))
     if SIZE in aspects:
         measured = measured.having(oversized=await _count_larger(api, stream, after["max_msg_size"]))
     return measured
-
-
-async def _count_since(api: Api, stream: str, since_ns: int) -> int:
-    """Messages stored at this time or later, as a consumer that begins there counts them."""
-    name = f"kvctl-{os.urandom(6).hex()}"
-    config = {
-        "name": name,
-        "deliver_policy": "by_start_time",
-        "opt_start_time": format_time(since_ns),
-        "ack_policy": "none",
-        "mem_storage": True,
-        "num_replicas": 1,
-        "inactive_threshold": 5 * 10**9,
-    }
-    made = await api.call(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
-    await api.call(f"CONSUMER.DELETE.{stream}.{name}")
-    return int(made["num_pending"])
 
 
 async def _count_larger(api: Api, stream: str, size: int) -> int:
