@@ -1,0 +1,217 @@
+"""A live bucket made equal to a commit: what differs is written on condition that it is still as it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kvctl.errors import (
+    ConditionsFailed,
+    ConnectionLost,
+    KvctlError,
+    NoResponders,
+    PartlyDone,
+    RequestTimeout,
+    WrongRevision,
+)
+from kvctl.jetstream.publish import PublishWindow
+from kvctl.kv import many
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.transaction import LIMIT, Transaction
+from kvctl.kv.writing import write_headers
+from kvctl.versions import live, refs
+from kvctl.versions.chunks import object_id
+from kvctl.versions.live import Live
+from kvctl.versions.model import VersionedEntry
+from kvctl.versions.repository import Repository
+
+TOGETHER_BYTES = 16 << 20
+"""What one batch may hold."""
+
+_OPEN = (WrongRevision, RequestTimeout, ConnectionLost, NoResponders)
+"""Errors after which the key tells what became of the write."""
+
+Advance = Callable[[int], None]
+"""Told of keys done."""
+
+
+class Kind(StrEnum):
+    """What is done to a key."""
+
+    ADD = "add"
+    CHANGE = "change"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One key that differs."""
+
+    kind: Kind
+    key: str
+    value: bytes
+    revision: int
+    """Of the key's last entry when it was read, deletions included; 0 for none. It is the condition."""
+
+    @property
+    def header(self) -> bytes:
+        """The header block of its message."""
+        return write_headers(operation="DEL" if self.kind is Kind.REMOVE else None, expected=self.revision)
+
+    def is_done_in(self, entry: Entry | None) -> bool:
+        """Whether a key whose last entry this is, None for none, is as the step leaves it."""
+        lives = entry is not None and entry.operation is Operation.PUT
+        return not lives if self.kind is Kind.REMOVE else entry is not None and lives and entry.value == self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What has to be done to make a bucket equal to a commit."""
+
+    commit: str
+    bucket: str
+    revision: int
+    """At which the bucket was read."""
+    steps: Sequence[Step]
+    """By key."""
+    unchanged: int
+    foreign: Sequence[str]
+    """Keys of the bucket that no commit can hold; they stay."""
+    adorned: Sequence[str]
+    """Keys that have a ttl or headers now, and lose them."""
+
+
+@dataclass(slots=True)
+class RolledOut:
+    """What was done."""
+
+    done: int = 0
+    changed_meanwhile: list[str] = field(default_factory=list)
+    """Keys that others changed after they were read; they were left as they are."""
+    at_once: bool = False
+    """Whether all was one atomic batch: done whole or not at all."""
+
+
+async def plan(repository: Repository, ref: str, bucket: Bucket) -> Rollout:
+    """Compare a commit with a live bucket. Raises RefNotFound, BucketNotFound, ReadOnly, HazardRefused."""
+    commit = (await refs.resolve(repository.store, ref)).commit
+    found = await live.read(bucket, object_id)
+    bucket._check_writable(None)
+    bucket.check_writes_go_somewhere()
+    left = set(found.keys)
+    steps: list[Step] = []
+    for entry in await repository.entries(commit):
+        left.discard(entry.key)
+        if step := _step(entry, found):
+            steps.append(step)
+    steps += (Step(Kind.REMOVE, key, b"", found.keys[key][0]) for key in left)
+    touched = {step.key for step in steps}
+    return Rollout(
+        commit, bucket.name, found.revision, sorted(steps, key=lambda step: step.key.encode()),
+        unchanged=len(found.keys) - sum(step.kind is not Kind.ADD for step in steps),
+        foreign=sorted(found.foreign), adorned=sorted(found.adorned & touched),
+    )  # fmt: skip
+
+
+async def carry_out(rollout: Rollout, bucket: Bucket, *, advance: Advance = lambda _: None) -> RolledOut:
+    """Do it; up to 1,000 changes at once where the bucket takes atomic batches, else each by itself.
+
+    Whatever breaks off, planning and carrying out again completes. Raises PartlyDone, and as `Bucket.put` when nothing
+    was done.
+    """
+    if not rollout.steps:
+        return RolledOut()
+    if await _takes_batches(bucket) and _fits(rollout.steps):
+        return await _at_once(rollout, bucket, advance)
+    return await _Each(bucket, advance).run(rollout.steps)
+
+
+def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:
+    known = found.keys.get(entry.key)
+    if known is None:
+        return Step(Kind.ADD, entry.key, entry.value, found.deleted.get(entry.key, 0))
+    return None if known[1] == object_id(entry.value) else Step(Kind.CHANGE, entry.key, entry.value, known[0])
+
+
+async def _takes_batches(bucket: Bucket) -> bool:
+    binding = await bucket.locate()
+    return binding.source is binding and bool(binding.info and binding.info["config"].get("allow_atomic"))
+
+
+def _fits(steps: Sequence[Step]) -> bool:
+    return len(steps) <= LIMIT and sum(len(step.value) for step in steps) <= TOGETHER_BYTES
+
+
+async def _at_once(rollout: Rollout, bucket: Bucket, advance: Advance) -> RolledOut:
+    transaction = Transaction()
+    for step in rollout.steps:
+        if step.kind is Kind.REMOVE:
+            transaction.delete(step.key, revision=step.revision)
+        else:
+            transaction.update(step.key, step.value, step.revision)
+    try:
+        await bucket.commit(transaction)
+    except ConditionsFailed as error:
+        return RolledOut(0, sorted({failure.key for failure in error.failures}), at_once=True)
+    advance(len(rollout.steps))
+    return RolledOut(len(rollout.steps), at_once=True)
+
+
+class _Each:
+    """Changes key by key, thousands in flight; what stays open is settled by a look at the keys."""
+
+    def __init__(self, bucket: Bucket, advance: Advance) -> None:
+        self._bucket = bucket
+        self._advance = advance
+        self._result = RolledOut()
+        self._open: list[tuple[Step, KvctlError]] = []
+        self._fatal: KvctlError | None = None
+
+    async def run(self, steps: Sequence[Step]) -> RolledOut:
+        binding = (await self._bucket.locate()).source
+        prefix = binding.write_prefix
+        messages = ((step, (prefix + step.key).encode(), step.value, step.header) for step in steps)
+        async with PublishWindow(binding.api.connection, self._done, self._failed, resend=True) as window:
+            await window.send_all(messages, lambda: self._fatal)
+        if self._open and self._fatal is None:
+            await self._settle()
+        if self._fatal is not None:
+            raise self._broken_off(len(steps), self._fatal)
+        return self._result
+
+    def _done(self, step: Step, revision: int) -> None:
+        self._result.done += 1
+        self._bucket.own.note(step.key, revision)
+        self._advance(1)
+
+    def _failed(self, step: Step, error: KvctlError) -> None:
+        if isinstance(error, _OPEN):
+            self._open.append((step, error))
+        else:
+            self._fatal = self._fatal or error
+
+    async def _settle(self) -> None:
+        """Look at the keys whose writes were refused or got no answer."""
+        try:
+            found = await many.get_many(self._bucket, [step.key for step, _ in self._open], leader=True)
+        except KvctlError as error:
+            self._fatal = error
+            return
+        for step, cause in self._open:
+            entry = found.get(step.key)
+            if step.is_done_in(entry):
+                self._done(step, entry.revision if entry else 0)
+            elif (entry.revision if entry else 0) == step.revision:
+                self._fatal = cause
+            else:
+                self._result.changed_meanwhile.append(step.key)
+
+    def _broken_off(self, total: int, error: KvctlError) -> KvctlError:
+        if not self._result.done:
+            return error
+        return PartlyDone(
+            f"{self._result.done} of {total} keys are done, then: {error.message}",
+            hint="Running it again completes it",
+        )
