@@ -37,6 +37,10 @@ DOORS = {
     "rich": ("render/",),
     "yaml": ("documents.py", "render/formats.py", "render/yaml_text.py"),
     "pyspark": ("pipeline/",),
+    "pyarrow": ("pipeline/",),
+    "pandas": ("pipeline/",),
+    "py4j": ("pipeline/",),
+    "grpc": ("pipeline/",),
 }
 """The only places that may import a library."""
 
@@ -75,6 +79,15 @@ def test_imports_run_one_way() -> None:
 def test_a_library_comes_in_by_its_own_door(library: str) -> None:
     users = [str(module) for module in MODULES if library in {name.split(".")[0] for name in _imports_of(module)}]
     assert not [user for user in users if not user.startswith(DOORS[library])]
+
+
+def test_the_package_that_spark_looks_for_holds_nothing_of_its_own() -> None:
+    tree = ast.parse((PACKAGE.parent / "pyspark_kvctl" / "__init__.py").read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert [ast.unparse(node) for node in found] == [
+        "from contextlib import suppress",
+        "from kvctl.pipeline.source import KvDataSource as DefaultSource",
+    ]
 
 
 def test_pure_modules_touch_nothing_outside() -> None:

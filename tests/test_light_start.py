@@ -25,6 +25,8 @@ HEAVY = (
     "rich",
     "pydantic",
     "pyspark",
+    "pyarrow",
+    "pandas",
     "asyncio",
     "ssl",
     "socket",
@@ -32,7 +34,17 @@ HEAVY = (
     "kvctl.connection",
     "kvctl.kv.bucket",
 )
-OTHERS = ("yaml", "rich", "pydantic", "pyspark", "typer.rich_utils", "kvctl.topology", "kvctl.server", "kvctl.labs")
+OTHERS = (
+    "yaml",
+    "rich",
+    "pydantic",
+    "pyspark",
+    "pyarrow",
+    "typer.rich_utils",
+    "kvctl.topology",
+    "kvctl.server",
+    "kvctl.labs",
+)
 
 
 def imported(*args: str) -> set[str]:

@@ -1,0 +1,33 @@
+"""Buckets in Spark: the data source `nats-kv`, and the jobs of `kvctl pipeline`. Needs the extra `kvctl[spark]`.
+
+spark.read.format("nats-kv").option("bucket", "orders").load()
+
+Spark finds the source by its name where kvctl is installed; where it was shipped with `addPyFile`, `register` it.
+"""
+
+from typing import TYPE_CHECKING
+
+from kvctl.errors import KvctlError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INSTALL = "Install it with `pip install 'kvctl[spark]'`"
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `nats-kv` known to a session, and let it push filters down to the server. Raises KvctlError."""
+    require_spark()
+    from kvctl.pipeline.source import KvDataSource
+
+    spark.dataSource.register(KvDataSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def require_spark() -> None:
+    """Raises KvctlError where the extra is not installed."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        raise KvctlError(f"The pipeline needs Spark: `{missing[0]}` is not installed", hint=INSTALL)

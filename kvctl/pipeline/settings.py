@@ -1,0 +1,81 @@
+"""How a session is set up: where it runs, and what Spark is told.  [pure]"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kvctl.errors import UsageError
+
+LOCAL = "local[*,4]"
+"""All cores of this machine, and four attempts at a task: without them one killed worker ends a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a session runs: on this machine, on the cluster of `master`, or behind the Connect server `remote`."""
+
+    master: str | None = None
+    remote: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what is no such place."""
+        if self.master and self.remote:
+            raise UsageError("`--master` and `--remote` exclude each other")
+        if self.master == "" or self.remote == "":
+            raise UsageError(f"`--{'master' if self.master == '' else 'remote'}` is empty")
+        if self.remote and not self.remote.startswith(("sc://", "local")):
+            raise UsageError(
+                f"`--remote {self.remote}` is no Spark Connect server", hint="Write it like `--remote sc://HOST:15002`"
+            )
+
+    @property
+    def local(self) -> bool:
+        """Whether driver and executors are one process on this machine."""
+        return not self.remote and (self.master or "local").startswith("local")
+
+
+def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
+    """`K=V` of every `--conf`; the last of a name counts. Raises UsageError."""
+    conf = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise UsageError(f"`--conf {pair}` is not of the form K=V", hint="Like `--conf spark.executor.memory=4g`")
+        conf[name.strip()] = value
+    return conf
+
+
+def settings(target: Target, *, cores: int, scratch: str, java_options: str) -> dict[str, str]:
+    """Every setting of a classic session; what `target.conf` says beats ours."""
+    ours = {
+        **session_settings(),
+        "spark.app.name": "kvctl",
+        "spark.master": with_retries(target.master or LOCAL),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+    }
+    if target.local:
+        ours |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.heartbeatInterval": "1s",  # rows for the progress
+            "spark.local.dir": f"{scratch}/local",
+            "spark.sql.shuffle.partitions": str(cores),
+        }
+    ours |= target.conf
+    given = target.conf.get("spark.driver.extraJavaOptions", "")
+    return ours | {"spark.driver.extraJavaOptions": f"{java_options} {given}".strip()}
+
+
+def session_settings() -> dict[str, str]:
+    """What can be set in any session, a Connect server's too."""
+    return {"spark.sql.python.filterPushdown.enabled": "true", "spark.sql.session.timeZone": "UTC"}
+
+
+def with_retries(master: str) -> str:
+    """`local`, `local[N]` with the attempts at a task of `LOCAL`; any other master as it is."""
+    if master == "local":
+        return "local[1,4]"
+    inside = master.removeprefix("local[").removesuffix("]")
+    return f"local[{inside},4]" if master == f"local[{inside}]" and "," not in inside else master

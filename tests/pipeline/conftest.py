@@ -1,0 +1,54 @@
+"""One Spark session for the whole run, and buckets to read."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kvctl.pipeline.engine import Engine
+from kvctl.pipeline.settings import Target
+from tests.raw import RawClient
+
+Fill = Callable[..., str]
+"""`fill({"key": b"value"}, max_msgs_per_subject=5)`: a fresh bucket that holds these entries; its name."""
+
+
+@pytest.fixture(scope="session")
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home directory of the shared session's workers: what they resolve a context's name from."""
+    return tmp_path_factory.mktemp("spark-home")
+
+
+@pytest.fixture(scope="session")
+def engine(spark_home: Path) -> Iterator[Engine]:
+    """The session that all tests of a process share, on two cores; takes four seconds to start.
+
+    Settings of SQL may be changed in a test and put back; what kills processes starts an engine of its own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(spark_home))
+        patch.setenv("XDG_CONFIG_HOME", str(spark_home / ".config"))
+        running = Engine.start(Target(master="local[2]"))
+    with running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(engine: Engine) -> SparkSession:
+    """The shared session itself."""
+    return engine.spark
+
+
+@pytest.fixture
+def fill(raw: RawClient, unique: Callable[..., str]) -> Fill:
+    """Makes buckets with entries on the shared server."""
+
+    def fill(entries: Mapping[str, bytes] | None = None, **config: object) -> str:
+        name = unique("SPARK")
+        raw.create_bucket(name, **config)
+        for key, value in (entries or {}).items():
+            raw.put(name, key, value)
+        return name
+
+    return fill
