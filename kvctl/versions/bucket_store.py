@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Self
 
 from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, WrongRevision
+from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation, is_tombstone
@@ -56,7 +57,7 @@ class BucketStore:
         if not _lives(entry):
             raise EntryNotFound("There is no such key")
         assert entry is not None
-        return Found(entry.value, self._predicate(place, entry.revision))
+        return Found(entry.value, self.predicate(place, entry.revision))
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """See `Store.set`."""
@@ -85,11 +86,11 @@ class BucketStore:
         except KeyNotFound:  # it went meanwhile
             return
 
-    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0) -> BucketEntries:
+    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> BucketEntries:
         """See `Store.scan`."""
         self._check_open()
         check_partition(partition)
-        return BucketEntries(self, self._bucket, bytes(partition), bytes(start), batch or BATCH)
+        return BucketEntries(self, self._bucket, bytes(partition), bytes(start), batch or BATCH, values)
 
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
         """See `Store.write`."""
@@ -136,6 +137,10 @@ class BucketStore:
         """Raises StoreClosed."""
         self._check_open()
 
+    def predicate(self, place: str, revision: int) -> Predicate:
+        """That the last revision of a key, partition and key as tokens, is this one."""
+        return Predicate((self._bucket.binding.stream, place, revision))
+
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("The store was closed")
@@ -144,9 +149,6 @@ class BucketStore:
         self._check_open()
         check_place(partition, key)
         return f"{partition_token(partition)}.{token(key).decode()}"
-
-    def _predicate(self, place: str, revision: int) -> Predicate:
-        return Predicate((self._bucket.binding.stream, place, revision))
 
     def _revision(self, place: str, predicate: Predicate) -> int:
         """The revision that a predicate insists on. Raises PredicateFailed for one of another key or store."""
@@ -164,12 +166,17 @@ def partition_token(partition: bytes) -> str:
 class BucketEntries:
     """See `Entries`: the keys are listed and sorted at the first step, values are fetched a batch at a time."""
 
-    def __init__(self, store: BucketStore, bucket: Bucket, partition: bytes, start: bytes, batch: int) -> None:
+    def __init__(
+        self, store: BucketStore, bucket: Bucket, partition: bytes, start: bytes, batch: int, values: bool
+    ) -> None:
         self._store = store
         self._bucket = bucket
         self._partition = partition
         self._start = start
         self._batch = batch
+        self._values = values
+        self._revisions: dict[bytes, int] = {}
+        """As they were listed."""
         self._keys: list[bytes] | None = None
         """Tokens of the keys, sorted, which is the order of the keys."""
         self._next = 0
@@ -214,22 +221,29 @@ class BucketEntries:
         head = f"{partition_token(self._partition)}."
         subject = f"{self._bucket.binding.prefix}{head}*"
         cut = len(self._bucket.binding.prefix) + len(head)
-        found: dict[bytes, bool] = {}
+        found: dict[bytes, int] = {}
         selection = Selection(subjects=(subject,), headers_only=True)
         async with OrderedConsumer(self._bucket.binding.api, self._bucket.binding.stream, selection) as consumer:
             async for batch in consumer.batches():
-                found.update((subject[cut:], not is_tombstone(header)) for subject, _, header, _ in batch)
-        return sorted(key for key, lives in found.items() if lives)
+                for name, reply, header, _ in batch:
+                    found[name[cut:]] = 0 if is_tombstone(header) else delivery(reply)[0]
+        self._revisions = {key: revision for key, revision in found.items() if revision}
+        return sorted(self._revisions)
 
     async def _fetch(self, keys: list[bytes]) -> None:
         some = keys[self._next : self._next + self._batch]
         head = partition_token(self._partition)
-        entries = await self._bucket.get_many([f"{head}.{key.decode()}" for key in some], leader=True)
+        places = [f"{head}.{key.decode()}" for key in some]
+        if self._values:
+            entries = await self._bucket.get_many(places, leader=True)
+            found = [(entry.value, entry.revision) if entry is not None else None for entry in entries]
+        else:
+            found = [(b"", self._revisions[key]) for key in some]
         self._ahead = [
-            StoreEntry(self._partition, untoken(key), entry.value)
-            for key, entry in zip(reversed(some), reversed(entries), strict=True)
-            if entry is not None
-        ]
+            StoreEntry(self._partition, untoken(key), one[0], self._store.predicate(place, one[1]))
+            for key, place, one in zip(some, places, found, strict=True)
+            if one is not None
+        ][::-1]
         self._next += len(some)
 
     def _check_open(self) -> None:

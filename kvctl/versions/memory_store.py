@@ -41,7 +41,7 @@ class MemoryStore:
         held = self._values.get(partition, {}).get(key)
         if held is None:
             raise EntryNotFound("There is no such key")
-        return Found(held[0], Predicate((id(self), partition, key, held[1])))
+        return Found(held[0], self._predicate(partition, key, held[1]))
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """See `Store.set`."""
@@ -56,11 +56,11 @@ class MemoryStore:
         """See `Store.delete`."""
         await self.write([], [Change(partition, key, None)])
 
-    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0) -> MemoryEntries:
+    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> MemoryEntries:
         """See `Store.scan`."""
         self._check_open()
         check_partition(partition)
-        return MemoryEntries(self, partition, start)
+        return MemoryEntries(self, partition, start, values)
 
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
         """See `Store.write`."""
@@ -75,7 +75,7 @@ class MemoryStore:
         """See `Store.close`."""
         self._closed = True
 
-    def after(self, partition: bytes, key: bytes, *, inclusive: bool) -> StoreEntry | None:
+    def after(self, partition: bytes, key: bytes, *, inclusive: bool, values: bool) -> StoreEntry | None:
         """The first entry after a key, or with `inclusive` at it. Raises StoreClosed."""
         self._check_open()
         keys = self._keys.get(partition, [])
@@ -84,7 +84,12 @@ class MemoryStore:
             at += 1
         if at == len(keys):
             return None
-        return StoreEntry(partition, keys[at], self._values[partition][keys[at]][0])
+        value, sequence = self._values[partition][keys[at]]
+        predicate = self._predicate(partition, keys[at], sequence)
+        return StoreEntry(partition, keys[at], value if values else b"", predicate)
+
+    def _predicate(self, partition: bytes, key: bytes, sequence: int) -> Predicate:
+        return Predicate((id(self), partition, key, sequence))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -113,8 +118,9 @@ class MemoryStore:
 class MemoryEntries:
     """See `Entries`: each step looks for the next key, so that keys may come and go between."""
 
-    def __init__(self, store: MemoryStore, partition: bytes, start: bytes) -> None:
+    def __init__(self, store: MemoryStore, partition: bytes, start: bytes, values: bool) -> None:
         self._store = store
+        self._values = values
         self._partition = partition
         self._at = start
         self._inclusive = True
@@ -125,7 +131,7 @@ class MemoryEntries:
 
     async def __anext__(self) -> StoreEntry:
         self._check_open()
-        entry = self._store.after(self._partition, self._at, inclusive=self._inclusive)
+        entry = self._store.after(self._partition, self._at, inclusive=self._inclusive, values=self._values)
         if entry is None:
             raise StopAsyncIteration
         self._at, self._inclusive = entry.key, False

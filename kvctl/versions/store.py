@@ -1,4 +1,7 @@
-"""The narrow waist: six operations on partitions of sorted keys, as lakeFS's design has them, and one of ours. [pure]
+"""The narrow waist: six operations on partitions of sorted keys, as lakeFS's design has them, and two of ours. [pure]
+
+Ours are an atomic write of several keys on conditions, and that the entries of a scan bring their predicates, if wanted
+without their values.
 
 Partitions and keys are any bytes but none; a value may be empty. A read that follows a successful write sees it, or a
 later one. A scan of one partition never touches another.
@@ -7,7 +10,7 @@ later one. A scan of one partition never touches another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
@@ -61,6 +64,8 @@ class StoreEntry:
     partition: bytes
     key: bytes
     value: bytes
+    predicate: Predicate = field(compare=False)
+    """Holds until the key is written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +123,11 @@ class Store(Protocol):
     async def delete(self, partition: bytes, key: bytes) -> None:
         """Delete a key; one that is not there is no error. Raises as `set`."""
 
-    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0) -> Entries:
-        """The entries of a partition from the first key not before `start`; `batch`, a hint, are fetched at once."""
+    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> Entries:
+        """The entries of a partition from the first key not before `start`; `batch`, a hint, are fetched at once.
+
+        Without `values` they are left empty, which is cheaper.
+        """
 
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
         """Ours: carry out all changes if all conditions hold, else nothing. No key may be changed twice.

@@ -294,6 +294,24 @@ class TestScan:
             await reading
         assert len(await keys_of(store)) == 50
 
+    @pytest.mark.parametrize("values", [True, False])
+    async def test_entries_bring_predicates_that_hold_until_they_are_written_again(
+        self, store: Store, values: bool
+    ) -> None:
+        await fill(store, b"a", b"b", b"c")
+        async with store.scan(P, values=values) as entries:
+            found = {entry.key: entry async for entry in entries}
+        assert {key: entry.value for key, entry in found.items()} == {
+            key: b"v" + key if values else b"" for key in (b"a", b"b", b"c")
+        }
+        await store.set(P, b"b", b"vb")
+        await store.set_if(P, b"a", b"new", found[b"a"].predicate)
+        for key in (b"a", b"b"):
+            with pytest.raises(PredicateFailed):
+                await store.set_if(P, key, b"late", found[key].predicate)
+        await store.write([Condition(P, b"c", found[b"c"].predicate)], [Change(P, b"c", None)])
+        assert await keys_of(store) == [b"a", b"b"]
+
 
 class TestWrite:
     async def test_all_or_nothing(self, store: Store) -> None:
