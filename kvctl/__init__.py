@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from kvctl.topology.model import External as External
     from kvctl.topology.model import Mirror as Mirror
     from kvctl.topology.model import Origin as Origin
+    from kvctl.versions.config import RepositoryConfig as RepositoryConfig
+    from kvctl.versions.repositories import Repositories as Repositories
+    from kvctl.versions.repository import Repository as Repository
 
 _HOMES = {
     "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.watch", "Client": "kv.client",
@@ -46,14 +49,17 @@ _HOMES = {
     "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
     "create_aggregate": "topology.builders", "create_mirror": "topology.builders",
     "TableConfig": "tables.config", "Tables": "tables.tables",
+    "Repositories": "versions.repositories", "Repository": "versions.repository",
+    "RepositoryConfig": "versions.config",
     "Consumer": "jetstream.consumer", "Event": "jetstream.pull_options", "JetStream": "jetstream.context",
     "Message": "jetstream.message", "Stream": "jetstream.context",
 }  # fmt: skip
 
 __all__ = [
     "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Consumer", "Context", "Entry", "Event", "External",
-    "JetStream", "Lease", "Message", "Mirror", "Moment", "Operation", "Origin", "Republish", "Stream", "TableConfig",
-    "Tables", "Transaction", "__version__", "add_aggregate_origin", "connect", "create_aggregate", "create_mirror",
+    "JetStream", "Lease", "Message", "Mirror", "Moment", "Operation", "Origin", "Repositories", "Repository",
+    "RepositoryConfig", "Republish", "Stream", "TableConfig", "Tables", "Transaction", "__version__",
+    "add_aggregate_origin", "connect", "create_aggregate", "create_mirror",
 ]  # fmt: skip
 
 

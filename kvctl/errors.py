@@ -10,7 +10,8 @@
     │   ├── RevisionNotFound
     │   ├── HistoryLost            what keys were at a moment that the bucket no longer holds
     │   ├── ContextNotFound
-    │   └── TableNotFound
+    │   ├── TableNotFound
+    │   └── RepositoryNotFound
     ├── ConflictError           4
     │   ├── BucketExists           with another configuration
     │   ├── KeyExists
@@ -18,6 +19,7 @@
     │   ├── WrongRevision
     │   ├── ConditionsFailed       of a transaction, all that do not hold
     │   ├── TableExists            with another configuration
+    │   ├── RepositoryExists       with another configuration
     │   └── ConditionalUpdateError names every key of a table whose condition failed
     │       ├── BadKeyVersion          one exists, at another version or at all
     │       └── NoSuchKey              one is absent, and all others that fail too
@@ -106,6 +108,10 @@ class TableNotFound(NotFoundError):
     """No table has this name."""
 
 
+class RepositoryNotFound(NotFoundError):
+    """No repository has this name."""
+
+
 class ConflictError(KvctlError):
     """Somebody else's state stands in the way."""
 
@@ -142,6 +148,10 @@ class WrongRevision(ConflictError):
 
 class TableExists(ConflictError):
     """The table exists with another configuration."""
+
+
+class RepositoryExists(ConflictError):
+    """The repository exists with another configuration."""
 
 
 class ConditionalUpdateError(ConflictError):

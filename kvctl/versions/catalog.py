@@ -1,0 +1,125 @@
+"""Create, find, list and delete repositories: streams that bear a mark."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import (
+    BucketNotFound,
+    ConflictError,
+    KvctlError,
+    RefusedError,
+    RepositoryExists,
+    RepositoryNotFound,
+)
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv import catalog
+from kvctl.kv.difference import differences, listed
+from kvctl.kv.names import STREAM_PREFIX as BUCKETS
+from kvctl.versions.config import (
+    STREAM_PREFIX,
+    VERSION,
+    RepositoryConfig,
+    check_repository,
+    is_repository,
+    layout,
+    stream_name,
+)
+
+StreamInfo = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A repository that exists."""
+
+    config: RepositoryConfig
+    info: StreamInfo
+    """Of its stream."""
+
+    @property
+    def stream(self) -> str:
+        """The stream's name."""
+        return str(self.info["config"]["name"])
+
+
+async def create(api: Api, config: RepositoryConfig) -> tuple[Found, bool]:
+    """Create a repository's stream, and whether it was not there before; one with the same configuration stays.
+
+    Raises RepositoryExists, OutcomeUnknown, ServerError, and KvctlError when the server is too old.
+    """
+    name = stream_name(config.name)
+    info = await streams.find(api, name)
+    fresh = info is None
+    if info is None:
+        try:
+            # Microseconds since 1970: no repository writes faster, so sequences of two lives never meet.
+            info = await catalog.create_stream(api, config.stream(time.time_ns() // 1000))
+        except ConflictError:
+            info, fresh = await streams.info(api, name), False
+    _require_same(info, config)
+    return found(info), fresh
+
+
+async def find(api: Api, name: str) -> Found:
+    """The repository of this name. Raises RepositoryNotFound, RefusedError for one of a newer kvctl."""
+    info = await streams.find(api, stream_name(check_repository(name)))
+    if info is None or not is_repository(info["config"]):
+        raise await _missing(api, name)
+    if layout(info["config"]) > VERSION:
+        raise RefusedError(f"Repository `{name}` was made by a newer kvctl", hint="Use that one")
+    return found(info)
+
+
+async def listing(api: Api) -> list[Found]:
+    """All repositories, by name."""
+    infos, _ = await streams.listing(api)
+    return sorted((found(info) for info in infos if is_repository(info["config"])), key=lambda item: item.config.name)
+
+
+async def delete(api: Api, name: str) -> None:
+    """Delete a repository with all it holds. Raises RepositoryNotFound, OutcomeUnknown."""
+    try:
+        await catalog.delete(api, (await find(api, name)).stream)
+    except BucketNotFound:  # somebody else was quicker
+        raise RepositoryNotFound(f"Repository `{name}` does not exist") from None
+
+
+def found(info: StreamInfo) -> Found:
+    """The repository that a stream is, which must be one."""
+    return Found(RepositoryConfig.from_stream(info["config"]), info)
+
+
+def _require_same(info: StreamInfo, config: RepositoryConfig) -> None:
+    there = info["config"]
+    if not is_repository(there):
+        raise RepositoryExists(f"A stream `{there['name']}` exists that is no repository", hint="Choose another name")
+    if differing := differences(there, config.stream(there["first_seq"])):
+        raise RepositoryExists(
+            f"Repository `{config.name}` exists with another configuration (there -> asked for):\n{listed(differing)}",
+            hint=f"`kvctl repo show {config.name}` shows it; give the same options, or choose another name",
+        )
+
+
+async def _missing(api: Api, name: str) -> RepositoryNotFound:
+    from difflib import get_close_matches
+
+    near: list[str] = []
+    with suppress(KvctlError):
+        known = await streams.names(api)
+        if BUCKETS + name in known:
+            return RepositoryNotFound(
+                f"`{name}` is a bucket, no repository: it has no branches, tags and commits",
+                hint=f"`kvctl repo init NEWNAME --from {name}` makes a repository that begins with its content",
+            )
+        names = {one.removeprefix(STREAM_PREFIX) for one in known if one.startswith(STREAM_PREFIX)}
+        near = get_close_matches(name, names, n=1)
+    guess = f"Did you mean `{near[0]}`? " if near else ""
+    return RepositoryNotFound(
+        f"Repository `{name}` does not exist",
+        hint=f"{guess}`kvctl repo ls` lists repositories, `kvctl repo init {name}` makes one",
+    )

@@ -1,0 +1,114 @@
+"""Repositories of a connection: made once, found by name, listed, deleted, completed after a kill."""
+
+from collections.abc import Callable
+
+import pytest
+
+import kvctl
+from kvctl.errors import ReadOnly, RefusedError, RepositoryExists, RepositoryNotFound, UsageError
+from kvctl.jetstream import streams
+from kvctl.kv import kinds
+from kvctl.server import Server
+from kvctl.versions import catalog
+from kvctl.versions.config import LAYOUT, RepositoryConfig, check_repository
+from kvctl.versions.repositories import default_author
+
+
+async def test_a_repository_is_made_once_and_begins_with_a_commit(
+    client: kvctl.Client, unique: Callable[..., str]
+) -> None:
+    repositories, name = kvctl.Repositories(client), unique("R")
+    made = await repositories.create(name, author="ann", description="configuration")
+    again = await repositories.create(RepositoryConfig(name, settings={"description": "configuration"}))
+    assert await again.branches() == await made.branches()
+    assert [commit.author async for _, commit in (await repositories.open(name)).log("main")] == ["ann"]
+    with pytest.raises(RepositoryExists, match="description: configuration -> none"):
+        await repositories.create(name)
+    (found,) = [item for item in await repositories.listing() if item.config.name == name]
+    assert found.config.settings == {"description": "configuration"}
+    await repositories.delete(name)
+    for call in (repositories.open, repositories.delete):
+        with pytest.raises(RepositoryNotFound):
+            await call(name)
+
+
+async def test_its_stream_is_known_by_its_marks(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    name = unique("R")
+    await kvctl.Repositories(client).create(name, metadata={"team": "a"})
+    config = (await catalog.find(client.api, name)).info["config"]
+    assert (kinds.kind_of(config), kinds.bucket_name(config, kinds.kind_of(config))) == ("repository", name)
+    assert kinds.own_metadata(config) == {"team": "a"}
+    assert config["first_seq"] > 10**15  # microseconds: no two lives of a name share a sequence
+    assert (config["allow_atomic"], config["allow_msg_ttl"], config["max_msgs_per_subject"]) == (True, True, 1)
+    with pytest.raises(RefusedError, match="is a repository"):
+        await client.bucket(name).put("key", b"value")
+
+
+async def test_no_commit_of_a_former_life_is_met_again(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    repositories, name = kvctl.Repositories(client), unique("R")
+    before = await repositories.create(name)
+    await before.put("main", "key", b"value")
+    await before.commit("main", "one")
+    await repositories.delete(name)
+    after = await repositories.create(name)
+    assert await after.entries("main") == []
+    assert len([commit async for commit in after.log("main")]) == 1
+
+
+async def test_a_creation_that_was_killed_completes(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    repositories, name = kvctl.Repositories(client), unique("R")
+    await catalog.create(client.api, RepositoryConfig(name))  # killed before its first commit
+    with pytest.raises(RepositoryNotFound, match="not complete"):
+        await repositories.open(name)
+    await repositories.create(name)
+    assert list(await (await repositories.open(name)).branches()) == ["main"]
+
+
+async def test_a_repository_whose_branches_are_gone_is_not_begun_anew(
+    client: kvctl.Client, unique: Callable[..., str]
+) -> None:
+    repositories, name = kvctl.Repositories(client), unique("R")
+    made = await repositories.create(name)
+    await made.create_tag("v1")
+    await made.delete_branch("main")
+    await repositories.create(name)
+    assert (await made.branches(), list(await made.tags())) == ({}, ["v1"])
+
+
+async def test_one_of_a_newer_kvctl_is_left_alone(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    repositories, name = kvctl.Repositories(client), unique("R")
+    await repositories.create(name)
+    config = (await catalog.find(client.api, name)).info["config"]
+    await streams.update(client.api, {**config, "metadata": {**config["metadata"], LAYOUT: "2"}})
+    with pytest.raises(RefusedError, match="newer kvctl"):
+        await repositories.open(name)
+
+
+async def test_a_connection_for_reading_writes_nothing(
+    client: kvctl.Client, server: Server, unique: Callable[..., str]
+) -> None:
+    name = unique("R")
+    await kvctl.Repositories(client).create(name)
+    async with kvctl.connect(server.url, read_only=True) as reader:
+        repositories = kvctl.Repositories(reader)
+        opened = await repositories.open(name)
+        assert await opened.entries("main") == []
+        for write in (opened.put("main", "key", b""), repositories.create(name), repositories.delete(name)):
+            with pytest.raises(ReadOnly):
+                await write
+
+
+def test_names_are_checked() -> None:
+    assert check_repository("a-B_1") == "a-B_1"
+    for name in ("", "a.b", "a@b", "a b", "x" * 252):
+        with pytest.raises(UsageError):
+            check_repository(name)
+    with pytest.raises(UsageError, match="not a setting"):
+        RepositoryConfig("r", settings={"history": 5})
+
+
+def test_who_commits_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVCTL_AUTHOR", "ann@example.com")
+    assert default_author() == "ann@example.com"
+    monkeypatch.delenv("KVCTL_AUTHOR")
+    assert "@" in default_author()
