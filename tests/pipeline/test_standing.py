@@ -30,9 +30,9 @@ def written(raw: RawClient, client: kvctl.Client, bucket_name: str) -> Bucket:
     raw.create_bucket(bucket_name)
     for number in range(5):
         raw.put(bucket_name, f"k{number}", b"old")
-    for number in range(995):
+    for number in range(994):
         raw.publish(f"$KV.{bucket_name}.k{5 + number % 5}", b"new")
-    raw.flush()
+    raw.put(bucket_name, "k9", b"newest")
     return client.bucket(bucket_name)
 
 
