@@ -7,11 +7,12 @@ may lag behind a write that succeeded.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Self
 
 from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, WrongRevision
+from kvctl.jetstream import streams
 from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.kv.bucket import Bucket
@@ -25,6 +26,7 @@ from kvctl.versions.store import (
     Condition,
     EntryNotFound,
     Found,
+    Place,
     Predicate,
     PredicateFailed,
     StoreClosed,
@@ -40,6 +42,9 @@ BATCH = 1000
 MARKER_TTL = timedelta(hours=1)
 """How long a deletion leaves a trace."""
 
+HEADERS = 1024
+"""Bytes that the headers of a message may come to: conditions on the longest names, and its place in a batch."""
+
 _HEAD = "p"
 
 
@@ -49,6 +54,11 @@ class BucketStore:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._closed = False
+
+    @property
+    def largest(self) -> int:
+        """See `Store.largest`."""
+        return self._bucket.binding.api.connection.max_payload - HEADERS
 
     async def get(self, partition: bytes, key: bytes) -> Found:
         """See `Store.get`."""
@@ -61,11 +71,11 @@ class BucketStore:
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """See `Store.set`."""
-        await self._bucket.put(self._place(partition, key), check_value(value))
+        await self._bucket.put(self._place(partition, key), check_value(value, self.largest))
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         """See `Store.set_if`."""
-        place, value = self._place(partition, key), check_value(value)
+        place, value = self._place(partition, key), check_value(value, self.largest)
         try:
             if predicate == ABSENT:
                 await self._bucket.create(place, value)
@@ -95,7 +105,7 @@ class BucketStore:
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
         """See `Store.write`."""
         self._check_open()
-        check_write(conditions, changes)
+        check_write(conditions, changes, self.largest)
         if len(changes) == len(conditions) == 1 and await self._fenced(conditions[0], changes[0]):
             return
         transaction = Transaction()
@@ -128,6 +138,29 @@ class BucketStore:
         except WrongRevision:
             raise PredicateFailed("The condition does not hold") from None
         return True
+
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
+        """See `Store.get_many`."""
+        names = [self._place(*place) for place in places]
+        entries = await self._bucket.get_many(names, leader=not lasting)
+        return [
+            None if entry is None else Found(entry.value, self.predicate(name, entry.revision))
+            for name, entry in zip(names, entries, strict=True)
+        ]
+
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        """See `Store.set_many`."""
+        self._check_open()
+        check_partition(partition)
+        for key, value in values.items():
+            await self.set(partition, key, value)
+
+    async def clear(self, partition: bytes) -> None:
+        """See `Store.clear`."""
+        self._check_open()
+        check_partition(partition)
+        binding = self._bucket.binding
+        await streams.purge(binding.api, binding.stream, filter=binding.subject(f"{partition_token(partition)}.*"))
 
     async def close(self) -> None:
         """See `Store.close`."""

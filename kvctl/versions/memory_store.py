@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Self
 
@@ -14,6 +14,7 @@ from kvctl.versions.store import (
     Condition,
     EntryNotFound,
     Found,
+    Place,
     Predicate,
     PredicateFailed,
     StoreClosed,
@@ -28,7 +29,8 @@ from kvctl.versions.store import (
 class MemoryStore:
     """Sorted keys and a dictionary for each partition. Nothing waits, so every operation is atomic."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, largest: int = 1 << 20) -> None:
+        self.largest = largest
         self._values: dict[bytes, dict[bytes, tuple[bytes, int]]] = {}
         self._keys: dict[bytes, list[bytes]] = {}
         self._sequence = count(1)
@@ -45,11 +47,11 @@ class MemoryStore:
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """See `Store.set`."""
-        await self.write([], [Change(partition, key, check_value(value))])
+        await self.write([], [Change(partition, key, check_value(value, self.largest))])
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         """See `Store.set_if`."""
-        change = Change(partition, key, check_value(value))
+        change = Change(partition, key, check_value(value, self.largest))
         await self.write([Condition(partition, key, predicate)], [change])
 
     async def delete(self, partition: bytes, key: bytes) -> None:
@@ -65,11 +67,38 @@ class MemoryStore:
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
         """See `Store.write`."""
         self._check_open()
-        check_write(conditions, changes)
+        check_write(conditions, changes, self.largest)
         if not all(self._holds(condition) for condition in conditions):
             raise PredicateFailed("A condition does not hold")
         for change in changes:
             self._apply(change)
+
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
+        """See `Store.get_many`."""
+        self._check_open()
+        for place in places:
+            check_place(*place)
+        found: list[Found | None] = []
+        for place in places:
+            try:
+                found.append(await self.get(*place))
+            except EntryNotFound:
+                found.append(None)
+        return found
+
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        """See `Store.set_many`."""
+        self._check_open()
+        check_partition(partition)
+        if values:
+            await self.write([], [Change(partition, *item) for item in values.items()])
+
+    async def clear(self, partition: bytes) -> None:
+        """See `Store.clear`."""
+        self._check_open()
+        check_partition(partition)
+        self._values.pop(partition, None)
+        self._keys.pop(partition, None)
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -9,7 +9,7 @@ later one. A scan of one partition never touches another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -30,6 +30,10 @@ class PredicateFailed(ConflictError):
 
 class StoreClosed(KvctlError):
     """The store, or the reading of entries, was closed."""
+
+
+Place = tuple[bytes, bytes]
+"""Partition and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,10 @@ class Entries(Protocol):
 class Store(Protocol):
     """lakeFS's Store."""
 
+    @property
+    def largest(self) -> int:
+        """Bytes that a value may have; more is a UsageError before anything is written."""
+
     async def get(self, partition: bytes, key: bytes) -> Found:
         """The value of a key. Raises EntryNotFound, MissingArgument, StoreClosed."""
 
@@ -135,6 +143,19 @@ class Store(Protocol):
         Raises PredicateFailed, UsageError, and as `set`.
         """
 
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
+        """Ours: the values of several keys at once, each as `get` gives it, None for those that are not there.
+
+        `lasting` says that these keys are written with one value only, whenever they are, and so may be read from
+        wherever there is one. Raises MissingArgument, StoreClosed.
+        """
+
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        """Ours: write many keys in no order, not as a whole; again is harmless. Raises as `set`."""
+
+    async def clear(self, partition: bytes) -> None:
+        """Ours: delete all keys of a partition, those that are written meanwhile or not. Raises as `set`."""
+
     async def close(self) -> None:
         """Use it no more: every operation afterwards raises StoreClosed."""
 
@@ -152,20 +173,24 @@ def check_partition(partition: bytes) -> None:
         raise MissingArgument("The partition is missing")
 
 
-def check_value(value: bytes | None) -> bytes:
-    """The value. Raises MissingArgument for None: an empty value is one."""
+def check_value(value: bytes | None, largest: int) -> bytes:
+    """The value. Raises MissingArgument for None (an empty value is one), UsageError for one that is too large."""
     if value is None:
         raise MissingArgument("The value is missing")
+    if len(value) > largest:
+        raise UsageError(f"The value is {len(value):,} bytes, {largest:,} are the most")
     return bytes(value)
 
 
-def check_write(conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
-    """Raises MissingArgument for missing places and changes, UsageError for a key that is changed twice."""
+def check_write(conditions: Sequence[Condition], changes: Sequence[Change], largest: int) -> None:
+    """Raises MissingArgument for missing places and changes, UsageError for a key changed twice, a value too large."""
     if not changes:
         raise MissingArgument("There is nothing to write")
     for condition in conditions:
         check_place(condition.partition, condition.key)
     for change in changes:
         check_place(change.partition, change.key)
+        if change.value is not None and len(change.value) > largest:
+            check_value(change.value, largest)
     if len({(change.partition, change.key) for change in changes}) < len(changes):
         raise UsageError("A key is changed twice in one write")
