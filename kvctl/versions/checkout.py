@@ -38,11 +38,11 @@ Advance = Callable[[int], None]
 
 
 class Kind(StrEnum):
-    """What is done to a key."""
+    """How a key of the bucket has to change."""
 
-    ADD = "add"
-    CHANGE = "change"
-    REMOVE = "remove"
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class Step:
     @property
     def header(self) -> bytes:
         """The header block of its message."""
-        return write_headers(operation="DEL" if self.kind is Kind.REMOVE else None, expected=self.revision)
+        return write_headers(operation="DEL" if self.kind is Kind.REMOVED else None, expected=self.revision)
 
     def is_done_in(self, entry: Entry | None) -> bool:
         """Whether a key whose last entry this is, None for none, is as the step leaves it."""
         lives = entry is not None and entry.operation is Operation.PUT
-        return not lives if self.kind is Kind.REMOVE else entry is not None and lives and entry.value == self.value
+        return not lives if self.kind is Kind.REMOVED else entry is not None and lives and entry.value == self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ async def plan(repository: Repository, ref: str, bucket: Bucket) -> Rollout:
         left.discard(entry.key)
         if step := _step(entry, found):
             steps.append(step)
-    steps += (Step(Kind.REMOVE, key, b"", found.keys[key][0]) for key in left)
+    steps += (Step(Kind.REMOVED, key, b"", found.keys[key][0]) for key in left)
     touched = {step.key for step in steps}
     return Rollout(
         commit, bucket.name, found.revision, sorted(steps, key=lambda step: step.key.encode()),
-        unchanged=len(found.keys) - sum(step.kind is not Kind.ADD for step in steps),
+        unchanged=len(found.keys) - sum(step.kind is not Kind.ADDED for step in steps),
         foreign=sorted(found.foreign), adorned=sorted(found.adorned & touched),
     )  # fmt: skip
 
@@ -131,8 +131,8 @@ async def carry_out(rollout: Rollout, bucket: Bucket, *, advance: Advance = lamb
 def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:
     known = found.keys.get(entry.key)
     if known is None:
-        return Step(Kind.ADD, entry.key, entry.value, found.deleted.get(entry.key, 0))
-    return None if known[1] == object_id(entry.value) else Step(Kind.CHANGE, entry.key, entry.value, known[0])
+        return Step(Kind.ADDED, entry.key, entry.value, found.deleted.get(entry.key, 0))
+    return None if known[1] == object_id(entry.value) else Step(Kind.CHANGED, entry.key, entry.value, known[0])
 
 
 async def _takes_batches(bucket: Bucket) -> bool:
@@ -147,7 +147,7 @@ def _fits(steps: Sequence[Step]) -> bool:
 async def _at_once(rollout: Rollout, bucket: Bucket, advance: Advance) -> RolledOut:
     transaction = Transaction()
     for step in rollout.steps:
-        if step.kind is Kind.REMOVE:
+        if step.kind is Kind.REMOVED:
             transaction.delete(step.key, revision=step.revision)
         else:
             transaction.update(step.key, step.value, step.revision)

@@ -63,7 +63,7 @@ async def test_only_what_differs_is_written(repository: Repository, bucket: Buck
     changed, gone = await bucket.put("changed", b"old"), await bucket.put("gone", b"g")
     rollout = await checkout.plan(repository, commit, bucket)
     assert [(step.kind, step.key, step.revision) for step in rollout.steps] == [
-        (Kind.ADD, "added", 0), (Kind.CHANGE, "changed", changed), (Kind.REMOVE, "gone", gone),
+        (Kind.ADDED, "added", 0), (Kind.CHANGED, "changed", changed), (Kind.REMOVED, "gone", gone),
     ]  # fmt: skip
     assert (rollout.unchanged, rollout.revision) == (1, gone)
     await checkout.carry_out(rollout, bucket)
