@@ -4,40 +4,91 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from kvctl.errors import KvctlError
 from kvctl.pipeline import register, require_spark
-from kvctl.pipeline.settings import Target, settings
+from kvctl.pipeline.archive import Archive, find_archive
+from kvctl.pipeline.cache import cache_directory
+from kvctl.pipeline.failure import explained, not_started
+from kvctl.pipeline.java import Java, find_java
+from kvctl.pipeline.reaching import check_reachable
+from kvctl.pipeline.settings import Target, session_settings, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
+LOG_LINES = 12
+"""Of Spark's log, how many of its last lines an error shows."""
 
 
 class Engine:
-    """A session that a job runs on: `with Engine.start(Target()) as engine: engine.spark.read...`."""
+    """A session that a job runs on: `with Engine.start() as engine: engine.spark.read.format("nats-kv")...`.
 
-    def __init__(self, spark: "SparkSession", target: Target, scratch: Path) -> None:
+    What goes wrong in the block leaves it as a KvctlError.
+    """
+
+    def __init__(self, spark: "SparkSession", target: Target, scratch: Path, archive: Archive | None) -> None:
         self.spark = spark
         self.target = target
+        self.archive = archive
+        """The archive of classes that a JVM of this machine starts with or would; None behind a Connect server."""
         self._scratch = scratch
 
     @classmethod
-    def start(cls, target: Target | None = None) -> Self:
-        """A session with `nats-kv` registered. Raises KvctlError."""
+    def start(cls, target: Target | None = None, *, record: Path | None = None) -> Self:
+        """A session with `nats-kv` registered; `record` is where its JVM shall write an archive of its classes.
+
+        Raises KvctlError: without the extra, without a Java, for a master that cannot be reached.
+        """
         require_spark()
         target = target or Target()
+        check_reachable(target)
         scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
-        spark = _classic(target, scratch)
-        register(spark)
-        return cls(spark, target, scratch)
+        try:
+            started = _Start(target, scratch, record)
+            spark = started.connect() if target.remote else started.classic()
+            register(spark)
+            return cls(spark, target, scratch, started.archive)
+        except BaseException as error:
+            failure = not_started(error, lambda: log_tail(scratch)) if isinstance(error, Exception) else error
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise failure from error
+
+    def log_tail(self) -> str:
+        """The last lines that Spark logged on this machine."""
+        return log_tail(self._scratch)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Whatever Spark raises inside is raised as the KvctlError that it means."""
+        try:
+            yield
+        except KvctlError:
+            raise
+        except Exception as error:
+            raise explained(error, self.log_tail) from error
+
+    def cancel(self) -> None:
+        """Stop what runs, streams first; the thread that waits for it gets an error. Safe from any thread."""
+        with suppress(Exception):
+            for query in self.spark.streams.active:
+                query.stop()
+        with suppress(Exception):
+            self.spark.interruptAll()
+        with suppress(Exception):
+            if not self.target.remote:
+                self.spark.sparkContext.cancelAllJobs()
 
     def close(self) -> None:
         """End the session and remove what it kept on this machine."""
-        self.spark.stop()
+        with suppress(Exception):
+            self.spark.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -46,19 +97,122 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if isinstance(error, Exception) and not isinstance(error, KvctlError):
+                raise explained(error, self.log_tail) from error
+        finally:
+            self.close()
 
 
-def _classic(target: Target, scratch: Path) -> "SparkSession":
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+def log_tail(scratch: Path) -> str:
+    """The last lines of the log in an engine's directory that say something; stacks are left out."""
+    try:
+        lines = (scratch / "spark.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    telling = [line.rstrip()[:300] for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
+    return "\n".join(telling[-LOG_LINES:])
+
+
+class _Start:
+    """A session in the making."""
+
+    def __init__(self, target: Target, scratch: Path, record: Path | None) -> None:
+        self._target = target
+        self._scratch = scratch
+        self._record = record
+        self._log = scratch / "spark.log"
+        self.archive: Archive | None = None
+
+    def classic(self) -> "SparkSession":
+        """Driver and JVM on this machine. What the JVM prints goes to the log alone."""
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        with _environment(self._surroundings()), open(self._log, "ab") as log:
+            conf = SparkConf(loadDefaults=False).setAll(list(self._settings().items()))
+            launched = {"stdout": log, "stderr": log}
+            gateway = launch_gateway(conf, launched)  # type: ignore[no-untyped-call]
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+
+    def connect(self) -> "SparkSession":
+        """A client of a Connect server; `local[N]` starts one here, as pyspark does."""
+        remote = str(self._target.remote)
+        if not remote.startswith("local"):
+            return _builder({**session_settings(), **self._target.conf}).remote(remote).getOrCreate()
+        with _environment(self._surroundings()), open(self._log, "ab") as log, _descriptor_2(log.fileno()):
+            settings = {name: value for name, value in self._settings().items() if name != "spark.master"}
+            return _builder(settings).remote(remote).getOrCreate()
+
+    def _settings(self) -> dict[str, str]:
+        options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
+        if self.archive is not None:
+            options += self.archive.record(self._record) if self._record else self.archive.use()
+        quoted = " ".join(f'"{option}"' if " " in option else option for option in options)
+        return settings(self._target, cores=_cores(), scratch=str(self._scratch), java_options=quoted)
+
+    def _surroundings(self) -> dict[str, str | None]:
+        """Variables for the JVM, and so for the Python workers that it starts."""
+        java = find_java()
+        cache = cache_directory(self._scratch)
+        self.archive = _archive(java, cache)
+        local = self._target.local or bool(self._target.remote)
+        python = None if local else os.environ.get("PYSPARK_PYTHON")
+        return {
+            "JAVA_HOME": str(java.spark_home(cache)),
+            "PYSPARK_PYTHON": python or sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1" if local else os.environ.get("SPARK_LOCAL_IP"),
+            "SPARK_REMOTE": None,
+        }
+
+
+def _builder(settings: Mapping[str, str]) -> "SparkSession.Builder":
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    java_options = f"-Dlog4j2.configurationFile=file:{LOGGING}"
-    pairs = settings(target, cores=os.cpu_count() or 1, scratch=str(scratch), java_options=java_options)
-    conf = SparkConf(loadDefaults=False).setAll(list(pairs.items()))
-    with open(scratch / "spark.log", "ab") as log:
-        gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-    return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def _archive(java: Java, cache: Path) -> Archive:
+    from pyspark.find_spark_home import _find_spark_home
+
+    return find_archive(java, Path(_find_spark_home()), cache)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """These variables for what is started inside; None takes one away."""
+    before = {name: os.environ.get(name) for name in variables}
+    _put(variables)
+    try:
+        yield
+    finally:
+        _put(before)
+
+
+def _put(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def _descriptor_2(target: int) -> Iterator[None]:
+    """Standard error of what is started inside."""
+    kept = os.dup(2)
+    os.dup2(target, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
