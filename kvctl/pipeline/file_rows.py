@@ -1,0 +1,137 @@
+"""Rows in files: how an export writes a bucket's entries as Parquet, JSON or CSV, and how they, or a table, are read.
+
+Parquet holds a value as its bytes. JSON holds an entry object of `kvctl get` a line, CSV the same columns: text as it
+is, with `encoding` `utf-8`, anything else as base64. In CSV that is so for text with control characters, too: a record
+is a line for every reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvctl.errors import UsageError
+from kvctl.pipeline.files import data_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = ("key", "value", "revision", "created", "operation", "ttl", "headers")
+"""What a file holds of an entry: columns of the data source; ttl is what was left of it at the export."""
+EXTENSIONS = {
+    ".parquet": "parquet", ".json": "json", ".ndjson": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv",
+    ".tab": "tsv",
+}  # fmt: skip
+
+_TEXT = "cast(value as string)"
+_LINES = f"is_valid_utf8({_TEXT})"
+_FIELD = rf"{_LINES} and not {_TEXT} rlike '[\\x00-\\x1f\\x7f]'"
+_BASE64 = r"translate(base64(value), '\r\n', '')"
+_MOMENT = "date_format(created, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")"
+_BYTES = "case when encoding = 'base64' then unbase64(value) else cast(coalesce(value, '') as binary) end"
+_SCHEMAS = {
+    "parquet": "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>",
+    "json": "key string, value string, encoding string, revision bigint, operation string, ttl double, "
+    "headers map<string, string>",
+    "csv": "key string, revision bigint, created string, operation string, value string, encoding string, "
+    "ttl double, headers string",
+}
+_CSV = {
+    "header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false",
+}  # fmt: skip
+_NO_MARK = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+PREFIX = "prefix"
+"""The column that an export can be partitioned by: a key's first token, nothing for keys that have but one."""
+
+
+def write(rows: DataFrame, path: Path, format: str, *, bucket: str, by_prefix: bool = False) -> None:
+    """Write rows of the data source's columns into a folder that does not exist yet."""
+    shaped = rows.selectExpr(*_shape(format, bucket), *([_prefix()] if by_prefix else []))
+    writer = shaped.write.format(format).options(**_NO_MARK, **(_CSV if format == "csv" else {}))
+    (writer.partitionBy(PREFIX) if by_prefix else writer).save(f"file:{path}")
+
+
+def read(spark: SparkSession, folder: Path, names: Sequence[str], format: str) -> DataFrame:
+    """The rows of an export's files, as columns of the data source; `created` is left out."""
+    reader = spark.read.schema(_SCHEMAS[format]).format(format).option("mode", "FAILFAST")
+    if not names:
+        return spark.createDataFrame([], _SCHEMAS["parquet"])
+    rows = reader.options(**(_CSV if format == "csv" else {})).load([_literal(folder / name) for name in names])
+    if format == "parquet":
+        return rows
+    headers = "from_json(headers, 'map<string, string>') as headers" if format == "csv" else "headers"
+    return rows.selectExpr("key", f"{_BYTES} as value", "revision", "operation", "ttl", headers)
+
+
+def read_table(spark: SparkSession, path: Path, format: str, key: str, value: str) -> DataFrame:
+    """The rows of somebody else's table as `key`, `value` and, if it has one, `ttl`. Raises UsageError."""
+    table = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
+    found = table.load(_literal(path))
+    types = dict(found.dtypes)
+    for name, option in ((key, "--key"), (value, "--value")):
+        if name not in types:
+            shown = ", ".join(f"`{column}`" for column in types)
+            raise UsageError(f"The table has no column `{name}`", hint=f"`{option}` names it; there are {shown}")
+    encoded = "encoding" in types and "encoding" not in (key, value) and types[value] == "string"
+    ttl = ["cast(ttl as double) as ttl"] if "ttl" in types and "ttl" not in (key, value) else []
+    return found.selectExpr(
+        f"cast({_quoted(key)} as string) as key",
+        f"{_value(_quoted(value), types[value], encoded=encoded, blank=format in ('csv', 'tsv'))} as value",
+        *ttl,
+    )
+
+
+def format_of(path: Path) -> str | None:
+    """The format that the extension of a file, or of a folder's first one, says."""
+    first = path if path.is_file() else next(data_files(path), path)
+    return EXTENSIONS.get(first.suffix.lower())
+
+
+def _shape(format: str, bucket: str) -> list[str]:
+    """The columns as expressions, in the order in which they stand in the files."""
+    if format == "parquet":
+        return list(COLUMNS)
+    plain = _LINES if format == "json" else _FIELD
+    value = [
+        f"case when {plain} then {_TEXT} else {_BASE64} end as value",
+        f"case when {plain} then 'utf-8' else 'base64' end as encoding",
+    ]
+    told = ["key", "revision", f"{_MOMENT} as created", "operation", *value, "ttl"]
+    if format == "json":
+        return [f"'{bucket}' as bucket", *told, "headers"]
+    return [*told, "to_json(headers) as headers"]
+
+
+def _prefix() -> str:
+    return f"case when key like '%.%' then substring_index(key, '.', 1) end as {PREFIX}"
+
+
+def _value(column: str, type: str, *, encoded: bool, blank: bool) -> str:
+    """A column of any type as bytes; an empty field of a table is an empty value."""
+    if type == "binary":
+        return column
+    if type.startswith(("struct", "array", "map", "variant")):
+        return f"cast(to_json({column}) as binary)"
+    text = f"cast({column} as string)"
+    text = f"coalesce({text}, '')" if blank else text
+    plain = f"cast({text} as binary)"
+    return f"case when encoding = 'base64' then unbase64({text}) else {plain} end" if encoded else plain
+
+
+def _table_options(format: str) -> Mapping[str, str]:
+    if format == "json":
+        return {"primitivesAsString": "true"}
+    if format in ("csv", "tsv"):
+        return {**_CSV, "multiLine": "true", "sep": "\t" if format == "tsv" else ","}
+    return {}
+
+
+def _literal(path: Path) -> str:
+    """A path to be read as Spark takes it: of this machine's file system, and no pattern."""
+    return "file:" + re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", str(path))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

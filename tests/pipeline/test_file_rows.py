@@ -1,0 +1,138 @@
+"""Rows in files: every value comes back byte for byte from each format, also to readers that are not Spark."""
+
+import base64
+import csv
+import io
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from kvctl.errors import UsageError
+from kvctl.pipeline import file_rows
+from kvctl.pipeline.files import data_files
+
+FORMATS = ("parquet", "json", "csv")
+ODD = [
+    b"", b" ", b"  lead", b"trail \t", b"\0", b"#c", b"\\", b'"', b'""', b'\\"', b'a"b', b'a\\"b,c', b",", b"x\\",
+    b"\r", b"\n", b"\r\n", b"a\nb", b"null", b"NaN", b"1.0", b"true", b"\x7f", b"\xff\xfe", b"\xed\xa0\x80",
+    b"\xc0\x80", "é\u2028\u0085".encode(), "\ufeffx".encode(), "\U0001f600".encode(), bytes(range(256)),
+    bytes(range(256)) * 4096, b"x" * 1_048_576,
+]  # fmt: skip
+"""Among them two of a megabyte; base64 of the first has more characters than MIME puts into a line."""
+
+
+def values() -> list[bytes]:
+    """Odd ones, random bytes, and random text of characters that mean something to some format."""
+    chance = random.Random(7)
+    alphabet = "\"\\,' #;\té\ufeff\u2028\u0085\U0001f600{}[]:\n\r\0a"
+    texts = ["".join(chance.choices(alphabet, k=chance.randrange(7))).encode() for _ in range(1500)]
+    return [*ODD, *(chance.randbytes(chance.randrange(7)) for _ in range(1500)), *texts]
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    """Entries with those values, in two partitions; every tenth with a ttl and headers."""
+    found = [
+        (f"a.{n}" if n % 3 else f"k{n}", value, n + 1, "PUT", 60.5 if n % 10 == 0 else None, {"X": '"1,2'} if n % 10 == 0 else None)
+        for n, value in enumerate(values())
+    ]  # fmt: skip
+    schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
+    frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00.000009' as created")
+    return frame.repartition(2)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "an [odd] {folder}, 100%3D #1"
+    file_rows.write(rows, folder, format, bucket="B", by_prefix=True)
+    names = [str(path.relative_to(folder)) for path in data_files(folder)]
+    assert {name.split("/")[0] for name in names} == {"prefix=a", "prefix=__HIVE_DEFAULT_PARTITION__"}
+    found = sorted(file_rows.read(spark, folder, names, format).collect(), key=lambda row: row.revision)
+    assert [bytes(row.value) for row in found] == values()
+    assert [(row.ttl, row.headers) for row in found[:11:10]] == [(60.5, {"X": '"1,2'})] * 2
+    assert {row.operation for row in found} == {"PUT"}
+    assert found[1].ttl is None
+    assert found[1].headers is None
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_files_are_plain_to_other_readers(format: str, rows: DataFrame, tmp_path: Path) -> None:
+    file_rows.write(rows, tmp_path / "out", format, bucket="B")
+    found = {int(row["revision"]): row for row in _read_without_spark(tmp_path / "out", format)}
+    assert [found[n + 1]["value"] for n in range(len(found))] == values()
+    if format != "parquet":
+        assert {row["created"] for row in found.values()} == {"2026-11-21T10:00:00.000009Z"}
+
+
+def _read_without_spark(folder: Path, format: str) -> Iterator[dict[str, object]]:
+    csv.field_size_limit(1 << 24)
+    for path in data_files(folder):
+        if format == "parquet":
+            from pyarrow import parquet
+
+            yield from parquet.read_table(path).to_pylist()
+            continue
+        text = path.read_text(encoding="utf-8")
+        lines = text.split("\n")[:-1]
+        found = (
+            map(json.loads, lines) if format == "json" else csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        )
+        count = 0
+        for row in found:
+            count += 1
+            value = row["value"]
+            yield {**row, "value": base64.b64decode(value) if row["encoding"] == "base64" else value.encode()}
+        assert count == len(lines) - (format == "csv")
+
+
+TABLES = {
+    "json": '{"id": 1, "v": "x", "o": {"b": 1, "a": [true]}}\n{"id": 2, "v": 1.10}\n',
+    "csv": 'id,v,o\n1,x,"a ""quoted"", b"\n2,,"two\nlines"\n',
+    "tsv": "id\tv\to\n1\tx\ta,b\n2\t\t\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("format", "column", "expected"),
+    [
+        ("json", "v", [b"x", b"1.10"]),
+        ("json", "o", [b'{"a":["true"],"b":"1"}', None]),
+        ("csv", "v", [b"x", b""]),
+        ("csv", "o", [b'a "quoted", b', b"two\nlines"]),
+        ("tsv", "o", [b"a,b", b""]),
+    ],
+)
+def test_a_table_of_ones_own_is_read_as_text(
+    format: str, column: str, expected: list[bytes | None], spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / f"table.{format}"
+    path.write_text(TABLES[format])
+    assert file_rows.format_of(path) == format
+    found = file_rows.read_table(spark, path, format, "id", column).orderBy("key").collect()
+    assert [row.key for row in found] == ["1", "2"]
+    assert [None if row.value is None else bytes(row.value) for row in found] == expected
+
+
+def test_a_table_says_itself_what_is_base64_and_for_how_long(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("key,value,encoding,ttl\na,/w==,base64,30\nb,x,utf-8,\n")
+    found = file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "value").orderBy("key").collect()
+    assert [(row.key, bytes(row.value), row.ttl) for row in found] == [("a", b"\xff", 30.0), ("b", b"x", None)]
+
+
+def test_bytes_and_numbers_of_a_parquet_table(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(7, b"\xff", 1.5)], "n int, `odd``name` binary, d double")
+    frame.write.parquet(str(tmp_path / "t"))
+    read = lambda value: file_rows.read_table(spark, tmp_path / "t", "parquet", "n", value).first()  # noqa: E731
+    assert (read("odd`name").key, bytes(read("odd`name").value)) == ("7", b"\xff")
+    assert bytes(read("d").value) == b"1.5"
+
+
+def test_a_column_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,v\n1,x\n")
+    with pytest.raises(UsageError, match="no column `key`") as raised:
+        file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "v")
+    assert raised.value.hint == "`--key` names it; there are `id`, `v`"
