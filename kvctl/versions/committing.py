@@ -1,31 +1,50 @@
 """Commits: a branch's epoch is sealed, what was staged becomes a tree, and head and staging move in one write.
 
 Nobody waits for a commit: writers go on in the epoch that the seal opened. Of several committers at least one makes
-progress; another builds on what the winner made, or finds that its changes are in there already.
+progress: whom others only sealed under moves with the tree it has, whom another commit came before builds on that one,
+or finds that its changes are in there already.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvctl.errors import ConflictError, KvctlError
-from kvctl.versions import refs, staging
+from kvctl.versions import dropping, fences, folding, refs, staging
+from kvctl.versions.fences import Stand
 from kvctl.versions.model import Commit, Head, Staging, leaf_value
 from kvctl.versions.objects import OBJECTS, Objects
-from kvctl.versions.staging import STAGING, Held
-from kvctl.versions.store import Change, Condition, Predicate, PredicateFailed, Store
+from kvctl.versions.staging import STAGING
+from kvctl.versions.store import Change, PredicateFailed, Store
 from kvctl.versions.tree import Objects as Made
+from kvctl.versions.tree import get
 from kvctl.versions.tree_update import Edit, update
 
 TOGETHER = 400
 """Objects that are written together with the commit; more go first."""
 TOGETHER_BYTES = 4 << 20
+LARGE = 64 << 10
+"""Bytes of an object that goes first, whatever else there is: alone it may be larger than in a batch."""
 
 
 class NothingToCommit(KvctlError):
-    """There is no change to record."""
+    """There is no change to record; `taken_by` is the id of the commit that has recorded them, if one came before."""
+
+    def __init__(self, message: str, *, hint: str | None = None, taken_by: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.taken_by = taken_by
+
+
+class Staged(ConflictError):
+    """A branch has staged changes, where it must not."""
+
+    def __init__(self, branch: str) -> None:
+        super().__init__(
+            f"Branch `{branch}` has staged changes; nothing was changed",
+            hint="`kvctl commit` records them, `kvctl reset` drops them",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,119 +53,247 @@ class Note:
 
     message: str
     author: str
-    meta: Mapping[str, str]
+    meta: Mapping[str, str] = field(default_factory=dict)
     allow_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A commit whose tree is made, of these epochs; its objects count as there while no collection begins."""
+
+    commit: Commit
+    epochs: tuple[str, ...]
+    objects: Made
+    begun: int
 
 
 async def commit(store: Store, objects: Objects, branch: str, note: Note) -> Commit:
     """Record what is staged. Raises NothingToCommit, BranchNotFound, ConflictError when it is spent, Broken."""
-    held = await staging.read(store, branch)
-    if await _nothing(store, held.staging) and not note.allow_empty:
-        raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="`--allow-empty` commits all the same")
-    held = await staging.seal(store, branch)
-    own = held.staging.sealed
+    own = await _seal(store, branch, note)
+    prepared: _Prepared | None = None
     for _ in range(staging.TRIES):
-        made = await _attempt(store, objects, branch, held, own, note)
-        if made is not None:
-            await staging.clear(store, own)
-            return made
+        stand = await fences.stand(store, branch)
+        if not note.allow_empty:
+            await _check_left(store, own, stand)
+        if prepared is None or not _still_good(prepared, stand):
+            prepared = await _prepare(store, objects, stand, note)
+        if prepared.commit.root == stand.head.root and not note.allow_empty:
+            if await forget(store, stand, prepared.epochs):
+                raise NothingToCommit(f"What was staged on `{branch}` is what it holds already")
+        elif await _move(store, objects, stand, prepared):
+            await dropping.clear_later(store, prepared.epochs)
+            return prepared.commit
         await staging.pause()
-        held = await staging.read(store, branch)
     raise staging.busy(branch)
 
 
 async def move(
-    store: Store, objects: Objects, branch: str, note: Note, edits: Sequence[Edit], *, onto: Head, at: Predicate,
-    second_parent: str | None = None,
-) -> Commit:  # fmt: skip
-    """Commit changes that were not staged, if the head has not moved. Raises ConflictError, NothingToCommit."""
-    made, found = await _made(store, objects, onto, edits, note, second_parent)
-    if made.root == onto.root and not note.allow_empty and second_parent is None:
+    store: Store, objects: Objects, stand: Stand, note: Note, edits: Sequence[Edit], *,
+    second_parent: str | None = None, linking: bool = False,
+) -> Commit | None:  # fmt: skip
+    """Commit changes onto a branch without staged ones; None when somebody else moved it. Raises NothingToCommit.
+
+    `linking` says that the changes come from commits which the branch does not come from.
+    """
+    tree = await objects.carry(update(bytes.fromhex(stand.head.root), edits))
+    return await move_to(
+        store, objects, stand, note, tree.root, tree.objects, second_parent=second_parent, linking=linking
+    )
+
+
+async def move_to(
+    store: Store, objects: Objects, stand: Stand, note: Note, root: bytes, found: Made, *,
+    second_parent: str | None = None, linking: bool = False,
+) -> Commit | None:  # fmt: skip
+    """The same for a tree that is made; `found` are its objects that the branch does not have yet."""
+    if root.hex() == stand.head.root and second_parent is None and not note.allow_empty:
         raise NothingToCommit("There is nothing to record")
+    made = await _commit_of(store, stand.head, root, note, second_parent)
+    together = await _go_first(objects, found)
+    name = stand.branch.encode()
+    changes = [*_objects(together), *_heading(made, name), Change(STAGING, name, stand.held.staging.encode())]
+    if linking:
+        changes.append(stand.collections.touched)
     try:
-        await _write(store, objects, branch, made, found, at, None)
-    except PredicateFailed:
-        raise ConflictError(f"Branch `{branch}` was changed meanwhile; nothing was changed", hint="Try again") from None
-    return made
-
-
-async def _attempt(
-    store: Store, objects: Objects, branch: str, held: Held, own: Sequence[str], note: Note
-) -> Commit | None:
-    """The commit; None for a lost race. Raises NothingToCommit, also when another has taken what this one sealed."""
-    head, at = await refs.head(store, branch)
-    left = [epoch for epoch in own if epoch in held.staging.sealed]
-    if not left and own and not note.allow_empty:
-        raise NothingToCommit(f"What was staged on `{branch}` is committed already: `{head.commit[:12]}` holds it")
-    changes = await staging.listed(store, left)
-    edits, large = _edits(changes)
-    made, found = await _made(store, objects, head, edits, note, None)
-    if made.root == head.root and not note.allow_empty:
-        await _forget(store, branch, held, left)
-        raise NothingToCommit(f"What was staged on `{branch}` is what it holds already")
-    after = Staging(held.staging.epoch, tuple(epoch for epoch in held.staging.sealed if epoch not in left))
-    try:
-        await _write(store, objects, branch, made, {**found, **large}, at, (held, after))
+        await store.write([*stand.unmoved, stand.unguarded], changes)
     except PredicateFailed:
         return None
+    objects.keep(found)
     return made
 
 
-async def _made(
-    store: Store, objects: Objects, head: Head, edits: Sequence[Edit], note: Note, second_parent: str | None
-) -> tuple[Commit, Made]:
-    tree = await objects.carry(update(bytes.fromhex(head.root), edits))
-    parents = (head.commit, *([second_parent] if second_parent else []))
-    generation = 1 + max([(await refs.commit(store, parent)).generation for parent in parents])
-    made = Commit(
-        root=tree.root.hex(), parents=parents, message=note.message, author=note.author, created_ns=time.time_ns(),
-        meta=dict(note.meta), generation=generation,
-    )  # fmt: skip
-    return made, tree.objects
+async def clean(store: Store, objects: Objects, branch: str, *, linking: bool = False) -> Stand:
+    """The stand of a branch without staged changes. Raises Staged, BranchNotFound, ConflictError when it is spent.
+
+    Staged values that are what the branch holds already are let go of: they would hide what comes.
+    """
+    for _ in range(staging.TRIES):
+        stand = await (fences.linking_stand if linking else fences.stand)(store, branch)
+        held = stand.held.staging
+        if await nothing(store, held.epochs):
+            return stand
+        changes = await staging.listed(store, held.epochs[::-1])
+        if await differing(objects, stand.head, changes):
+            if (await staging.read(store, branch)).predicate == stand.held.predicate:
+                raise Staged(branch)
+        elif not await nothing(store, [held.epoch]):
+            await staging.seal(store, branch)
+        else:
+            await forget(store, stand, held.sealed)
+    raise staging.busy(branch)
 
 
-async def _write(
-    store: Store, objects: Objects, branch: str, made: Commit, found: Made, at: Predicate,
-    moved: tuple[Held, Staging] | None,
-) -> None:  # fmt: skip
-    """Objects, the commit, and the branch's move, the last two at once. Raises PredicateFailed."""
-    name = branch.encode()
-    conditions = [Condition(refs.HEADS, name, at)]
-    changes = [
-        Change(refs.COMMITS, bytes.fromhex(made.id), made.encode()),
-        Change(refs.HEADS, name, Head(made.id, made.root).encode()),
-    ]
-    if moved is not None:
-        held, after = moved
-        conditions.append(Condition(STAGING, name, held.predicate))
-        changes.append(Change(STAGING, name, after.encode()))
-    if len(found) > TOGETHER or sum(map(len, found.values())) > TOGETHER_BYTES:
-        await objects.write(found)
-    else:
-        changes = [*(Change(OBJECTS, identity, data) for identity, data in found.items()), *changes]
-    await store.write(conditions, changes)
-    objects.keep(found)
-
-
-async def _nothing(store: Store, held: Staging) -> bool:
-    for epoch in held.epochs:
-        async with store.scan(staging.partition_of(epoch), batch=1) as entries:
+async def nothing(store: Store, epochs: Sequence[str]) -> bool:
+    """Whether nothing is staged in any of these epochs."""
+    for epoch in epochs:
+        async with store.scan(staging.partition_of(epoch), batch=1, values=False) as entries:
             async for _ in entries:
                 return False
     return True
 
 
-async def _forget(store: Store, branch: str, held: Held, epochs: Sequence[str]) -> None:
-    """Let go of epochs whose changes are what is committed already."""
-    after = Staging(held.staging.epoch, tuple(epoch for epoch in held.staging.sealed if epoch not in epochs))
+async def differing(objects: Objects, head: Head, changes: Mapping[bytes, bytes | None]) -> set[bytes]:
+    """The keys whose staged change is one: the value is not what is committed."""
+    found = await objects.carry(get(bytes.fromhex(head.root), list(changes)))
+    stored = {key: None if value is None else leaf_value(value)[0] for key, value in changes.items()}
+    return {key for key, value in stored.items() if value != found.get(key)}
+
+
+async def forget(store: Store, stand: Stand, epochs: Sequence[str]) -> bool:
+    """Let go of sealed epochs whose changes are what is committed already; False when the branch moved meanwhile."""
+    after = _without(stand.held.staging, epochs)
+    change = Change(STAGING, stand.branch.encode(), after.encode())
     try:
-        await store.set_if(STAGING, branch.encode(), after.encode(), held.predicate)
+        await store.write([stand.as_staged], [change, *dropping.noted(epochs)])
     except PredicateFailed:
-        return  # the next commit takes them
-    await staging.clear(store, epochs)
+        return False
+    await dropping.clear_later(store, epochs)
+    return True
 
 
-def _edits(changes: Mapping[bytes, bytes | None]) -> tuple[list[Edit], Made]:
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a commit began with: the epochs that were sealed, and where the branch stood then."""
+
+    epochs: tuple[str, ...]
+    head: Head
+
+
+async def _seal(store: Store, branch: str, note: Note) -> _Own:
+    """Close the epoch that writes go to, unless nothing is staged there. Raises NothingToCommit."""
+    for _ in range(staging.TRIES):
+        stand = await fences.stand(store, branch)
+        held = stand.held.staging
+        if await nothing(store, [held.epoch]):
+            if note.allow_empty or not await nothing(store, held.sealed):
+                return _Own(held.sealed, stand.head)
+            raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="`--allow-empty` commits all the same")
+        if len(held.sealed) >= folding.MOST:
+            await folding.fold(store, stand)
+            continue
+        after = Staging(staging.new_epoch(), (*held.sealed, held.epoch))
+        try:
+            await store.set_if(STAGING, branch.encode(), after.encode(), stand.held.predicate)
+        except PredicateFailed:
+            await staging.pause()
+        else:
+            return _Own(after.sealed, stand.head)
+    raise staging.busy(branch)
+
+
+async def _check_left(store: Store, own: _Own, stand: Stand) -> None:
+    """Raises NothingToCommit when what this commit sealed is no longer there, and says which commit has it."""
+    left = stand.held.staging.sealed
+    if left and (stand.head == own.head or set(left) & set(own.epochs)):
+        return
+    if stand.head == own.head:
+        raise NothingToCommit(f"What was staged on `{stand.branch}` was dropped meanwhile")
+    taker = await _taker(store, own, stand)
+    raise NothingToCommit(
+        f"What was staged on `{stand.branch}` is committed already: `{taker[:12]}` holds it", taken_by=taker
+    )
+
+
+async def _taker(store: Store, own: _Own, stand: Stand) -> str:
+    """The first commit since the seal: each takes all that is sealed."""
+    async for identity, found in refs.ancestors(store, stand.head.commit, first_parent=True):
+        if own.head.commit in found.parents[:1]:
+            return identity
+    return stand.head.commit
+
+
+def _still_good(prepared: _Prepared, stand: Stand) -> bool:
+    """Whether others have but sealed, since."""
+    sealed = stand.held.staging.sealed
+    return (
+        prepared.commit.parents[0] == stand.head.commit
+        and prepared.epochs == sealed[: len(prepared.epochs)]
+        and prepared.begun == stand.collections.collection.begun
+    )
+
+
+async def _prepare(store: Store, objects: Objects, stand: Stand, note: Note) -> _Prepared:
+    epochs = stand.held.staging.sealed
+    edits, large = edits_of(await staging.listed(store, epochs))
+    tree = await objects.carry(update(bytes.fromhex(stand.head.root), edits))
+    made = await _commit_of(store, stand.head, tree.root, note, None)
+    together = {} if tree.root.hex() == stand.head.root else await _go_first(objects, {**tree.objects, **large})
+    return _Prepared(made, epochs, together, stand.collections.collection.begun)
+
+
+async def _move(store: Store, objects: Objects, stand: Stand, prepared: _Prepared) -> bool:
+    """The objects that are left, the commit and the branch's move, at once."""
+    made, name = prepared.commit, stand.branch.encode()
+    after = _without(stand.held.staging, prepared.epochs)
+    changes = [
+        *_objects(prepared.objects),
+        *_heading(made, name),
+        *dropping.noted(prepared.epochs),
+        Change(STAGING, name, after.encode()),
+    ]
+    try:
+        await store.write(stand.unmoved, changes)
+    except PredicateFailed:
+        return False
+    objects.keep(prepared.objects)
+    return True
+
+
+async def _commit_of(store: Store, head: Head, root: bytes, note: Note, second_parent: str | None) -> Commit:
+    generation = 1 + head.generation
+    if second_parent:
+        generation = max(generation, 1 + (await refs.commit(store, second_parent)).generation)
+    parents = (head.commit, second_parent) if second_parent else (head.commit,)
+    return Commit(
+        root=root.hex(), parents=parents, message=note.message, author=note.author, created_ns=time.time_ns(),
+        meta=dict(note.meta), generation=generation,
+    )  # fmt: skip
+
+
+async def _go_first(objects: Objects, found: Made) -> Made:
+    """Those that are written together with the commit; the others, which are too many or too large, are written now."""
+    if len(found) > TOGETHER or sum(map(len, found.values())) > TOGETHER_BYTES:
+        await objects.write(found)
+        return {}
+    large = {identity: data for identity, data in found.items() if len(data) > LARGE}
+    await objects.write(large)
+    return {identity: data for identity, data in found.items() if identity not in large}
+
+
+def _objects(found: Made) -> list[Change]:
+    return [Change(OBJECTS, identity, data) for identity, data in found.items()]
+
+
+def _heading(made: Commit, branch: bytes) -> list[Change]:
+    head = Head(made.id, made.root, made.generation)
+    return [Change(refs.COMMITS, bytes.fromhex(made.id), made.encode()), Change(refs.HEADS, branch, head.encode())]
+
+
+def _without(held: Staging, epochs: Sequence[str]) -> Staging:
+    return Staging(held.epoch, tuple(epoch for epoch in held.sealed if epoch not in epochs))
+
+
+def edits_of(changes: Mapping[bytes, bytes | None]) -> tuple[list[Edit], Made]:
     """Changes as they stand in leaves, sorted, and the objects of large values."""
     large: Made = {}
     edits: list[Edit] = []

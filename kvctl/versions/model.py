@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kvctl.errors import UsageError
+from kvctl.kv.names import check_key
 from kvctl.versions.chunks import object_id
 
 INLINE = 4096
 """Bytes of a value that stands in its leaf; larger ones are objects of their own."""
+
+LONGEST_KEY = 2048
+"""Bytes of a key: any branch and any live bucket has room for it on the wire."""
 
 _INLINE, _APART = b"\0", b"\1"
 _TOMBSTONE, _VALUE = b"\0", b"\1"
@@ -53,10 +58,11 @@ class Head:
 
     commit: str
     root: str
+    generation: int = 0
 
     def encode(self) -> bytes:
         """The record's bytes."""
-        return _encode({"commit": self.commit, "root": self.root})
+        return _encode(asdict(self))
 
     @classmethod
     def decode(cls, data: bytes) -> Head:
@@ -99,6 +105,13 @@ class VersionedEntry:
     def identity(self) -> str:
         """Hex hash of the value: what a conditional write compares."""
         return object_id(self.value).hex()
+
+
+def check_versioned_key(key: str) -> str:
+    """The key itself. Raises UsageError (ADR-8, and a length)."""
+    if len(key) > LONGEST_KEY:
+        raise UsageError(f"The key has {len(key):,} characters, {LONGEST_KEY:,} are the most")
+    return check_key(key)
 
 
 def encode_staged(value: bytes | None) -> bytes:

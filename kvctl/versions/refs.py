@@ -17,8 +17,9 @@ MAIN = "main"
 SHORTEST = 4
 """Characters of an id's prefix."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_][-a-zA-Z0-9_/]*\Z")
-_EXPRESSION = re.compile(r"([a-zA-Z0-9_][-a-zA-Z0-9_/]*)([@$]?)((?:[~^]\d*)*)\Z")
+_NAME_PATTERN = r"[a-zA-Z0-9_][-a-zA-Z0-9_/]*(?:\.[-a-zA-Z0-9_/]+)*"
+_NAME = re.compile(rf"{_NAME_PATTERN}\Z")
+_EXPRESSION = re.compile(rf"({_NAME_PATTERN})([@$]?)((?:[~^]\d*)*)\Z")
 _STEP = re.compile(r"([~^])(\d*)")
 
 
@@ -45,7 +46,9 @@ class Ref:
 def check_name(name: str, what: str = "branch") -> str:
     """The name of a branch or tag. Raises UsageError."""
     if not _NAME.match(name) or len(name) > 128:
-        raise UsageError(f"`{name}` is not the name of a {what}", hint="Letters, digits, `_`, `-` and `/`, 128 at most")
+        raise UsageError(
+            f"`{name}` is not the name of a {what}", hint="Letters, digits, `_-/` and single dots, 128 at most"
+        )
     return name
 
 

@@ -3,49 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 
-from kvctl.errors import ConflictError, KvctlError, UsageError
-from kvctl.kv.names import check_key
-from kvctl.versions import committing, reading, refs, staging, tree
+from kvctl.errors import ConflictError
+from kvctl.kv.names import matches
+from kvctl.versions import (
+    collect,
+    combining,
+    committing,
+    comparing,
+    conditional,
+    history,
+    naming,
+    reading,
+    recording,
+    refs,
+    resetting,
+    staging,
+)
+from kvctl.versions.changes import KeyChange, Status
 from kvctl.versions.chunks import EMPTY
+from kvctl.versions.collect import Collected
+from kvctl.versions.combining import Combined
 from kvctl.versions.committing import Note
-from kvctl.versions.merge import Conflict, Strategy, merge
-from kvctl.versions.model import Commit, Head, Staging, VersionedEntry, encode_staged
+from kvctl.versions.fences import COLLECTION, Collection
+from kvctl.versions.history import Annotation
+from kvctl.versions.merge import Strategy
+from kvctl.versions.model import Commit, Head, VersionedEntry, check_versioned_key
 from kvctl.versions.objects import OBJECTS, Objects
-from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS, Ref
-from kvctl.versions.staging import STAGING
-from kvctl.versions.store import ABSENT, Change, Condition, EntryNotFound, Predicate, PredicateFailed, Store
-from kvctl.versions.tree import EMPTY_ROOT, Difference
-from kvctl.versions.tree_update import Edit
-
-
-class Conflicting(ConflictError):
-    """Both sides changed keys; `conflicts` says which, and nothing was changed."""
-
-    def __init__(self, conflicts: Sequence[Conflict]) -> None:
-        keys = ", ".join(f"`{item.key.decode()}`" for item in conflicts[:10])
-        more = f" and {len(conflicts) - 10} more" if len(conflicts) > 10 else ""
-        super().__init__(f"Both sides changed {keys}{more}", hint="`--strategy source-wins` or `dest-wins` decides")
-        self.conflicts = list(conflicts)
-
-
-class Unrelated(KvctlError):
-    """Two histories without a common commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """A branch: where it stands, and what is staged; None deletes a key."""
-
-    branch: str
-    commit: str
-    changes: Mapping[str, bytes | None]
+from kvctl.versions.recording import Content
+from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS
+from kvctl.versions.store import ABSENT, Change, Condition, PredicateFailed, Store
+from kvctl.versions.tree import EMPTY_ROOT
 
 
 class Repository:
-    """Versioned keys on a Store. Keys are ADR-8's, values any bytes."""
+    """Versioned keys on a Store. Keys are ADR-8's, values any bytes.
+
+    Operations are carried out whole or not at all; those that others come before are tried again. Where that goes on
+    for too long they raise ConflictError, and nothing was changed.
+    """
 
     def __init__(self, store: Store, *, author: str = "") -> None:
         self.store = store
@@ -60,9 +57,10 @@ class Repository:
         )  # fmt: skip
         conditions = [Condition(HEADS, MAIN.encode(), ABSENT)]
         changes = [
+            Change(COLLECTION, COLLECTION, Collection().encode()),
             Change(OBJECTS, EMPTY_ROOT, EMPTY.encode()),
             Change(COMMITS, bytes.fromhex(first.id), first.encode()),
-            *_branch(MAIN, Head(first.id, first.root)),
+            *naming.branch_records(MAIN, Head(first.id, first.root)),
         ]
         try:
             await self.store.write(conditions, changes)
@@ -75,63 +73,88 @@ class Repository:
     async def get(self, ref: str, *keys: str) -> list[VersionedEntry | None]:
         """The entries of keys at a ref, None for those that are not there. Raises RefNotFound, UsageError."""
         for key in keys:
-            check_key(key)
+            check_versioned_key(key)
         return await reading.get(self.store, self.objects, await refs.resolve(self.store, ref), keys)
 
-    async def entries(self, ref: str) -> list[VersionedEntry]:
-        """All entries at a ref, sorted. Raises RefNotFound, UsageError."""
-        return await reading.entries(self.store, self.objects, await refs.resolve(self.store, ref))
+    async def entries(self, ref: str, *filters: str) -> list[VersionedEntry]:
+        """The entries at a ref, all or those that filters select, sorted. Raises RefNotFound, UsageError."""
+        found = await reading.entries(self.store, self.objects, await refs.resolve(self.store, ref))
+        return [entry for entry in found if matches(entry.key, filters)]
+
+    async def show(self, ref: str) -> Commit:
+        """The commit that a ref means; a branch's is its last. Raises RefNotFound, UsageError."""
+        return await refs.commit(self.store, (await refs.resolve(self.store, ref)).commit)
 
     async def status(self, branch: str) -> Status:
-        """What is staged. Raises BranchNotFound."""
-        head, _ = await refs.head(self.store, branch)
-        _, changes = await reading.staged(self.store, branch)
-        return Status(branch, head.commit, {key.decode(): value for key, value in sorted(changes.items())})
+        """Where a branch stands, and its staged changes that are such. Raises BranchNotFound."""
+        return await comparing.status(self.store, self.objects, branch)
 
-    async def log(self, ref: str, *, first_parent: bool = False) -> AsyncIterator[tuple[str, Commit]]:
-        """A commit and those that it comes from, the newest first. Raises RefNotFound."""
-        start = (await refs.resolve(self.store, ref)).commit
-        async for item in refs.ancestors(self.store, start, first_parent=first_parent):
-            yield item
+    async def diff(self, before: str, after: str | None = None, *, three_dot: bool = False) -> list[KeyChange]:
+        """The keys that differ, sorted; a branch is what is committed there, with `$` its staged changes, too.
 
-    # -- writing -------------------------------------------------------------------------------------------
+        Without `after`, what is staged on the branch `before`. With `three_dot`, the changes of `after` since the
+        commit that both come from, where those that `before` changed otherwise are conflicts. Raises RefNotFound,
+        UsageError, Unrelated.
+        """
+        return await comparing.diff(self.store, self.objects, before, after, three_dot=three_dot)
+
+    async def log(
+        self, ref: str, *, first_parent: bool = False, key: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[tuple[str, Commit]]:
+        """A commit and those that it comes from, the newest first, each with its id; at most `limit`.
+
+        With a key only those that touched it. Raises RefNotFound, UsageError.
+        """
+        async for found in history.log(
+            self.store, self.objects, ref, first_parent=first_parent, key=key, limit=limit
+        ):  # fmt: skip
+            yield found
+
+    async def annotate(self, ref: str, pattern: str = ">") -> list[Annotation]:
+        """The last commit for each key at a ref that the filter selects, sorted. Raises RefNotFound, UsageError."""
+        return await history.annotate(self.store, self.objects, ref, pattern)
+
+    async def merge_base(self, one: str, other: str) -> str:
+        """The id of the newest commit that both refs come from. Raises Unrelated, RefNotFound, UsageError."""
+        return await comparing.merge_base(self.store, one, other)
+
+    # -- staging -------------------------------------------------------------------------------------------
 
     async def put(self, branch: str, key: str, value: bytes) -> None:
         """Stage a value. Raises BranchNotFound, ConflictError when it is spent, UsageError."""
-        await staging.put(self.store, branch, [(check_key(key).encode(), value)])
+        await staging.put(self.store, branch, [(check_versioned_key(key).encode(), value)])
 
     async def put_many(self, branch: str, changes: Mapping[str, bytes | None]) -> None:
         """Stage many changes together, None deletes. Raises as `put`."""
-        await staging.put(self.store, branch, [(check_key(key).encode(), value) for key, value in changes.items()])
+        staged = [(check_versioned_key(key).encode(), value) for key, value in changes.items()]
+        await staging.put(self.store, branch, staged)
 
     async def delete(self, branch: str, key: str) -> None:
         """Stage a deletion. Raises as `put`."""
-        await staging.put(self.store, branch, [(check_key(key).encode(), None)])
+        await staging.put(self.store, branch, [(check_versioned_key(key).encode(), None)])
 
     async def write_if(self, branch: str, key: str, value: bytes | None, identity: str | None) -> None:
         """Stage a value, None for a deletion, if the key has this identity now, None for not being there.
 
-        Holds on epoch, key and committed state together. Raises ConflictError, BranchNotFound, UsageError.
+        Holds on epoch, key and committed state together. Raises IdentityMismatch, and as `put`.
         """
-        name, place = branch.encode(), check_key(key).encode()
-        for _ in range(staging.TRIES):
-            held = await staging.read(self.store, branch)
-            head, at = await refs.head(self.store, branch)
-            (entry,) = await reading.get(self.store, self.objects, Ref(head.commit, branch), [key])
-            own = await staging.find_in(self.store, held.staging.epoch, place)
-            if (entry.identity if entry else None) != identity:
-                raise ConflictError(f"`{key}` on `{branch}` " + _is(entry))
-            conditions = [
-                Condition(HEADS, name, at),
-                Condition(STAGING, name, held.predicate),
-                staging.own_condition(held.staging.epoch, place, own),
-            ]
-            change = Change(staging.partition_of(held.staging.epoch), place, encode_staged(value))
-            try:
-                return await self.store.write(conditions, [change])
-            except PredicateFailed:
-                await staging.pause()
-        raise staging.busy(branch)
+        await conditional.write_if(self.store, self.objects, branch, check_versioned_key(key), value, identity)
+
+    async def reset(self, branch: str) -> None:
+        """Drop what is staged. Raises BranchNotFound, ConflictError when it is spent."""
+        await resetting.reset(self.store, branch)
+
+    async def reset_key(self, branch: str, key: str) -> bool:
+        """Drop the staged change of a key; whether there was one. Raises as `reset`, and UsageError."""
+        name = check_versioned_key(key).encode()
+        return await resetting.reset_keys(self.store, branch, name, name.__eq__) > 0
+
+    async def reset_prefix(self, branch: str, prefix: str) -> int:
+        """Drop the staged changes of all keys that begin so, together; how many. Raises as `reset`."""
+        start = prefix.encode()
+        return await resetting.reset_keys(self.store, branch, start, lambda key: key.startswith(start))
+
+    # -- committing ----------------------------------------------------------------------------------------
 
     async def commit(
         self, branch: str, message: str, *, meta: Mapping[str, str] | None = None, allow_empty: bool = False
@@ -140,88 +163,63 @@ class Repository:
         note = Note(message, self.author, meta or {}, allow_empty)
         return await committing.commit(self.store, self.objects, branch, note)
 
-    async def reset(self, branch: str) -> None:
-        """Drop what is staged. Raises BranchNotFound, ConflictError when it is spent."""
-        for _ in range(staging.TRIES):
-            held = await staging.read(self.store, branch)
-            after = Staging(staging.new_epoch())
-            try:
-                await self.store.set_if(STAGING, branch.encode(), after.encode(), held.predicate)
-            except PredicateFailed:
-                await staging.pause()
-            else:
-                return await staging.clear(self.store, held.staging.epochs)
-        raise staging.busy(branch)
+    async def record(
+        self, branch: str, content: Content, message: str, *, meta: Mapping[str, str] | None = None,
+        allow_empty: bool = False,
+    ) -> Commit:  # fmt: skip
+        """Record this content, and nothing else, as one commit onto a branch without staged changes.
 
-    # -- comparing and bringing together -------------------------------------------------------------------
-
-    async def diff(self, before: str, after: str) -> list[Difference]:
-        """What differs between two committed states, sorted, values as they are stored. Raises RefNotFound."""
-        roots = [await self._root(before), await self._root(after)]
-        return await self.objects.carry(tree.diff(*roots))
+        An iterable that is no mapping is sorted by the bytes of the keys. Raises NothingToCommit, Staged, UsageError,
+        BranchNotFound, ConflictError when it is spent.
+        """
+        note = Note(message, self.author, meta or {}, allow_empty)
+        return await recording.record(self.store, self.objects, branch, content, note)
 
     async def merge(
-        self, source: str, dest: str, message: str = "", *, strategy: Strategy | None = None, squash: bool = False
-    ) -> Commit | None:
-        """Bring the source's changes since the common commit into a branch; None when they are there already.
+        self, source: str, dest: str, message: str = "", *, strategy: Strategy | None = None, squash: bool = False,
+        dry_run: bool = False,
+    ) -> Combined:  # fmt: skip
+        """Bring the source's changes since the common commit into a branch; no commit when they are there already.
 
-        Raises Conflicting, Unrelated, ConflictError for staged changes, RefNotFound.
+        Raises Conflicting, Unrelated, Staged, RefNotFound, UsageError.
         """
-        head, at = await self._clean(dest)
-        theirs = (await refs.resolve(self.store, source)).commit
-        base = await refs.merge_base(self.store, theirs, head.commit)
-        if base is None:
-            raise Unrelated(f"`{source}` and `{dest}` have no commit in common")
-        if base == theirs:
-            return None
-        sides = [await self._between(base, theirs), await self._between(base, head.commit)]
-        found = merge(sides[0], sides[1], strategy)
-        if found.conflicts:
-            raise Conflicting(found.conflicts)
-        note = Note(message or f"Merge {source} into {dest}", self.author, {}, allow_empty=True)
-        return await self._move(dest, note, found.edits, head, at, None if squash else theirs)
+        note = Note(message or f"Merge {source} into {dest}", self.author, allow_empty=True)
+        plan = combining.merging(self.store, dest, source, note, squash=squash)
+        return await combining.combine(
+            self.store, self.objects, dest, plan, strategy=strategy, strategies=True, dry_run=dry_run
+        )
 
-    async def revert(self, branch: str, ref: str, *, parent: int = 1) -> Commit:
-        """Take a commit's changes back. Raises Conflicting, ConflictError for staged changes, NothingToCommit."""
-        identity, before = await self._commit_and_parent(ref, parent)
-        note = Note(f"Revert {identity[:12]}", self.author, {"reverts": identity})
-        return await self._apply(branch, note, base=identity, source=before)
+    async def revert(self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False) -> Combined:
+        """Take a commit's changes back; of a merge, those since this parent. Raises NothingToCommit, and as `merge`."""
+        plan = combining.reverting(self.store, ref, parent, self.author)
+        return await combining.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
 
-    async def cherry_pick(self, branch: str, ref: str, *, parent: int = 1) -> Commit:
+    async def cherry_pick(self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False) -> Combined:
         """Make a commit's changes again. Raises as `revert`."""
-        identity, before = await self._commit_and_parent(ref, parent)
-        message = (await refs.commit(self.store, identity)).message
-        note = Note(message, self.author, {"cherry-picked-from": identity})
-        return await self._apply(branch, note, base=before, source=identity)
+        plan = combining.picking(self.store, ref, parent, self.author)
+        return await combining.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
 
-    # -- refs ----------------------------------------------------------------------------------------------
+    async def reset_hard(self, branch: str, ref: str) -> Commit:
+        """Move a branch without staged changes to a commit, which is returned. Raises Staged, RefNotFound."""
+        return await combining.reset_hard(self.store, self.objects, branch, ref)
+
+    # -- branches and tags ---------------------------------------------------------------------------------
 
     async def create_branch(self, name: str, ref: str = MAIN) -> str:
-        """A branch at a committed state; returns its commit. Raises ConflictError where one is, RefNotFound."""
-        refs.check_name(name)
-        identity = (await refs.resolve(self.store, ref)).commit
-        found = await refs.commit(self.store, identity)
-        await self._add(HEADS, name, "Branch", _branch(name, Head(identity, found.root)))
-        return identity
+        """A branch at a committed state; returns its commit. Raises RefExists, RefNotFound, UsageError."""
+        return await naming.create_branch(self.store, name, ref)
 
     async def delete_branch(self, name: str) -> None:
-        """Delete a branch with what is staged on it. Raises BranchNotFound, ConflictError when it moved meanwhile."""
-        _, at = await refs.head(self.store, name)
-        held = await staging.read(self.store, name)
-        conditions = [Condition(HEADS, name.encode(), at), Condition(STAGING, name.encode(), held.predicate)]
-        gone = [Change(partition, name.encode(), None) for partition in (HEADS, STAGING)]
-        try:
-            await self.store.write(conditions, gone)
-        except PredicateFailed:
-            raise ConflictError(f"Branch `{name}` was changed meanwhile") from None
-        await staging.clear(self.store, held.staging.epochs)
+        """Delete a branch with what is staged on it. Raises BranchNotFound."""
+        await naming.delete_branch(self.store, name)
 
     async def create_tag(self, name: str, ref: str = MAIN) -> str:
-        """A tag on a commit, for ever there; returns its id. Raises ConflictError where one is, RefNotFound."""
-        refs.check_name(name, "tag")
-        identity = (await refs.resolve(self.store, ref)).commit
-        await self._add(TAGS, name, "Tag", [Change(TAGS, name.encode(), identity.encode())])
-        return identity
+        """A tag on a commit; returns its id. Raises RefExists, RefNotFound, UsageError."""
+        return await naming.create_tag(self.store, name, ref)
+
+    async def delete_tag(self, name: str) -> None:
+        """Delete a tag; its commit stays. Raises RefNotFound."""
+        await naming.delete_tag(self.store, name)
 
     async def branches(self) -> dict[str, str]:
         """The branches, each with its commit."""
@@ -233,68 +231,8 @@ class Repository:
         async with self.store.scan(TAGS) as entries:
             return {entry.key.decode(): entry.value.decode() async for entry in entries}
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- keeping house -------------------------------------------------------------------------------------
 
-    async def _root(self, ref: str) -> bytes:
-        identity = (await refs.resolve(self.store, ref)).commit
-        return bytes.fromhex((await refs.commit(self.store, identity)).root)
-
-    async def _between(self, before: str, after: str) -> list[Difference]:
-        roots = [bytes.fromhex((await refs.commit(self.store, one)).root) for one in (before, after)]
-        return await self.objects.carry(tree.diff(*roots))
-
-    async def _clean(self, branch: str) -> tuple[Head, Predicate]:
-        """The head of a branch without staged changes. Raises ConflictError."""
-        head = await refs.head(self.store, branch)
-        if (await self.status(branch)).changes:
-            raise ConflictError(
-                f"Branch `{branch}` has staged changes; nothing was changed",
-                hint="Commit them, or drop them with `kvctl reset`",
-            )
-        return head
-
-    async def _apply(self, branch: str, note: Note, *, base: str, source: str) -> Commit:
-        """Bring what differs between two commits onto a branch."""
-        head, at = await self._clean(branch)
-        found = merge(await self._between(base, source), await self._between(base, head.commit))
-        if found.conflicts:
-            raise Conflicting(found.conflicts)
-        return await self._move(branch, note, found.edits, head, at, None)
-
-    async def _move(
-        self, branch: str, note: Note, edits: Sequence[Edit], head: Head, at: Predicate, second: str | None
-    ) -> Commit:
-        return await committing.move(
-            self.store, self.objects, branch, note, edits, onto=head, at=at, second_parent=second
-        )
-
-    async def _commit_and_parent(self, ref: str, parent: int) -> tuple[str, str]:
-        identity = (await refs.resolve(self.store, ref)).commit
-        parents = (await refs.commit(self.store, identity)).parents
-        if not 1 <= parent <= len(parents):
-            what = "is the first commit" if not parents else f"has {len(parents)} parents"
-            raise UsageError(f"`{ref}` {what}: there is no parent {parent}")
-        return identity, parents[parent - 1]
-
-    async def _add(self, partition: bytes, name: str, what: str, changes: Sequence[Change]) -> None:
-        try:
-            await self.store.get(TAGS if partition == HEADS else HEADS, name.encode())
-        except EntryNotFound:
-            pass
-        else:
-            raise ConflictError(f"`{name}` is a {'tag' if partition == HEADS else 'branch'} already")
-        try:
-            await self.store.write([Condition(partition, name.encode(), ABSENT)], changes)
-        except PredicateFailed:
-            raise ConflictError(f"{what} `{name}` exists") from None
-
-
-def _branch(name: str, head: Head) -> list[Change]:
-    return [
-        Change(HEADS, name.encode(), head.encode()),
-        Change(STAGING, name.encode(), Staging(staging.new_epoch()).encode()),
-    ]
-
-
-def _is(entry: VersionedEntry | None) -> str:
-    return "is not there" if entry is None else f"has identity {entry.identity}"
+    async def gc(self, *, dry_run: bool = False) -> Collected:
+        """Remove objects and commits that no branch or tag leads to, and consumed epochs. Raises Broken."""
+        return await collect.collect(self.store, self.objects, dry_run=dry_run)

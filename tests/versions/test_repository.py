@@ -9,12 +9,15 @@ import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.versions import refs
+from kvctl.versions.changes import Kind
+from kvctl.versions.combining import Conflicting
 from kvctl.versions.committing import NothingToCommit
+from kvctl.versions.comparing import Unrelated
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.merge import Strategy
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import BranchNotFound, RefNotFound
-from kvctl.versions.repository import Conflicting, Repository, Unrelated
+from kvctl.versions.repository import Repository
 from kvctl.versions.store import Change, Condition, Store
 from tests.versions.conftest import Open
 
@@ -29,6 +32,10 @@ async def repo(store: Store) -> Repository:
 
 async def held(repo: Repository, ref: str = "main") -> dict[str, bytes]:
     return {entry.key: entry.value for entry in await repo.entries(ref)}
+
+
+async def staged(repo: Repository, branch: str = "main") -> dict[str, bytes | None]:
+    return {change.key: change.after for change in (await repo.status(branch)).changes}
 
 
 async def history(repo: Repository, ref: str = "main") -> list[str]:
@@ -50,7 +57,9 @@ class TestStaging:
         assert await held(repo, "main@") == {"a": b"1", "b": b"1"}
         found = await repo.get("main", "a", "b", "c", "d")
         assert [entry and (entry.value, entry.staged) for entry in found] == [(b"2", True), None, (b"", True), None]
-        assert (await repo.status("main")).changes == {"a": b"2", "b": None, "c": b""}
+        assert await staged(repo) == {"a": b"2", "b": None, "c": b""}
+        kinds = [change.kind for change in (await repo.status("main")).changes]
+        assert kinds == [Kind.CHANGED, Kind.REMOVED, Kind.ADDED]
 
     async def test_writes_need_a_branch_and_keys_of_adr_8(self, repo: Repository) -> None:
         with pytest.raises(BranchNotFound):
@@ -85,7 +94,7 @@ class TestCommit:
     async def test_it_records_what_was_staged(self, repo: Repository) -> None:
         made = await committed(repo, "main", "one", a=b"1", b=b"x" * 10_000)
         assert await held(repo, made.id) == await held(repo, "main") == {"a": b"1", "b": b"x" * 10_000}
-        assert (await repo.status("main")).changes == {}
+        assert await staged(repo) == {}
         assert (made.author, made.generation) == ("ann", 1)
         await committed(repo, "main", "two", a=None)
         assert await history(repo) == ["two", "one", "Repository created"]
@@ -97,7 +106,7 @@ class TestCommit:
             await repo.put_many("main", changes) if changes else None
             with pytest.raises(NothingToCommit):
                 await repo.commit("main", "again")
-            assert (await repo.status("main")).changes == {}
+            assert await staged(repo) == {}
         made = await repo.commit("main", "on purpose", allow_empty=True)
         assert made.parents == ((await history_ids(repo))[1],)
 
@@ -160,7 +169,7 @@ class TestRefs:
         for missing in ("none", "main~9", "main^2", "abcd", "f" * 40):
             with pytest.raises(NotFoundError):
                 await repo.get(missing, "n")
-        for wrong in ("", "main..", "v1$", "main$~1", "-x"):
+        for wrong in ("", "main..", "v1$", "main$~1", "-x", "main.", ".x"):
             with pytest.raises(UsageError):
                 await repo.get(wrong, "n")
 
@@ -194,7 +203,7 @@ class TestRefs:
         right = await committed(repo, "b", "three", b=b"3")
         assert await refs.merge_base(repo.store, left.id, right.id) == fork.id
         assert await refs.merge_base(repo.store, left.id, fork.id) == fork.id
-        merged = await repo.merge("main", "b")
+        merged = (await repo.merge("main", "b")).commit
         assert merged is not None
         assert await refs.merge_base(repo.store, merged.id, left.id) == left.id
 
@@ -205,11 +214,11 @@ class TestMerge:
         await repo.create_branch("side")
         source = await committed(repo, "side", "side", a=b"2", d=b"1", c=None)
         dest = await committed(repo, "main", "main", b=b"2")
-        made = await repo.merge("side", "main", "together")
+        made = (await repo.merge("side", "main", "together")).commit
         assert made is not None
         assert made.parents == (dest.id, source.id)
         assert await held(repo) == {"a": b"2", "b": b"2", "d": b"1"}
-        assert await repo.merge("side", "main") is None
+        assert (await repo.merge("side", "main")).commit is None
         assert await history(repo) == ["together", "main", "side", "base", "Repository created"]
 
     async def test_conflicts_are_listed_and_nothing_changes(self, repo: Repository) -> None:
@@ -219,7 +228,7 @@ class TestMerge:
         before = await committed(repo, "main", "main", a=b"3", b=b"4", same=b"2")
         with pytest.raises(Conflicting) as caught:
             await repo.merge("side", "main")
-        assert [item.key for item in caught.value.conflicts] == [b"a", b"b"]
+        assert [item.key for item in caught.value.conflicts] == ["a", "b"]
         assert (await history_ids(repo))[0] == before.id
         await repo.create_branch("copy")
         await repo.merge("side", "main", strategy=Strategy.DEST_WINS)
@@ -251,8 +260,9 @@ class TestMerge:
         await committed(repo, "main", "three", c=b"1")
         await repo.revert("main", second.id)
         assert await held(repo) == {"a": b"1", "c": b"1"}
-        made = await repo.cherry_pick("side", second.id)
+        made = (await repo.cherry_pick("side", second.id)).commit
         assert await held(repo, "side") == {"a": b"2", "b": b"1"}
+        assert made is not None
         assert made.message == "two"
         await committed(repo, "main", "four", a=b"5")
         with pytest.raises(Conflicting):
@@ -312,10 +322,10 @@ async def written_while_committed(repos: Sequence[Repository], seconds: float, w
     identities = await history_ids(repo)
     for identity in identities[:-1]:
         parent = (await refs.commit(repo.store, identity)).parents[0]
-        introduced += [item.key.decode() for item in await repo.diff(parent, identity)]
-    staged = set((await repo.status("main")).changes)
+        introduced += [item.key for item in await repo.diff(parent, identity)]
+    left = set(await staged(repo))
     assert len(introduced) == len(set(introduced))
-    assert set(introduced) | staged == acked
+    assert set(introduced) | left == acked
     assert len(identities) > 2
 
 
@@ -351,7 +361,7 @@ async def test_a_creation_beside_a_merge_never_replaces_what_the_merge_brought(s
             assert entry.value == b"created"
             committed_now = await held(repo, "main@")
             if committed_now.get(f"k{number}") == b"merged":  # the merge came after the creation was staged
-                assert (await repo.status("main")).changes == {f"k{number}": b"created"}
+                assert await staged(repo) == {f"k{number}": b"created"}
         else:
             assert entry is not None
             assert entry.value == b"merged"

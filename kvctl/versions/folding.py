@@ -1,0 +1,43 @@
+"""Sealed epochs made one: reads look into few, however many commits failed; and what a reset drops is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvctl.versions import dropping, staging
+from kvctl.versions.dropping import DROPPED
+from kvctl.versions.fences import Stand
+from kvctl.versions.model import Staging, encode_staged
+from kvctl.versions.staging import STAGING
+from kvctl.versions.store import Change, Condition, PredicateFailed, Store
+
+MOST = 4
+"""Sealed epochs that a commit lets stand beside the one it seals."""
+
+
+def _all(_: bytes) -> bool:
+    return True
+
+
+async def fold(store: Store, stand: Stand, keep: Callable[[bytes], bool] = _all) -> bool:
+    """Replace the sealed epochs by one with the keys to keep; False when the branch moved meanwhile.
+
+    The new one is on the list of those dropped until the branch knows it: an interruption leaves it there.
+    """
+    held = stand.held.staging
+    kept = {key: value for key, value in (await staging.listed(store, held.sealed)).items() if keep(key)}
+    epoch = staging.new_epoch()
+    await store.set(DROPPED, epoch.encode(), b"")
+    own = Condition(DROPPED, epoch.encode(), (await store.get(DROPPED, epoch.encode())).predicate)
+    await store.set_many(staging.partition_of(epoch), {key: encode_staged(value) for key, value in kept.items()})
+    after = Staging(held.epoch, (epoch,) if kept else ())
+    changes = [Change(STAGING, stand.branch.encode(), after.encode()), *dropping.noted(held.sealed)]
+    if kept:
+        changes.append(Change(DROPPED, epoch.encode(), None))
+    try:
+        await store.write([stand.as_staged, own], changes)
+    except PredicateFailed:
+        await dropping.clear_later(store, [epoch])
+        return False
+    await dropping.clear_later(store, held.sealed if kept else (*held.sealed, epoch))
+    return True

@@ -1,0 +1,68 @@
+"""A whole content recorded as one commit: its tree is built, and what the branch does not have yet is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from kvctl.errors import UsageError
+from kvctl.versions import committing, staging
+from kvctl.versions.chunks import Chunk
+from kvctl.versions.committing import Note
+from kvctl.versions.model import Commit, apart_id, check_versioned_key, inline_value, leaf_value
+from kvctl.versions.objects import Objects
+from kvctl.versions.store import Store
+from kvctl.versions.tree import Objects as Made
+from kvctl.versions.tree import Reading, Tree, build
+
+Content = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
+"""Keys and values; where it is no mapping, sorted by the bytes of the keys, none twice."""
+
+
+async def record(store: Store, objects: Objects, branch: str, content: Content, note: Note) -> Commit:
+    """Commit this content, and nothing else, onto a branch. Raises NothingToCommit, Staged, UsageError, BranchNotFound,
+    ConflictError when it is spent."""
+    large: Made = {}
+    tree = build(_pairs(content, large))
+    for _ in range(staging.TRIES):
+        stand = await committing.clean(store, objects, branch)
+        known = await objects.carry(_above_leaves(bytes.fromhex(stand.head.root)))
+        made = await committing.move_to(store, objects, stand, note, tree.root, _new(tree, large, known))
+        if made is not None:
+            return made
+        await staging.pause()
+    raise staging.busy(branch)
+
+
+def _pairs(content: Content, large: Made) -> Iterator[tuple[bytes, bytes]]:
+    """Entries as they stand in leaves; the objects of large values are added to `large`. Raises UsageError."""
+    before = b""
+    for key, value in sorted(content.items()) if isinstance(content, Mapping) else content:
+        name = check_versioned_key(key).encode()
+        if name <= before:
+            raise UsageError(f"`{key}` comes after `{before.decode()}`: what is recorded is sorted, no key twice")
+        before = name
+        stored, apart = leaf_value(value)
+        large.update(apart)
+        yield name, stored
+
+
+def _new(tree: Tree, large: Made, known: set[bytes]) -> Made:
+    """The objects that are not in the tree whose ids are known; what its leaves keep apart is there, too."""
+    found = {identity: data for identity, data in tree.objects.items() if identity not in known}
+    for data in list(found.values()):
+        chunk = Chunk.decode(data)
+        stored = (value for _, value in chunk.pairs if chunk.level == 0 and inline_value(value) is None)
+        found.update((apart_id(value), large[apart_id(value)]) for value in stored)
+    return found
+
+
+def _above_leaves(root: bytes) -> Reading[set[bytes]]:
+    """The ids of a tree's chunks, of which leaves are not read."""
+    known, waiting = {root}, {root}
+    while waiting:
+        data = yield waiting
+        chunks = [Chunk.decode(data[identity]) for identity in waiting]
+        below = {child for chunk in chunks if chunk.level for _, child in chunk.pairs}
+        known |= below
+        waiting = below if any(chunk.level > 1 for chunk in chunks) else set()
+    return known

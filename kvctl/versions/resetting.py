@@ -1,0 +1,77 @@
+"""Staged changes dropped: all of a branch, or those of some keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvctl.versions import dropping, fences, staging
+from kvctl.versions.fences import Stand
+from kvctl.versions.folding import fold
+from kvctl.versions.model import Staging
+from kvctl.versions.staging import STAGING
+from kvctl.versions.store import Change, PredicateFailed, Store
+
+TOGETHER = 500
+"""Changes that are dropped in one write, where they need not be sealed first."""
+
+
+async def reset(store: Store, branch: str) -> None:
+    """Drop all that is staged. Raises BranchNotFound, ConflictError when it is spent."""
+    for _ in range(staging.TRIES):
+        stand = await fences.stand(store, branch)
+        epochs = stand.held.staging.epochs
+        change = Change(STAGING, branch.encode(), Staging(staging.new_epoch()).encode())
+        try:
+            await store.write([stand.as_staged], [change, *dropping.noted(epochs)])
+        except PredicateFailed:
+            await staging.pause()
+        else:
+            return await dropping.clear_later(store, epochs)
+    raise staging.busy(branch)
+
+
+async def reset_keys(store: Store, branch: str, start: bytes, selected: Callable[[bytes], bool]) -> int:
+    """Drop the staged changes of keys, which begin at `start` and end with the first that is not selected.
+
+    Returns how many keys. All go at once. Raises as `reset`.
+    """
+    for _ in range(staging.TRIES):
+        stand = await fences.stand(store, branch)
+        held = stand.held.staging
+        found = {epoch: await _selected(store, epoch, start, selected) for epoch in held.epochs}
+        if not (keys := set().union(*found.values())):
+            return 0
+        if len(found[held.epoch]) == len(keys) <= TOGETHER and not any(found[epoch] for epoch in held.sealed):
+            done = await _delete(store, stand, keys)
+        elif found[held.epoch]:
+            await staging.seal(store, branch)
+            continue
+        else:
+            done = await fold(store, stand, lambda key: not selected(key))
+        if done:
+            return len(keys)
+        await staging.pause()
+    raise staging.busy(branch)
+
+
+async def _selected(store: Store, epoch: str, start: bytes, selected: Callable[[bytes], bool]) -> set[bytes]:
+    found: set[bytes] = set()
+    async with store.scan(staging.partition_of(epoch), start, values=False) as entries:
+        async for entry in entries:
+            if not selected(entry.key):
+                break
+            found.add(entry.key)
+    return found
+
+
+async def _delete(store: Store, stand: Stand, keys: set[bytes]) -> bool:
+    """Delete keys of the epoch that writes go to; the staging record is rewritten, as what the branch holds changes."""
+    held = stand.held.staging
+    changes = [Change(staging.partition_of(held.epoch), key, None) for key in sorted(keys)]
+    try:
+        await store.write(
+            [stand.as_staged], [*changes, Change(STAGING, stand.branch.encode(), held.encode())]
+        )  # fmt: skip
+    except PredicateFailed:
+        return False
+    return True
