@@ -17,6 +17,7 @@ import os
 import random
 import re
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
@@ -42,6 +43,8 @@ PING_INTERVAL = 2
 _PATIENCE = 2.0
 _TOGETHER, _SOON = 64, 0.01
 """Frames that go out in one write, and the seconds that they wait for each other at the most."""
+_SWEEP = 1.0
+"""Seconds between two looks for requests whose time is up."""
 
 Trace = Callable[[str, float, str], None]
 
@@ -70,6 +73,8 @@ class Connection:
         """Why no reply can be received, if so."""
         self._last_word = ""
         """What the server said before it closed the connection."""
+        self._awaited: deque[tuple[float, bytes, bytes]] = deque()
+        """Requests sent soon: when their time is up, token, subject."""
         self._soon: list[bytes] = []
         """Frames that go out with the next write."""
         self._soon_since = 0.0
@@ -155,6 +160,26 @@ class Connection:
             raise NoResponders(f"Nobody answers on `{subject}`")
         self._traced(subject, begun, f"{code} {text}".strip() if code else "")
         return answer
+
+    def request_soon(self, subject: bytes, payload: bytes, header: bytes = b"") -> asyncio.Future[Frame]:
+        """One request, sent in one go with others of this moment, for a third of what `request` costs.
+
+        The future ends as `request` does, but that RequestTimeout may come a second late, and that nobody's answer is a
+        frame of status 503. Raises NoServer, UsageError.
+        """
+        if self._deaf is not None:
+            raise self._deaf
+        token = b"%d" % next(self._tokens)
+        reply = self._replies + token
+        self._check_sizes(subject, reply, header, payload)
+        self.write_soon(publish_frame(subject, reply, header, payload))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Frame] = loop.create_future()
+        self._pending[token] = (future, subject)
+        if not self._awaited:
+            loop.call_later(_SWEEP, self._sweep)
+        self._awaited.append((time.monotonic() + self.timeout, token, subject))
+        return future
 
     async def stream_replies(
         self, subject: str, payload: bytes, timeout: float | None = None
@@ -396,6 +421,15 @@ class Connection:
         waiting = self._pending.pop(token, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_exception(RequestTimeout(f"No answer on `{subject}` within {round(limit, 1) or limit:g}s"))
+
+    def _sweep(self) -> None:
+        """End requests without an answer whose time is up; their timeouts are all the same, so the first ends first."""
+        now, awaited = time.monotonic(), self._awaited
+        while awaited and (awaited[0][0] <= now or awaited[0][1] not in self._pending):
+            _, token, subject = awaited.popleft()
+            self._expire(token, subject.decode(errors="replace"), self.timeout)
+        if awaited:
+            asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
 
     def _lost(self, error: KvctlError) -> None:
         pending, self._pending = self._pending, {}

@@ -96,24 +96,24 @@ async def write(
             if lost is None:
                 raise
             # What was sent first may have come to be stored after all.
-            if (revision := await _resolve(binding, key, payload, header, expected, after, lost)) is None:
+            if (revision := await resolve(binding, key, payload, header, expected, after, lost)) is None:
                 raise
             return revision
         except OPEN as error:
             lost = error
-            revision = await _resolve(binding, key, payload, header, expected, after, lost)
+            revision = await resolve(binding, key, payload, header, expected, after, lost)
             if revision is not None:
                 return revision
             if time.monotonic() > deadline + connection.timeout:
                 raise _unknown(binding, key, error) from None
 
 
-async def _resolve(
+async def resolve(
     binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None, after: int, error: KvctlError
 ) -> int | None:
-    """The revision when the write is there; None when it is not and may be sent again, as only conditional writes may.
+    """What became of a write without an answer: its revision when it is there, None when it may be sent again.
 
-    Raises OutcomeUnknown.
+    Only a write on condition of its own key may be; another is waited for. Raises OutcomeUnknown.
     """
     deadline = time.monotonic() + binding.api.connection.timeout
     while True:

@@ -1,24 +1,26 @@
 """Store on JetStream: a key is a subject, its predicate the sequence of its last message.
 
-Partition and key are a token each, so that neither two partitions nor two keys can meet. Reads ask the leader: others
-may lag behind a write that succeeded.
+Partition and key are a token each, so that neither two partitions nor two keys can meet. Reads are as new as the
+leader: others may lag behind a write that succeeded.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Self
+from functools import lru_cache
 
-from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, WrongRevision
+from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, KvctlError, NoResponders, WrongRevision
 from kvctl.jetstream import streams
-from kvctl.jetstream.delivery import delivery
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream.publish import Busy, PublishWindow, publish_soon
+from kvctl.kv import writing
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.entry import Entry, Operation, is_tombstone
-from kvctl.kv.ordered import token, untoken
-from kvctl.kv.transaction import Transaction
+from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.ordered import token
+from kvctl.kv.transaction import Failure, Transaction
+from kvctl.versions import bucket_reading
+from kvctl.versions.bucket_entries import BucketEntries
+from kvctl.versions.grouping import Failing, Grouping, Wish
 from kvctl.versions.store import (
     ABSENT,
     EXISTS,
@@ -30,259 +32,253 @@ from kvctl.versions.store import (
     Predicate,
     PredicateFailed,
     StoreClosed,
-    StoreEntry,
     check_partition,
     check_place,
     check_value,
     check_write,
 )
 
-BATCH = 1000
-"""Entries that a scan fetches at once, unless said otherwise."""
 MARKER_TTL = timedelta(hours=1)
 """How long a deletion leaves a trace."""
-
+MARKERS = 8
+"""Deletions of keys under a write that needs them absent, after which it fails."""
 HEADERS = 1024
 """Bytes that the headers of a message may come to: conditions on the longest names, and its place in a batch."""
-
-_HEAD = "p"
 
 
 class BucketStore:
     """The keys of a bucket whose stream takes atomic batches and ttls of messages, one revision a key."""
 
     def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+        self.bucket = bucket
         self._closed = False
+        self._grouping = Grouping(self._carry_out)
+        self._last = 0
+        """The highest revision that single writes were acknowledged."""
+        self._fence: tuple[str, int, bytes] = ("", 0, b"")
+        """The header of the last fenced write, and what of."""
 
     @property
     def largest(self) -> int:
         """See `Store.largest`."""
-        return self._bucket.binding.api.connection.max_payload - HEADERS
+        return self.bucket.binding.api.connection.max_payload - HEADERS
+
+    # -- reading -------------------------------------------------------------------------------------------
 
     async def get(self, partition: bytes, key: bytes) -> Found:
         """See `Store.get`."""
         place = self._place(partition, key)
-        entry = await self._bucket.last_entry(place, leader=True)
+        entry = await self.bucket.last_entry(place, leader=True)
         if not _lives(entry):
             raise EntryNotFound("There is no such key")
         assert entry is not None
         return Found(entry.value, self.predicate(place, entry.revision))
 
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
+        """See `Store.get_many`."""
+        names = [self._place(*place) for place in places]
+        read = bucket_reading.lasting if lasting else bucket_reading.latest
+        stored = await read(self.bucket, names)
+        return [
+            None if (one := stored.get(name)) is None else Found(one[1], self.predicate(name, one[0])) for name in names
+        ]
+
+    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> BucketEntries:
+        """See `Store.scan`."""
+        self.check_open()
+        check_partition(partition)
+        return BucketEntries(self, _head(bytes(partition)), bytes(partition), bytes(start), batch, values)
+
+    # -- writing -------------------------------------------------------------------------------------------
+
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """See `Store.set`."""
-        await self._bucket.put(self._place(partition, key), check_value(value, self.largest))
+        await self.bucket.put(self._place(partition, key), check_value(value, self.largest))
+
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        """See `Store.set_many`."""
+        self.check_open()
+        check_partition(partition)
+        errors: list[KvctlError] = []
+        binding = self.bucket.binding
+        prefix = binding.write_prefix
+        window = PublishWindow(
+            binding.api.connection, lambda *_: None, lambda _, error: errors.append(error), resend=True
+        )
+        async with window:
+            for key, value in values.items():
+                place = self._place(partition, key)
+                await window.send(place, (prefix + place).encode(), check_value(value, self.largest))
+                if errors:
+                    break
+        if errors:
+            raise errors[0]
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         """See `Store.set_if`."""
         place, value = self._place(partition, key), check_value(value, self.largest)
         try:
             if predicate == ABSENT:
-                await self._bucket.create(place, value)
+                await self.bucket.create(place, value)
             elif predicate == EXISTS:
-                await self._bucket.commit(Transaction().expect(place, exists=True).put(place, value))
+                await self.bucket.commit(Transaction().expect(place, exists=True).put(place, value))
             else:
-                await self._bucket.update(place, value, self._revision(place, predicate))
+                await self.bucket.update(place, value, self._revision(place, predicate))
         except (KeyExists, WrongRevision, ConditionsFailed):
             raise PredicateFailed("The condition does not hold") from None
 
     async def delete(self, partition: bytes, key: bytes) -> None:
         """See `Store.delete`."""
         place = self._place(partition, key)
-        if not _lives(await self._bucket.last_entry(place, leader=True)):
+        if not _lives(await self.bucket.last_entry(place, leader=True)):
             return
         try:
-            await self._bucket.purge(place, ttl=MARKER_TTL)
+            await self.bucket.purge(place, ttl=MARKER_TTL)
         except KeyNotFound:  # it went meanwhile
             return
 
-    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> BucketEntries:
-        """See `Store.scan`."""
-        self._check_open()
+    async def clear(self, partition: bytes) -> None:
+        """See `Store.clear`."""
+        self.check_open()
         check_partition(partition)
-        return BucketEntries(self, self._bucket, bytes(partition), bytes(start), batch or BATCH, values)
+        binding = self.bucket.binding
+        await streams.purge(binding.api, binding.stream, filter=binding.subject(f"{_head(bytes(partition))}*"))
 
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
         """See `Store.write`."""
-        self._check_open()
+        self.check_open()
         check_write(conditions, changes, self.largest)
-        if len(changes) == len(conditions) == 1 and await self._fenced(conditions[0], changes[0]):
-            return
-        transaction = Transaction()
-        for condition in conditions:
-            place = self._place(condition.partition, condition.key)
-            if condition.predicate == ABSENT:
-                transaction.expect(place, absent=True)
-            elif condition.predicate == EXISTS:
-                transaction.expect(place, exists=True)
-            else:
-                transaction.expect(place, revision=self._revision(place, condition.predicate))
-        for change in changes:
-            place = self._place(change.partition, change.key)
-            if change.value is None:
-                transaction.purge(place, ttl=MARKER_TTL)
-            else:
-                transaction.put(place, bytes(change.value))
-        try:
-            await self._bucket.commit(transaction)
-        except (ConditionsFailed, WrongRevision):
-            raise PredicateFailed("A condition does not hold") from None
-
-    async def _fenced(self, condition: Condition, change: Change) -> bool:
-        """One value on condition of another key as it was read: one message, where a batch costs several fsyncs."""
-        key, other = self._place(change.partition, change.key), self._place(condition.partition, condition.key)
-        if change.value is None or key == other or condition.predicate in (ABSENT, EXISTS):
-            return False
-        try:
-            await self._bucket.put_while(key, bytes(change.value), other, self._revision(other, condition.predicate))
-        except WrongRevision:
-            raise PredicateFailed("The condition does not hold") from None
-        return True
-
-    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
-        """See `Store.get_many`."""
-        names = [self._place(*place) for place in places]
-        entries = await self._bucket.get_many(names, leader=not lasting)
-        return [
-            None if entry is None else Found(entry.value, self.predicate(name, entry.revision))
-            for name, entry in zip(names, entries, strict=True)
-        ]
-
-    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
-        """See `Store.set_many`."""
-        self._check_open()
-        check_partition(partition)
-        for key, value in values.items():
-            await self.set(partition, key, value)
-
-    async def clear(self, partition: bytes) -> None:
-        """See `Store.clear`."""
-        self._check_open()
-        check_partition(partition)
-        binding = self._bucket.binding
-        await streams.purge(binding.api, binding.stream, filter=binding.subject(f"{partition_token(partition)}.*"))
+        streams.require_writable(self.bucket.binding.api)
+        wish = Wish(
+            [self._wanted(item) for item in conditions],
+            {_name(item.partition, item.key): None if item.value is None else bytes(item.value) for item in changes},
+        )
+        if _is_fenced(wish) and await self._sole():
+            await self._publish(wish)
+        else:
+            await self._grouping.write(wish)
 
     async def close(self) -> None:
         """See `Store.close`."""
         self._closed = True
 
+    # -- inside --------------------------------------------------------------------------------------------
+
     def check_open(self) -> None:
         """Raises StoreClosed."""
-        self._check_open()
-
-    def predicate(self, place: str, revision: int) -> Predicate:
-        """That the last revision of a key, partition and key as tokens, is this one."""
-        return Predicate((self._bucket.binding.stream, place, revision))
-
-    def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("The store was closed")
 
+    def predicate(self, place: str, revision: int) -> Predicate:
+        """That the last revision of a key, partition and key as tokens, is this one."""
+        return Predicate((self.bucket.binding.stream, place, revision))
+
     def _place(self, partition: bytes, key: bytes) -> str:
-        self._check_open()
+        self.check_open()
         check_place(partition, key)
-        return f"{partition_token(partition)}.{token(key).decode()}"
+        return _name(partition, key)
+
+    def _wanted(self, condition: Condition) -> tuple[str, Predicate]:
+        """The condition of a key. Raises PredicateFailed for one that was read of another key or store."""
+        place = _name(condition.partition, condition.key)
+        if condition.predicate not in (ABSENT, EXISTS):
+            self._revision(place, condition.predicate)
+        return place, condition.predicate
 
     def _revision(self, place: str, predicate: Predicate) -> int:
         """The revision that a predicate insists on. Raises PredicateFailed for one of another key or store."""
         held = predicate.token
-        if isinstance(held, tuple) and held[:2] == (self._bucket.binding.stream, place):
+        if isinstance(held, tuple) and held[:2] == (self.bucket.binding.stream, place):
             return int(held[2])
         raise PredicateFailed("The condition is of another key or store")
 
+    async def _sole(self) -> bool:
+        """Whether there is one replica: there, checked writes of the same keys may be in flight together."""
+        info = self.bucket.binding.info or (await self.bucket.locate()).info
+        return info is not None and info["config"].get("num_replicas", 1) == 1
 
-def partition_token(partition: bytes) -> str:
-    """What the subjects of a partition's keys begin with."""
-    return _HEAD + token(partition).decode()
+    async def _carry_out(self, group: Sequence[Wish]) -> None:
+        """Several tasks' writes as one batch. Raises Failing, PredicateFailed, and what a commit raises."""
+        if len(group) == 1 and _is_fenced(group[0]):
+            return await self._publish(group[0])
+        gone: dict[str, int] = {}
+        for _ in range(MARKERS):
+            try:
+                await self.bucket.commit(self._transaction(group, gone))
+                return None
+            except ConditionsFailed as error:
+                markers = {item.key: item.found.revision for item in error.failures if _is_marker(item)}
+                if len(markers) < len(error.failures) or not markers:
+                    raise Failing({item.key for item in error.failures} - markers.keys()) from None
+                gone |= markers
+            except WrongRevision:
+                break
+        raise Failing(set())
+
+    def _transaction(self, group: Sequence[Wish], gone: Mapping[str, int]) -> Transaction:
+        """`gone` are the revisions of markers that deletions left: their keys are absent."""
+        transaction = Transaction()
+        for place, predicate in dict.fromkeys(asked for wish in group for asked in wish.conditions):
+            if predicate == EXISTS:
+                transaction.expect(place, exists=True)
+            else:
+                revision = gone.get(place, 0) if predicate == ABSENT else self._revision(place, predicate)
+                transaction.expect(place, revision=revision)
+        for place, value in {place: value for wish in group for place, value in wish.changes.items()}.items():
+            if value is None:
+                transaction.purge(place, ttl=MARKER_TTL)
+            else:
+                transaction.put(place, value)
+        return transaction
+
+    async def _publish(self, wish: Wish) -> None:
+        """One value on condition of another key as it was read: one message, where a batch costs several syncs."""
+        ((other, predicate),) = wish.conditions
+        ((place, value),) = wish.changes.items()
+        assert value is not None
+        binding, revision, before = self.bucket.binding, self._revision(other, predicate), self._last
+        if self._fence[:2] != (other, revision):
+            self._fence = other, revision, writing.fence(binding.subject(other), revision)
+        header = self._fence[2]
+        try:
+            made = await publish_soon(binding.api.connection, (binding.write_prefix + place).encode(), value, header)
+            self._last = max(self._last, made)
+        except (Busy, NoResponders):
+            await self._publish_patiently(place, value, other, revision)
+        except WrongRevision:
+            raise PredicateFailed("The condition does not hold") from None
+        except writing.OPEN as error:
+            await writing.resolve(binding, place, value, header, None, before, error)
+
+    async def _publish_patiently(self, place: str, value: bytes, other: str, revision: int) -> None:
+        try:
+            await self.bucket.put_while(place, value, other, revision)
+        except WrongRevision:
+            raise PredicateFailed("The condition does not hold") from None
 
 
-class BucketEntries:
-    """See `Entries`: the keys are listed and sorted at the first step, values are fetched a batch at a time."""
+@lru_cache(maxsize=1024)
+def _head(partition: bytes) -> str:
+    """What the keys of a partition begin with."""
+    return f"p{token(partition).decode()}."
 
-    def __init__(
-        self, store: BucketStore, bucket: Bucket, partition: bytes, start: bytes, batch: int, values: bool
-    ) -> None:
-        self._store = store
-        self._bucket = bucket
-        self._partition = partition
-        self._start = start
-        self._batch = batch
-        self._values = values
-        self._revisions: dict[bytes, int] = {}
-        """As they were listed."""
-        self._keys: list[bytes] | None = None
-        """Tokens of the keys, sorted, which is the order of the keys."""
-        self._next = 0
-        self._ahead: list[StoreEntry] = []
-        """Entries that were fetched, the next one last."""
-        self._closed = False
 
-    def __aiter__(self) -> Self:
-        return self
+def _name(partition: bytes, key: bytes) -> str:
+    return _head(bytes(partition)) + token(key).decode()
 
-    async def __anext__(self) -> StoreEntry:
-        self._check_open()
-        if self._keys is None:
-            self._keys = await self._listed()
-            self._next = bisect_left(self._keys, token(self._start))
-        while not self._ahead:
-            if self._next >= len(self._keys):
-                raise StopAsyncIteration
-            await self._fetch(self._keys)
-        return self._ahead.pop()
 
-    async def __aenter__(self) -> Self:
-        return self
+def _is_fenced(wish: Wish) -> bool:
+    """Whether it is one value on condition of another key as it was read."""
+    if len(wish.conditions) != 1 or len(wish.changes) != 1:
+        return False
+    ((other, predicate),) = wish.conditions
+    ((place, value),) = wish.changes.items()
+    return value is not None and place != other and predicate not in (ABSENT, EXISTS)
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
-    async def seek(self, key: bytes) -> None:
-        """See `Entries.seek`."""
-        self._check_open()
-        self._start = bytes(key)
-        self._ahead.clear()
-        if self._keys is not None:
-            self._next = bisect_left(self._keys, token(self._start))
-
-    async def close(self) -> None:
-        """See `Entries.close`."""
-        self._closed = True
-        self._ahead.clear()
-
-    async def _listed(self) -> list[bytes]:
-        head = f"{partition_token(self._partition)}."
-        subject = f"{self._bucket.binding.prefix}{head}*"
-        cut = len(self._bucket.binding.prefix) + len(head)
-        found: dict[bytes, int] = {}
-        selection = Selection(subjects=(subject,), headers_only=True)
-        async with OrderedConsumer(self._bucket.binding.api, self._bucket.binding.stream, selection) as consumer:
-            async for batch in consumer.batches():
-                for name, reply, header, _ in batch:
-                    found[name[cut:]] = 0 if is_tombstone(header) else delivery(reply)[0]
-        self._revisions = {key: revision for key, revision in found.items() if revision}
-        return sorted(self._revisions)
-
-    async def _fetch(self, keys: list[bytes]) -> None:
-        some = keys[self._next : self._next + self._batch]
-        head = partition_token(self._partition)
-        places = [f"{head}.{key.decode()}" for key in some]
-        if self._values:
-            entries = await self._bucket.get_many(places, leader=True)
-            found = [(entry.value, entry.revision) if entry is not None else None for entry in entries]
-        else:
-            found = [(b"", self._revisions[key]) for key in some]
-        self._ahead = [
-            StoreEntry(self._partition, untoken(key), one[0], self._store.predicate(place, one[1]))
-            for key, place, one in zip(some, places, found, strict=True)
-            if one is not None
-        ][::-1]
-        self._next += len(some)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed("The reading was closed")
-        self._store.check_open()
+def _is_marker(failure: Failure) -> bool:
+    """Whether a key is in the way that was deleted."""
+    return failure.expected == 0 and failure.found is not None and not _lives(failure.found)
 
 
 def _lives(entry: Entry | None) -> bool:

@@ -9,24 +9,34 @@ from kvctl.kv.bucket import Bucket
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.store import Store
-from tests.raw import RawClient
 
 Open = Callable[[], Store]
 """Opens a store on what the test's first store holds, as another session would, where there are sessions."""
 
 
 @pytest.fixture(params=["memory", "bucket"])
-async def reopen(
-    request: pytest.FixtureRequest, client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> AsyncIterator[Open]:
-    """Both stores."""
+async def reopen(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
+    """Both stores; a module's own `params` may ask for `replicas`, too: the bucket on three servers."""
     if request.param == "memory":
         held = MemoryStore()
         yield lambda: held
-        return
-    name = unique("STORE")
-    raw.create_bucket(name, allow_atomic=True, allow_msg_ttl=True, first_seq=10**15)
-    yield lambda: BucketStore(Bucket(client.api, name))
+    else:
+        replicated = request.param == "replicas"
+        context = request.getfixturevalue("cluster").contexts["cluster"] if replicated else None
+        async with kvctl.connect(context or request.getfixturevalue("server").url) as client:
+            bucket = await stored(client, request.getfixturevalue("unique")("STORE"), 3 if replicated else 1)
+            yield lambda: BucketStore(Bucket(client.api, bucket))
+
+
+async def stored(client: kvctl.Client, name: str, replicas: int) -> str:
+    """A bucket as a store needs it."""
+    stream = {
+        "name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "max_msgs_per_subject": 1, "discard": "new",
+        "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True, "allow_atomic": True,
+        "allow_msg_ttl": True, "first_seq": 10**15, "num_replicas": replicas,
+    }  # fmt: skip
+    await client.api.call(f"STREAM.CREATE.KV_{name}", stream)
+    return name
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from kvctl.versions.store import (
 )
 from tests.versions.conftest import Open
 
+pytestmark = pytest.mark.parametrize("reopen", ["memory", "bucket", "replicas"], indirect=True)
+
 P, Q = b"partition", b"other"
 EVERY = bytes(range(256))
 
@@ -348,6 +350,63 @@ class TestWrite:
             await store.write([], [Change(P, b"k", b"1"), Change(P, b"k", None)])
         await store.write([], [Change(P, b"k", b"1"), Change(Q, b"k", b"1")])
 
+    async def test_what_many_tasks_write_at_once_is_each_written_or_refused(self, store: Store) -> None:
+        """Stores may put them together: a condition that fails is its own writer's alone."""
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        await fill(store, *(b"%d" % number for number in range(0, 24, 3)))
+
+        async def create(number: int) -> None:
+            key = b"%d" % number
+            changes = [Change(P, key, b"new"), Change(Q, b"touched", b"")]
+            await store.write([fence, Condition(P, key, ABSENT)], changes)
+
+        ends = await asyncio.gather(*(create(number) for number in range(24)), return_exceptions=True)
+        refused = [number for number, end in enumerate(ends) if isinstance(end, PredicateFailed)]
+        assert refused == list(range(0, 24, 3))
+        for number in range(24):
+            expected = b"v%d" % number if number % 3 == 0 else b"new"
+            assert (await store.get(P, b"%d" % number)).value == expected
+
+    async def test_of_many_that_change_the_same_key_all_are_carried_out_one_by_one(self, store: Store) -> None:
+        await store.set(P, b"n", b"0")
+
+        async def add(number: int) -> None:
+            while True:
+                found = await store.get(P, b"n")
+                changes = [Change(P, b"n", b"%d" % (int(found.value) + 1)), Change(Q, b"%d" % number, found.value)]
+                with suppress(PredicateFailed):
+                    return await store.write([Condition(P, b"n", found.predicate)], changes)
+
+        await asyncio.gather(*(add(number) for number in range(6)))
+        assert (await store.get(P, b"n")).value == b"6"
+        found = [await store.get(Q, b"%d" % number) for number in range(6)]
+        assert sorted(one.value for one in found) == [b"%d" % number for number in range(6)]
+
+    async def test_fenced_writes_stop_when_the_fence_moves(self, store: Store) -> None:
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        await asyncio.gather(*(store.write([fence], [Change(Q, b"%d" % number, b"v")]) for number in range(20)))
+        await store.set(P, b"fence", b"1")
+        for keys in ([b"late"], [b"late", b"later"]):
+            with pytest.raises(PredicateFailed):
+                await store.write([fence], [Change(Q, key, b"v") for key in keys])
+        assert len(await keys_of(store, Q)) == 20
+
+    async def test_a_cancelled_writer_takes_nobody_along(self, store: Store) -> None:
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        tasks = [
+            asyncio.create_task(store.write([fence, Condition(Q, key, ABSENT)], [Change(Q, key, b"v")]))
+            for key in (b"%d" % number for number in range(12))
+        ]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        tasks[7].cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [end for number, end in enumerate(ends) if number not in (0, 7)] == [None] * 10
+        assert {b"%d" % number for number in range(12) if number not in (0, 7)} <= set(await keys_of(store, Q))
+
 
 async def test_a_closed_store_does_nothing(store: Store) -> None:
     await store.set(P, b"k", b"v")
@@ -355,13 +414,89 @@ async def test_a_closed_store_does_nothing(store: Store) -> None:
     await store.close()
     attempts: list[Awaitable[Any]] = [
         store.get(P, b"k"), store.set(P, b"k", b"w"), store.set_if(P, b"k", b"w", EXISTS), store.delete(P, b"k"),
-        store.write([], [Change(P, b"k", b"w")]), anext(entries),
+        store.write([], [Change(P, b"k", b"w")]), anext(entries), store.get_many([(P, b"k")]),
+        store.set_many(P, {b"k": b"w"}), store.clear(P),
     ]  # fmt: skip
     for attempt in attempts:
         with pytest.raises(StoreClosed):
             await attempt
     with pytest.raises(StoreClosed):
         store.scan(P)
+
+
+class TestMany:
+    """What is ours, for speed."""
+
+    async def test_several_keys_are_read_in_the_order_asked(self, store: Store) -> None:
+        await fill(store, b"a", b"b")
+        await store.set(Q, b"a", b"")
+        await store.set(P, b"gone", b"v")
+        await store.delete(P, b"gone")
+        places = [(P, b"b"), (Q, b"a"), (P, b"none"), (P, b"gone"), (P, b"a"), (P, b"b")]
+        for lasting in (False, True):
+            found = await store.get_many(places, lasting=lasting)
+            assert [one.value if one else None for one in found] == [b"vb", b"", None, None, b"va", b"vb"]
+        assert await store.get_many([]) == []
+        read = (await store.get_many([(P, b"a")]))[0]
+        assert read == await store.get(P, b"a")
+
+    async def test_hundreds_of_keys_are_read_as_new_as_one(self, store: Store) -> None:
+        keys = [b"%04d" % number for number in range(1200)]
+        await store.set_many(P, dict.fromkeys(keys, b"old"))
+        await store.set_many(P, dict.fromkeys(keys, b"new"))
+        found = await store.get_many([(P, key) for key in [*keys, b"none"]])
+        assert [one.value if one else None for one in found] == [b"new"] * 1200 + [None]
+
+    async def test_many_keys_are_written(self, store: Store, reopen: Open) -> None:
+        values = {b"%04d" % number: b"v%d" % number for number in range(1500)}
+        await store.set_many(P, values)
+        await store.set_many(P, {})
+        other = reopen()
+        async with other.scan(P, batch=400) as entries:
+            assert {entry.key: entry.value async for entry in entries} == values
+        assert await keys_of(other, Q) == []
+
+    async def test_a_partition_is_cleared_and_no_other(self, store: Store, reopen: Open) -> None:
+        for partition in (P, Q, P + b"x"):
+            await store.set_many(partition, {b"%d" % number: b"v" for number in range(20)})
+        read = (await store.get(P, b"7")).predicate
+        await store.clear(P)
+        await store.clear(b"never")
+        assert await keys_of(reopen()) == []
+        assert len(await keys_of(store, Q)) == len(await keys_of(store, P + b"x")) == 20
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"7", b"w", read)
+        await store.set_if(P, b"7", b"w", ABSENT)
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"7", b"w", read)
+
+    async def test_what_is_missing_is_named(self, store: Store) -> None:
+        attempts: list[Awaitable[Any]] = [
+            store.get_many([(P, b"k"), (b"", b"k")]), store.get_many([(P, b"")]), store.set_many(b"", {b"k": b"v"}),
+            store.set_many(P, {b"": b"v"}), store.clear(b""),
+        ]  # fmt: skip
+        for attempt in attempts:
+            with pytest.raises(MissingArgument):
+                await attempt
+
+    async def test_the_largest_value_is_taken_and_none_above(self, store: Store) -> None:
+        largest, larger = b"v" * store.largest, b"v" * (store.largest + 1)
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        await store.set(P, b"a", largest)
+        await store.set_many(P, {b"b": largest})
+        await store.write([fence], [Change(P, b"c", largest)])
+        await store.write([fence, Condition(P, b"d", ABSENT)], [Change(P, b"d", largest), Change(P, b"e", largest)])
+        found = await store.get_many([(P, key) for key in (b"a", b"b", b"c", b"d", b"e")])
+        assert all(one is not None and one.value == largest for one in found)
+        attempts: list[Awaitable[Any]] = [
+            store.set(P, b"x", larger), store.set_many(P, {b"x": larger}), store.set_if(P, b"x", larger, ABSENT),
+            store.write([fence], [Change(P, b"x", larger)]), store.write([], [Change(P, b"x", larger)]),
+        ]  # fmt: skip
+        for attempt in attempts:
+            with pytest.raises(UsageError, match="are the most"):
+                await attempt
+        assert b"x" not in await keys_of(store)
 
 
 class TestUsersAndGroups:

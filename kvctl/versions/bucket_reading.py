@@ -1,0 +1,117 @@
+"""Reads of a store on JetStream: the last messages of keys, and of whole partitions, never older than a write was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied
+from kvctl.jetstream import direct, streams
+from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
+from kvctl.jetstream.direct_batch import MomentLost, NotReached, Page, last_of_each, pages
+from kvctl.kv.binding import Binding
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.entry import is_tombstone
+
+Stored = tuple[int, bytes]
+"""Revision and value."""
+
+FEW = 16
+"""Keys that are asked for one by one; more go by the thousand."""
+MANY = 1000
+_ELSEWISE = (
+    NotUnderstood, TooManySubjects, MomentLost, NotReached, NoResponders, PermissionDenied, ConnectionLost,
+)  # fmt: skip
+
+
+async def latest(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
+    """What lives of these keys, as the leader has it."""
+    found: dict[str, Stored] = {}
+    left = list(dict.fromkeys(keys))
+    if len(left) > FEW:
+        binding = bucket.binding
+        reached = int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
+        for at in range(0, len(left), MANY):
+            some = left[at : at + MANY]
+            messages = await _at_once(binding, [binding.subject(key) for key in some], reached)
+            if messages is None:
+                found |= await _one_by_one(bucket, some, leader=True)
+            else:
+                found |= _living(binding, messages)
+        return found
+    return await _one_by_one(bucket, left, leader=True)
+
+
+async def lasting(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
+    """What there is of keys that are written with one value only: from any replica; where that has none, the leader."""
+    found: dict[str, Stored] = {}
+    if bucket.binding.direct:
+        try:
+            found = await _one_by_one(bucket, keys, leader=False)
+        except (NoResponders, PermissionDenied):
+            found = {}
+    missing = [key for key in keys if key not in found]
+    return {**found, **await _one_by_one(bucket, missing, leader=True)} if missing else found
+
+
+async def partition(bucket: Bucket, head: str) -> list[StoredMessage] | None:
+    """The last messages of all keys that begin with these tokens, of one moment; None where they are too many.
+
+    The leader tells the last of them, which the replica that answers must have.
+    """
+    binding = bucket.binding
+    subject = binding.subject(f"{head}*")
+    last, page = await asyncio.gather(
+        direct.from_leader(binding.api, binding.stream, last_by_subj=subject), _first_page(binding, [subject])
+    )
+    if last is None:
+        return []
+    if page is None or page.pending or (page.up_to_sequence or 0) < last.sequence:
+        return None
+    return page.messages
+
+
+async def _at_once(binding: Binding, subjects: Sequence[str], reached: int) -> list[StoredMessage] | None:
+    """The last messages of subjects in one answer; None where that cannot be had, or is older than asked for."""
+    page = await _first_page(binding, subjects)
+    if page is None or page.pending or (page.up_to_sequence or 0) < reached:
+        return None
+    return page.messages
+
+
+async def _first_page(binding: Binding, subjects: Sequence[str]) -> Page | None:
+    if not binding.direct:
+        return None
+    try:
+        async with aclosing(pages(binding.api, binding.stream, DirectRequest(last_of=tuple(subjects)))) as answers:
+            async for page in answers:
+                return page
+    except _ELSEWISE:
+        pass
+    return None
+
+
+async def _one_by_one(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> dict[str, Stored]:
+    """A request a key, all in flight."""
+    binding = bucket.binding
+    if len(keys) == 1 and not leader:
+        message = await direct.last(binding.api, binding.stream, binding.subject(keys[0]))
+        return _living(binding, [message] if message else [])
+    subjects = [binding.subject(key) for key in keys]
+    answers = await last_of_each(binding.api, binding.stream, subjects, leader=leader)
+    found = _living(binding, [message for message in answers.values() if message is not None])
+    for key in [key for key, subject in zip(keys, subjects, strict=True) if subject not in answers] if leader else ():
+        entry = await bucket.last_entry(key, leader=True)  # nobody answered: the long way, that waits
+        if entry is not None and not is_tombstone(entry.header):
+            found[key] = (entry.revision, entry.value)
+    return found
+
+
+def _living(binding: Binding, messages: Sequence[StoredMessage]) -> dict[str, Stored]:
+    cut = len(binding.prefix)
+    return {
+        message.subject[cut:]: (message.sequence, message.payload)
+        for message in messages
+        if not is_tombstone(message.header)
+    }
