@@ -12,7 +12,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, RefusedError
-from kvctl.kv import dump_file, dumping
+from kvctl.kv import cut_reading, dump_file, dumping
 from kvctl.kv.dumping import Dumped
 from kvctl.kv.kinds import UNFINISHED
 from kvctl.labs import Lab
@@ -184,15 +184,15 @@ async def test_what_somebody_removed_is_counted(
 
 async def _interfere(monkeypatch: pytest.MonkeyPatch, *writes: Callable[[], Any]) -> None:
     """Have the next dump's reading begin after these writes, which come after its cut."""
-    original = dumping.OrderedConsumer.__aenter__
+    original = cut_reading.OrderedConsumer.__aenter__
 
     async def later(self: Any) -> Any:
-        monkeypatch.setattr(dumping.OrderedConsumer, "__aenter__", original)
+        monkeypatch.setattr(cut_reading.OrderedConsumer, "__aenter__", original)
         for write in writes:
             await write()
         return await original(self)
 
-    monkeypatch.setattr(dumping.OrderedConsumer, "__aenter__", later)
+    monkeypatch.setattr(cut_reading.OrderedConsumer, "__aenter__", later)
 
 
 async def test_mirrors_and_aggregates_are_dumped_under_their_keys(
