@@ -1,0 +1,69 @@
+"""The columns of the data source: which there are, their types, and the schema that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kvctl.errors import UsageError
+
+TYPES: dict[str, DataType] = {
+    "key": StringType(),
+    "value": BinaryType(),
+    "revision": LongType(),
+    "created": TimestampType(),
+    "operation": StringType(),
+    "headers": MapType(StringType(), StringType()),
+    "ttl": DoubleType(),
+    "bucket": StringType(),
+    "origin": StringType(),
+}
+"""Every column there is; headers are the writer's own, ttl is in seconds, created in UTC to the microsecond."""
+DEFAULT = ("key", "value", "revision", "created", "operation")
+ALWAYS = ("key", "revision", "created", "operation", "bucket")
+"""What no row lacks: the others may be null."""
+
+
+def schema_of(names: Sequence[str]) -> StructType:
+    """The schema of these columns, of the default ones without any. Raises UsageError."""
+    for name in names:
+        _check_name(name, "The option `columns`")
+    twice = next((name for name in names if list(names).count(name) > 1), None)
+    if twice:
+        raise UsageError(f"The option `columns` names `{twice}` twice")
+    return StructType([StructField(name, TYPES[name], name not in ALWAYS) for name in names or DEFAULT])
+
+
+def check_schema(schema: StructType) -> None:
+    """Raises UsageError for a column that there is none of, or of another type."""
+    for field in schema.fields:
+        _check_name(field.name, "The schema")
+        wanted = TYPES[field.name]
+        if _plain(field.dataType) != _plain(wanted):
+            raise UsageError(
+                f"Column `{field.name}` is of type {wanted.simpleString()}, not {field.dataType.simpleString()}",
+                hint=f"Say `{field.name} {wanted.simpleString()}` in the schema, and cast it afterwards",
+            )
+
+
+def _check_name(name: str, where: str) -> None:
+    if name not in TYPES:
+        near = get_close_matches(name.lower(), TYPES, n=1, cutoff=0.4)
+        guess = f"Did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"{where} names `{name}`, which is no column", hint=f"{guess}There are {', '.join(TYPES)}")
+
+
+def _plain(kind: DataType) -> str:
+    return kind.simpleString()

@@ -1,0 +1,164 @@
+"""Reads of a bucket as of one revision, planned once and read by tasks of which each comes at its own time.
+
+The cut is the last revision when the read is planned. What a task reads up to it is what keys were at the cut, until
+writers push it out of the bucket's history before its turn. That is found in one of two ways:
+
+- A task that has its keys for itself (`Keys`) compares what it saw with what was written since the cut. It gives the
+  keys that it missed in their newer state, or fails.
+- A task that has a range of revisions (`Revisions`) knows how many messages there were, counted when the read was
+  planned while nobody wrote. It cannot tell whose messages are missing, so one that comes out short fails.
+
+So ranges are for reads that would rather fail (`onEvicted`), and for changes, which are what is still stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvctl.errors import RefusedError
+from kvctl.jetstream import gathered, streams
+from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.kv.binding import Binding
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.kinds import Kind, kind_of
+from kvctl.kv.listing import subjects_of
+from kvctl.kv.names import is_wild, overlapping
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.pushdown import LATEST, Narrowing
+from kvctl.pipeline.splits import Keys, Revisions, cut_by_count, probes, runs
+
+Part = Revisions | Keys
+
+A_TASK = 500_000
+"""Revisions that are worth a task of their own, where it is not said how many there are to be."""
+MANY_TASKS = 16
+AT_ONCE = 250
+"""Keys that one consumer takes by name."""
+COUNTS = 3
+"""Times that a stream is counted anew because it was written meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a read is of: the stream in one of its lives, up to the last revision there was, or less of it."""
+
+    bucket: str
+    stream: str
+    prefix: str
+    api_prefix: str
+    created: str
+    revision: int
+    filters: tuple[str, ...] = ()
+    """The keys that are read; all of them without any."""
+    first: int = 1
+    last: int = LATEST
+    """The revisions that are read."""
+    origin: str | None = None
+    """For a mirror, the bucket that it replicates."""
+
+
+class Plan:
+    """What one read is to give, and how its tasks share it."""
+
+    def __init__(self, options: SourceOptions, wanted: Narrowing, binding: Binding) -> None:
+        assert binding.info is not None
+        self._options = options
+        self._wanted = wanted
+        self._binding = binding
+        self._info = binding.info
+        self._filters = wanted.filters(options.filter)
+        state = self._info["state"]
+        self.cut = Cut(
+            binding.bucket, binding.stream, binding.prefix, binding.api.prefix, self._info["created"],
+            int(state["last_seq"]), self._filters or (),
+            first=max(wanted.first, options.from_revision or 1, int(state["first_seq"])),
+            last=min(wanted.last, options.to_revision or LATEST),
+            origin=binding.origin.source.bucket if binding.origin else None,
+        )  # fmt: skip
+
+    async def parts(self) -> list[Part]:
+        """The tasks' shares; none for nothing."""
+        await self._between_times()
+        if self._filters is None or self.cut.first > min(self.cut.last, self.cut.revision):
+            return []
+        if self._options.mode == "changes" or (self._options.on_evicted == "fail" and self._every_message_counts()):
+            ranges = await self._ranges()
+            if ranges is not None:
+                return list(ranges)
+        return self._groups(self._filters)
+
+    async def _between_times(self) -> None:
+        """Leave out what is older or newer than wanted, as far as the order of revisions tells."""
+        api, stream, cut, wanted = self._binding.api, self._binding.stream, self.cut, self._wanted
+        if wanted.since_us is not None:
+            since = await gathered.first_since(api, stream, wanted.since_us * 1000)
+            self.cut = cut = replace(cut, first=max(cut.first, since))
+        if wanted.until_us is not None:
+            after = await gathered.first_since(api, stream, (wanted.until_us + 1) * 1000)
+            self.cut = replace(cut, last=min(cut.last, after - 1))
+
+    def _every_message_counts(self) -> bool:
+        """Whether what is in a range belongs to the result, and only writers can take it away."""
+        state, config = self._info["state"], self._info["config"]
+        if config.get("max_age") or config.get("allow_msg_ttl"):
+            return False
+        return self._options.mode == "history" or state["messages"] == state.get("num_subjects", 0)
+
+    async def _ranges(self) -> list[Revisions] | None:
+        """Ranges of about the same number of messages; None where counts are needed and writers are too busy."""
+        first, last = self.cut.first, min(self.cut.last, self.cut.revision)
+        for _ in range(COUNTS):
+            starts = probes(first, last, self._options.partitions or MANY_TASKS)
+            beyond = await self._count_from(last + 1) if last < self.cut.revision else 0
+            left = [await self._count_from(start) - beyond for start in starts]
+            tasks = self._options.partitions or min(max(-(-left[0] // A_TASK), 1), MANY_TASKS)
+            ranges = cut_by_count(starts, left, last, tasks)
+            if self._options.mode == "changes":
+                return [replace(part, expected=None) for part in ranges]
+            now = await streams.info(self._binding.api, self._binding.stream)
+            if _extent(now) == _extent(self._info):
+                return ranges
+        return None
+
+    async def _count_from(self, start: int) -> int:
+        """How many messages there are from this revision on."""
+        subjects, _ = subjects_of(self._binding, self.cut.filters)
+        selection = Selection(subjects=subjects, deliver="by_start_sequence", start=start, headers_only=True)
+        async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
+            return consumer.expected or 0
+
+    def _groups(self, filters: tuple[str, ...]) -> list[Part]:
+        """Filters shared out; keys by name in groups that one consumer takes."""
+        wild = [text for text in filters if is_wild(text)]
+        if not filters:
+            return [Keys((), self._whole())]
+        if wild and overlapping(list(filters)):
+            return [Keys(filters)]
+        least = -(-len(filters) // AT_ONCE)
+        tasks = max(self._options.partitions or min(len(wild), MANY_TASKS), least, 1)
+        return [Keys(tuple(group)) for group in runs(filters, [1] * len(filters), tasks)]
+
+    def _whole(self) -> int | None:
+        """How many messages the whole bucket had at the cut, where all of them are read."""
+        state, cut = self._info["state"], self.cut
+        if self._info["config"].get("sources") or cut.first > int(state["first_seq"]) or cut.last < cut.revision:
+            return None
+        return int(state["messages"] if self._options.mode == "history" else state.get("num_subjects", 0))
+
+
+async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Plan:
+    """Pin the cut: the bucket's last revision at its leader, so that nothing acknowledged before is left out.
+
+    Raises BucketNotFound, RefusedError for what is not whole.
+    """
+    binding = await bucket.locate(fresh=True)
+    assert binding.info is not None
+    if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
+        raise RefusedError(f"`{bucket.name}` is what an interrupted restore or copy left: it is not whole")
+    return Plan(options, wanted, binding)
+
+
+def _extent(info: dict[str, Any]) -> tuple[int, ...]:
+    """What any write or removal changes."""
+    return tuple(int(info["state"][name]) for name in ("first_seq", "last_seq", "messages", "bytes"))

@@ -1,0 +1,291 @@
+"""The options of the data source `nats-kv`: one table, from which they are read, checked and documented.  [pure]
+
+Spark hands option names over in lower case, so any case is taken. Options of all purposes are known everywhere: a
+table of Spark's catalog is read and written with the same ones. A new option is a row of OPTIONS and a field of
+SourceOptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any
+
+from kvctl.addresses import check_url, redact
+from kvctl.errors import UsageError
+from kvctl.kv.names import check_bucket, check_filter
+from kvctl.quantities import format_duration, parse_duration, parse_time
+
+
+class Purpose(StrEnum):
+    """What an option is for; the order is that of the documentation."""
+
+    CONNECTION = "Connection"
+    READ = "Reading"
+    WRITE = "Writing"
+    STREAM = "Streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What was asked for. Frozen and picklable; holds names and paths, never a secret."""
+
+    bucket: str
+    context: str | None = None
+    url: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    token_file: str | None = None
+    creds: str | None = None
+    nkey: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    tls_first: bool = False
+    domain: str | None = None
+    api_prefix: str | None = None
+    inbox_prefix: str | None = None
+    timeout: timedelta | None = None
+    mode: str = "latest"
+    columns: tuple[str, ...] = ()
+    filter: tuple[str, ...] = ()
+    include_deleted: bool = False
+    from_revision: int | None = None
+    to_revision: int | None = None
+    partitions: int | None = None
+    on_evicted: str = "newer"
+    write_mode: str = "put"
+    if_different: bool = False
+    dead_letter: str | None = None
+    starting_revision: str = "earliest"
+    starting_time: str | None = None
+    max_revisions_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table: its name as it is written, what it is for, its form, and its help in one sentence."""
+
+    name: str
+    purpose: Purpose
+    read: Callable[[str], Any]
+    """Makes the value of its text. Raises UsageError."""
+    form: str
+    """What stands for the value in the documentation."""
+    help: str
+
+    @property
+    def field(self) -> str:
+        """Its field of SourceOptions."""
+        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name)
+
+    @property
+    def default(self) -> str:
+        """The default as it would be written; empty for none."""
+        value = SourceOptions.__dataclass_fields__[self.field].default
+        return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else ""
+
+
+def parse(given: Mapping[str, str]) -> SourceOptions:
+    """What a user gave to Spark. Raises UsageError, which names the option, or the nearest that there is."""
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        option = _named(name)
+        if option is not None:
+            values[option.field] = _value(option, text)
+    if "bucket" not in values:
+        raise UsageError("The option `bucket` is missing", hint='Say `.option("bucket", NAME)`')
+    options = SourceOptions(**values)
+    _check_together(options)
+    return options
+
+
+def given_as(options: SourceOptions) -> dict[str, str]:
+    """The same as a user writes them, without those that are at their defaults: `parse` reads them back."""
+    texts = {}
+    for option in OPTIONS:
+        value = getattr(options, option.field)
+        if value != SourceOptions.__dataclass_fields__[option.field].default:
+            texts[option.name] = _text(value)
+    return texts
+
+
+def _named(name: str) -> Option | None:
+    """The option of this name in any case; None for Spark's own. Raises UsageError."""
+    lower = name.lower()
+    if lower in _BY_NAME:
+        return _BY_NAME[lower]
+    if lower in _SPARKS_OWN:
+        return None
+    if lower in _SECRET:
+        raise UsageError(
+            f"A secret as option `{name}` would be kept and shipped by Spark",
+            hint=f"{_SECRET[lower]}; the paths and contexts are those of the machines that Spark's tasks run on",
+        )
+    near = get_close_matches(lower, _BY_NAME, n=1, cutoff=0.5)
+    guess = f"Did you mean `{_BY_NAME[near[0]].name}`? " if near else ""
+    raise UsageError(f"`{name}` is no option of nats-kv", hint=f"{guess}`kvctl help pipeline` lists them")
+
+
+def _value(option: Option, text: str) -> Any:
+    if text == "":
+        raise UsageError(f"Option `{option.name}` is empty")
+    try:
+        return option.read(text)
+    except UsageError as error:
+        raise UsageError(f"Option `{option.name}`: {error.message}", hint=error.hint) from None
+
+
+def _check_together(options: SourceOptions) -> None:
+    changes = options.mode == "changes"
+    for name, value in (("fromRevision", options.from_revision), ("toRevision", options.to_revision)):
+        if value is not None and not changes:
+            raise UsageError(f"Option `{name}` goes with `mode` changes", hint='Say `.option("mode", "changes")`')
+    first, last = options.from_revision, options.to_revision
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"Option `fromRevision`: {first} is above `toRevision`, {last}")
+    if options.starting_time and options.starting_revision != "earliest":
+        raise UsageError("Options `startingRevision` and `startingTime` exclude each other")
+    if options.domain and options.api_prefix:
+        raise UsageError("Options `domain` and `apiPrefix` exclude each other")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return format_duration(value) if isinstance(value, timedelta) else str(value)
+
+
+# -- forms of values -------------------------------------------------------------------------------------
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _filters(text: str) -> tuple[str, ...]:
+    return tuple(check_filter(word) for word in _words(text))
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise UsageError(f"`{text}` is neither true nor false")
+    return text.lower() == "true"
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**63):
+        raise UsageError(f"`{text}` is not a number from 1 on")
+    return int(text)
+
+
+def _duration(text: str) -> timedelta:
+    duration = parse_duration(text)
+    if duration <= timedelta():
+        raise UsageError("It must be longer than nothing")
+    return duration
+
+
+def _url(text: str) -> str:
+    for url in filter(None, text.split(",")):
+        check_url(url.strip())
+    if redact(text) != text:
+        raise UsageError("A URL with a user or password in it would be kept by Spark", hint=_SECRET["password"])
+    return text
+
+
+def _start(text: str) -> str:
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    try:
+        return str(_number(text))
+    except UsageError:
+        raise UsageError(f"`{text}` is neither earliest nor latest nor a revision, which count from 1") from None
+
+
+def _time(text: str) -> str:
+    parse_time(text)
+    return text
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() in words:
+            return text.lower()
+        near = get_close_matches(text.lower(), words, n=1)
+        raise UsageError(
+            f"`{text}` is not one of {', '.join(words)}", hint=f"Did you mean `{near[0]}`?" if near else None
+        )
+
+    return read
+
+
+# -- the table -------------------------------------------------------------------------------------------
+
+OPTIONS = (
+    Option("bucket", Purpose.CONNECTION, check_bucket, "NAME", "The bucket, mirror or aggregate; needed always"),
+    Option("context", Purpose.CONNECTION, str, "NAME", "A context file of the machine that a task runs on"),
+    Option("url", Purpose.CONNECTION, _url, "URL", "The server, or several separated by commas"),
+    Option("user", Purpose.CONNECTION, str, "NAME", "The user, with `passwordFile`"),
+    Option("passwordFile", Purpose.CONNECTION, str, "FILE", "A file that holds the password"),
+    Option("tokenFile", Purpose.CONNECTION, str, "FILE", "A file that holds a token"),
+    Option("creds", Purpose.CONNECTION, str, "FILE", "A credentials file"),
+    Option("nkey", Purpose.CONNECTION, str, "FILE", "A file that holds an NKey seed"),
+    Option("tlsCert", Purpose.CONNECTION, str, "FILE", "The client's certificate"),
+    Option("tlsKey", Purpose.CONNECTION, str, "FILE", "The client's private key"),
+    Option("tlsCa", Purpose.CONNECTION, str, "FILE", "Certificates of those that may sign the server's"),
+    Option("tlsFirst", Purpose.CONNECTION, _switch, "true|false", "Begin with TLS, before the server's greeting"),
+    Option("domain", Purpose.CONNECTION, str, "NAME", "The JetStream domain"),
+    Option("apiPrefix", Purpose.CONNECTION, str, "PREFIX", "The prefix of the JetStream API, instead of a domain"),
+    Option("inboxPrefix", Purpose.CONNECTION, str, "PREFIX", "The prefix of replies"),
+    Option("timeout", Purpose.CONNECTION, _duration, "DURATION", "How long a request may take; 5s if left out"),
+    Option(
+        "mode", Purpose.READ, _one_of("latest", "history", "changes"), "latest|history|changes",
+        "One row a key, every stored revision, or the stored revisions from one to another",
+    ),
+    Option("columns", Purpose.READ, _words, "NAME,...", "The columns to read, instead of the first five"),
+    Option("filter", Purpose.READ, _filters, "FILTER,...", "Only keys that match one of these"),
+    Option("includeDeleted", Purpose.READ, _switch, "true|false", "In mode latest, deleted keys too, as their markers"),
+    Option("fromRevision", Purpose.READ, _number, "N", "In mode changes, the first revision; the oldest if left out"),
+    Option("toRevision", Purpose.READ, _number, "N", "In mode changes, the last revision; the newest if left out"),
+    Option("partitions", Purpose.READ, _number, "N", "Tasks to read with at the most"),
+    Option(
+        "onEvicted", Purpose.READ, _one_of("newer", "fail"), "newer|fail",
+        "What was overwritten before it was read: take its newer state, or fail",
+    ),
+    Option(
+        "writeMode", Purpose.WRITE, _one_of("put", "create", "update"), "put|create|update",
+        "Write anyhow, only keys that do not live, or only at the revision that the column `revision` says",
+    ),
+    Option("ifDifferent", Purpose.WRITE, _switch, "true|false", "Leave out what the bucket holds already"),
+    Option("deadLetter", Purpose.WRITE, str, "PATH", "A folder for rows that cannot be written, instead of failing"),
+    Option(
+        "startingRevision", Purpose.STREAM, _start, "earliest|latest|N",
+        "Where a query without a checkpoint begins: what the bucket holds, what is written from now on, or a revision",
+    ),
+    Option(
+        "startingTime", Purpose.STREAM, _time, "TIME",
+        "The same as a time, from its microsecond on: RFC 3339, or -15m (ago)",
+    ),
+    Option("maxRevisionsPerTrigger", Purpose.STREAM, _number, "N", "Revisions of a batch at the most"),
+    Option(
+        "failOnDataLoss", Purpose.STREAM, _switch, "true|false",
+        "Fail where revisions are gone that were not read, and that no newer ones of their keys can have replaced",
+    ),
+)  # fmt: skip
+
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+_SECRET = {
+    "password": "Give `passwordFile`, or a `context`",
+    "token": "Give `tokenFile`, or a `context`",
+    "seed": "Give `nkey` or `creds`, or a `context`",
+    "secret": "Give a file that holds it, or a `context`",
+}
+_SPARKS_OWN = {"path", "checkpointlocation", "outputmode", "queryname", "serialization.format"}
+"""What Spark adds itself."""
