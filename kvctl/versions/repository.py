@@ -19,7 +19,6 @@ from kvctl.versions import (
     recording,
     refs,
     resetting,
-    staging,
 )
 from kvctl.versions.changes import KeyChange, Status
 from kvctl.versions.chunks import EMPTY
@@ -35,6 +34,7 @@ from kvctl.versions.recording import Content
 from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS
 from kvctl.versions.store import ABSENT, Change, Condition, PredicateFailed, Store
 from kvctl.versions.tree import EMPTY_ROOT
+from kvctl.versions.writer import Writer
 
 
 class Repository:
@@ -48,6 +48,7 @@ class Repository:
         self.store = store
         self.author = author
         self.objects = Objects(store)
+        self.writer = Writer(store)
 
     async def init(self) -> Commit:
         """Make the first commit, of nothing, and the branch `main`. Raises ConflictError where one is."""
@@ -120,18 +121,23 @@ class Repository:
 
     # -- staging -------------------------------------------------------------------------------------------
 
+    def check(self, key: str, value: bytes | None) -> None:
+        """Raises UsageError for a key or a value that no branch can hold."""
+        check_versioned_key(key)
+        self.writer.check(value)
+
     async def put(self, branch: str, key: str, value: bytes) -> None:
         """Stage a value. Raises BranchNotFound, ConflictError when it is spent, UsageError."""
-        await staging.put(self.store, branch, [(check_versioned_key(key).encode(), value)])
+        await self.writer.put(branch, [(check_versioned_key(key).encode(), value)])
 
     async def put_many(self, branch: str, changes: Mapping[str, bytes | None]) -> None:
         """Stage many changes together, None deletes. Raises as `put`."""
         staged = [(check_versioned_key(key).encode(), value) for key, value in changes.items()]
-        await staging.put(self.store, branch, staged)
+        await self.writer.put(branch, staged)
 
     async def delete(self, branch: str, key: str) -> None:
         """Stage a deletion. Raises as `put`."""
-        await staging.put(self.store, branch, [(check_versioned_key(key).encode(), None)])
+        await self.writer.put(branch, [(check_versioned_key(key).encode(), None)])
 
     async def write_if(self, branch: str, key: str, value: bytes | None, identity: str | None) -> None:
         """Stage a value, None for a deletion, if the key has this identity now, None for not being there.

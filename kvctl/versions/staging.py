@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvctl.errors import ConflictError
-from kvctl.versions.model import Staging, decode_staged, encode_staged
+from kvctl.versions.model import Staging, decode_staged
 from kvctl.versions.refs import BranchNotFound
 from kvctl.versions.store import (
     ABSENT,
-    Change,
     Condition,
     EntryNotFound,
     Found,
@@ -62,19 +61,6 @@ async def read(store: Store, branch: str) -> Held:
     return Held(Staging.decode(found.value), found.predicate)
 
 
-async def put(store: Store, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-    """Stage changes of any keys together, whatever is there. Raises BranchNotFound, ConflictError when it is spent."""
-    for _ in range(TRIES):
-        held = await read(store, branch)
-        partition = partition_of(held.staging.epoch)
-        fence = Condition(STAGING, branch.encode(), held.predicate)
-        try:
-            return await store.write([fence], [Change(partition, key, encode_staged(value)) for key, value in changes])
-        except PredicateFailed:
-            await pause()
-    raise busy(branch)
-
-
 async def find(store: Store, staging: Staging, key: bytes) -> StagedChange | None:
     """The newest staged change of a key."""
     for epoch in staging.epochs:
@@ -114,14 +100,6 @@ async def seal(store: Store, branch: str) -> Held:
         else:
             return await read(store, branch)
     raise busy(branch)
-
-
-async def clear(store: Store, epochs: Sequence[str]) -> None:
-    """Remove the changes of epochs that no branch knows any more."""
-    for epoch in epochs:
-        async with store.scan(partition_of(epoch)) as entries:
-            async for entry in entries:
-                await store.delete(entry.partition, entry.key)
 
 
 def own_condition(epoch: str, key: bytes, found: Found | None) -> Condition:

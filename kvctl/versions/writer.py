@@ -1,0 +1,72 @@
+"""Staging changes: written into a branch's epoch, which is known until the store refuses a write with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvctl.errors import UsageError
+from kvctl.versions import staging
+from kvctl.versions.model import encode_staged
+from kvctl.versions.staging import STAGING
+from kvctl.versions.store import Change, Condition, PredicateFailed, Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """Where a branch's writes go, and the condition that they still do."""
+
+    partition: bytes
+    fence: Condition
+
+
+class Writer:
+    """One session's writes to the branches of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._epochs: dict[str, _Epoch] = {}
+        self._reading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @property
+    def largest(self) -> int:
+        """Bytes that a value may have."""
+        return self._store.largest - len(encode_staged(b""))
+
+    def check(self, value: bytes | None) -> None:
+        """Raises UsageError for a value that is too large."""
+        if value is not None and len(value) > self.largest:
+            raise UsageError(f"The value is {len(value):,} bytes, {self.largest:,} are the most")
+
+    async def put(self, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Stage changes of distinct keys together, whatever is there; None deletes.
+
+        Raises BranchNotFound, ConflictError when it is spent, UsageError.
+        """
+        for _, value in changes:
+            self.check(value)
+        epoch = self._epochs.get(branch)
+        for attempt in range(staging.TRIES):
+            if epoch is None:
+                epoch = await self._epoch_after(branch, None)
+            written = [Change(epoch.partition, key, encode_staged(value)) for key, value in changes]
+            try:
+                return await self._store.write([epoch.fence], written)
+            except PredicateFailed:
+                if attempt:
+                    await staging.pause()
+                epoch = await self._epoch_after(branch, epoch)
+        raise staging.busy(branch)
+
+    async def _epoch_after(self, branch: str, refused: _Epoch | None) -> _Epoch:
+        """An epoch that is not the one refused; of many tasks that were, one asks. Raises BranchNotFound."""
+        async with self._reading[branch]:
+            known = self._epochs.get(branch)
+            if known is None or known is refused:
+                self._epochs.pop(branch, None)
+                held = await staging.read(self._store, branch)
+                fence = Condition(STAGING, branch.encode(), held.predicate)
+                known = self._epochs[branch] = _Epoch(staging.partition_of(held.staging.epoch), fence)
+            return known
