@@ -20,9 +20,9 @@ from kvctl.kv.entry import is_tombstone
 from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import is_plain, matches
 from kvctl.pipeline.cut import Cut, Part
+from kvctl.pipeline.decoding import Decoder
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.pushdown import LATEST, Narrowing
-from kvctl.pipeline.rows import Rows
 from kvctl.pipeline.splits import Keys, Revisions
 
 ROWS, BYTES = 10_000, 8 << 20
@@ -34,13 +34,13 @@ AT_ONCE = 500
 class PartReading:
     """Reads the parts of one cut. `values` are left out where no column needs them."""
 
-    def __init__(self, api: Api, cut: Cut, options: SourceOptions, wanted: Narrowing, rows: Rows) -> None:
+    def __init__(self, api: Api, cut: Cut, options: SourceOptions, wanted: Narrowing, decoder: Decoder) -> None:
         self._api = api if api.prefix == cut.api_prefix else api.at(cut.api_prefix)
         self._cut = cut
         self._options = options
         self._wanted = wanted
-        self._rows = rows
-        self._values = "value" in rows.schema.names
+        self._decoder = decoder
+        self._values = "value" in decoder.schema.names
         self._history = options.mode != "latest"
         self._deleted = self._history or options.include_deleted
 
@@ -72,10 +72,10 @@ class PartReading:
                 held += _between(some, self._wanted.first - 1, self._wanted.last) if self._wanted.bounded else some
                 size += sum([len(frame[3]) for frame in some])
                 if len(held) >= ROWS or size >= BYTES:
-                    yield self._rows.of_frames(held)
+                    yield self._decoder.of_frames(held)
                     held, size = [], 0
         if held:
-            yield self._rows.of_frames(held)
+            yield self._decoder.of_frames(held)
 
     # -- a range of revisions ------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class PartReading:
         async with aclosing(reading.missed()) as late:
             async for messages in late:
                 if chosen := self._chosen(messages):
-                    yield self._rows.of_messages(chosen)
+                    yield self._decoder.of_messages(chosen)
         if reading.lost or (reading.vanished and self._options.on_evicted == "fail"):
             async with aclosing(self._newer(binding, reading)) as batches:
                 async for batch in batches:
@@ -142,7 +142,7 @@ class PartReading:
             subjects = [subject.decode() for subject in reading.lost[start : start + AT_ONCE]]
             found = await direct_batch.last_of_each(self._api, binding.stream, subjects, leader=True)
             if chosen := self._chosen([message for message in found.values() if message is not None]):
-                yield self._rows.of_messages(chosen)
+                yield self._decoder.of_messages(chosen)
 
     async def _since_cut(self, binding: Binding, reading: CutReading) -> AsyncGenerator[list[RawFrame], None]:
         """All newer revisions of the keys that lost some."""

@@ -57,13 +57,13 @@ class KvReader(DataSourceReader):
             return [KvPartition(planned.cut, part) for part in parts]
 
     async def _batches(self, partition: KvPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+        from kvctl.pipeline.decoding import Decoder
         from kvctl.pipeline.part_reading import PartReading
-        from kvctl.pipeline.rows import Rows
 
         cut = partition.cut
-        rows = Rows(self._schema, cut.bucket, cut.prefix, cut.origin)
+        decoder = Decoder(self._schema, cut.bucket, cut.prefix, cut.origin)
         async with connected(self._options) as client:
-            reading = PartReading(client.api, cut, self._options, self._wanted, rows)
+            reading = PartReading(client.api, cut, self._options, self._wanted, decoder)
             async with aclosing(reading.batches(partition.part)) as batches:
                 async for batch in batches:
                     yield batch

@@ -1,0 +1,163 @@
+"""Messages of a bucket as rows in Arrow's columns: what a read spends its time on.
+
+A batch's columns are made at once, by Arrow, from what came off the wire; only messages with headers are looked at one
+by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from kvctl.jetstream.delivery import RawFrame
+from kvctl.jetstream.direct import StoredMessage
+from kvctl.kv.entry import Entry, Operation, operation_of
+from kvctl.kv.rewriting import own_headers
+from kvctl.wire import header_value
+
+SOURCE_HEADER = b"Nats-Stream-Source"
+LONGEST = 1 << 20
+"""Bytes, more than a subject has."""
+_PUT = Operation.PUT
+
+
+class Decoder:
+    """Makes batches of a schema; `origin` is the bucket that a mirror's entries come from."""
+
+    def __init__(self, schema: StructType, bucket: str, prefix: str, origin: str | None = None) -> None:
+        self.schema = to_arrow_schema(schema, timezone="UTC")
+        self._cut = len(prefix.encode())
+        self._origin = origin
+        makers: dict[str, Callable[[_Columns], Any]] = {
+            "key": self._keys, "value": _values, "revision": lambda c: c.sequences, "created": _created,
+            "operation": _operations, "headers": self._headers, "ttl": _ttls,
+            "bucket": lambda c: pa.repeat(pa.scalar(bucket), len(c)), "origin": self._origins,
+        }  # fmt: skip
+        self._makers = [makers[name] for name in self.schema.names]
+
+    def of_frames(self, frames: Sequence[RawFrame]) -> pa.RecordBatch:
+        """The rows of a consumer's messages, one at least."""
+        subjects, replies, headers, payloads = zip(*frames, strict=True)
+        return self._batch(_Columns(subjects, *_numbers(replies), headers, payloads))
+
+    def of_messages(self, messages: Sequence[StoredMessage]) -> pa.RecordBatch:
+        """The rows of messages that the server answered with, one at least."""
+        return self._batch(
+            _Columns(
+                [message.subject.encode(errors="surrogateescape") for message in messages],
+                pa.array([message.sequence for message in messages], pa.int64()),
+                pa.array([message.time_ns for message in messages], pa.int64()),
+                [message.header for message in messages],
+                [message.payload for message in messages],
+            )
+        )
+
+    def _batch(self, columns: _Columns) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([make(columns) for make in self._makers], schema=self.schema)
+
+    def _keys(self, columns: _Columns) -> Any:
+        keys = pc.binary_slice(pa.array(columns.subjects, pa.binary()), self._cut, LONGEST)
+        try:
+            return keys.cast(pa.string())
+        except pa.ArrowInvalid:  # foreign keys: what is no UTF-8 is written as Python writes bytes
+            return pa.array([key.decode(errors="backslashreplace") for key in keys.to_pylist()], pa.string())
+
+    def _headers(self, columns: _Columns) -> Any:
+        return pa.array(list(map(_headers, columns.headers)), self.schema.field("headers").type)
+
+    def _origins(self, columns: _Columns) -> Any:
+        return pa.array([_source(header) or self._origin for header in columns.headers], pa.string())
+
+
+class _Columns:
+    """What came, by parts."""
+
+    def __init__(
+        self, subjects: Sequence[bytes], sequences: Any, times: Any, headers: Sequence[bytes], payloads: Sequence[bytes]
+    ) -> None:
+        self.subjects = subjects
+        self.sequences = sequences
+        self.times = times
+        self.headers = headers
+        self.payloads = payloads
+        self.plain = not any(headers)
+        """Whether no message has headers: then all are values."""
+        self.operations = [] if self.plain else [operation_of(header)[0] if header else _PUT for header in headers]
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+
+def _numbers(replies: Sequence[bytes]) -> tuple[Any, Any]:
+    """Sequences and times from reply subjects, which all are of one consumer and so of one form."""
+    width = replies[0].count(b".") + 1
+    sequence, time = ("5", "7") if width == 9 else ("7", "9")
+    table = csv.read_csv(  # a fifth of the time that splitting them in Python takes
+        pa.BufferReader(b"\n".join(replies)),
+        csv.ReadOptions(column_names=list(map(str, range(width))), use_threads=False, block_size=1 << 30),
+        csv.ParseOptions(delimiter=".", quote_char=False),
+        csv.ConvertOptions(include_columns=[sequence, time], column_types={sequence: pa.int64(), time: pa.int64()}),
+    ).combine_chunks()
+    return table.column(0).chunk(0), table.column(1).chunk(0)
+
+
+def _values(columns: _Columns) -> Any:
+    """The payloads; a marker has none."""
+    values: Sequence[bytes | None] = columns.payloads
+    if not columns.plain:
+        values = [
+            payload if payload or operation is _PUT else None
+            for payload, operation in zip(columns.payloads, columns.operations, strict=True)
+        ]
+    return pa.array(values, pa.binary())
+
+
+def _created(columns: _Columns) -> Any:
+    return pc.divide(columns.times, 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _operations(columns: _Columns) -> Any:
+    if columns.plain:
+        return pa.repeat(pa.scalar(_PUT.value), len(columns))
+    return pa.array([operation.value for operation in columns.operations], pa.string())
+
+
+def _ttls(columns: _Columns) -> Any:
+    ttls = [_entry(header).ttl if header else None for header in columns.headers]
+    return pa.array([None if ttl is None else ttl.total_seconds() for ttl in ttls], pa.float64())
+
+
+def _headers(header: bytes) -> list[tuple[str, str]] | None:
+    """The writer's own, without what the column `operation` says; None for none."""
+    if not header:
+        return None
+    entry = _entry(header)
+    headers = own_headers(entry)
+    headers.pop("Nats-Msg-Size", None)  # there where values are not read
+    if headers.get("KV-Operation") == entry.operation:
+        del headers["KV-Operation"]
+    return [(_text(name), _text(value)) for name, value in headers.items()] or None
+
+
+def _entry(header: bytes) -> Entry:
+    """What the headers of a message are read from: nothing else is set."""
+    return Entry("", "", b"", 0, 0, operation_of(header)[0], header=header)
+
+
+def _source(header: bytes) -> str | None:
+    """The bucket, or the stream, that an aggregate's entry came from."""
+    if not header:
+        return None
+    name = (header_value(header, SOURCE_HEADER) or b"").partition(b" ")[0].partition(b":")[0].decode(errors="replace")
+    return name.removeprefix("KV_") or None
+
+
+def _text(text: str) -> str:
+    """Bytes that are no UTF-8 as Python writes bytes."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
