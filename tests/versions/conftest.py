@@ -8,6 +8,7 @@ import kvctl
 from kvctl.kv.bucket import Bucket
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.repository import Repository
 from kvctl.versions.store import Store
 
 Open = Callable[[], Store]
@@ -42,3 +43,11 @@ async def stored(client: kvctl.Client, name: str, replicas: int) -> str:
 @pytest.fixture
 def store(reopen: Open) -> Store:
     return reopen()
+
+
+@pytest.fixture
+async def repo(store: Store) -> Repository:
+    """A repository with its first commit."""
+    made = Repository(store, author="ann")
+    await made.init()
+    return made

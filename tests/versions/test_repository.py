@@ -20,31 +20,7 @@ from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Change, Condition, Store
 from tests.versions.conftest import Open
-
-
-@pytest.fixture
-async def repo(store: Store) -> Repository:
-    """A repository with its first commit."""
-    made = Repository(store, author="ann")
-    await made.init()
-    return made
-
-
-async def held(repo: Repository, ref: str = "main") -> dict[str, bytes]:
-    return {entry.key: entry.value for entry in await repo.entries(ref)}
-
-
-async def staged(repo: Repository, branch: str = "main") -> dict[str, bytes | None]:
-    return {change.key: change.after for change in (await repo.status(branch)).changes}
-
-
-async def history(repo: Repository, ref: str = "main") -> list[str]:
-    return [commit.message async for _, commit in repo.log(ref)]
-
-
-async def committed(repo: Repository, branch: str, message: str, **changes: bytes | None) -> Commit:
-    await repo.put_many(branch, {key.replace("_", "."): value for key, value in changes.items()})
-    return await repo.commit(branch, message)
+from tests.versions.repos import committed, held, history, history_ids, staged
 
 
 class TestStaging:
@@ -146,10 +122,6 @@ async def _staging(repo: Repository) -> tuple[tuple[str, ...], str]:
 
     found = (await staging.read(repo.store, "main")).staging
     return found.sealed, found.epoch
-
-
-async def history_ids(repo: Repository, ref: str = "main") -> list[str]:
-    return [identity async for identity, _ in repo.log(ref)]
 
 
 class TestRefs:

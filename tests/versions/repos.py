@@ -1,0 +1,35 @@
+"""What a repository holds, in the short forms that tests compare."""
+
+from kvctl.versions.model import Commit
+from kvctl.versions.refs import COMMITS
+from kvctl.versions.repository import Repository
+
+
+async def held(repo: Repository, ref: str = "main") -> dict[str, bytes]:
+    return {entry.key: entry.value for entry in await repo.entries(ref)}
+
+
+async def staged(repo: Repository, branch: str = "main") -> dict[str, bytes | None]:
+    return {change.key: change.after for change in (await repo.status(branch)).changes}
+
+
+async def history(repo: Repository, ref: str = "main") -> list[str]:
+    return [commit.message async for _, commit in repo.log(ref)]
+
+
+async def committed(repo: Repository, branch: str, message: str, **changes: bytes | None) -> Commit:
+    await repo.put_many(branch, {key.replace("_", "."): value for key, value in changes.items()})
+    return await repo.commit(branch, message)
+
+
+async def history_ids(repo: Repository, ref: str = "main") -> list[str]:
+    return [identity async for identity, _ in repo.log(ref)]
+
+
+async def stranger(repo: Repository) -> str:
+    """The id of a commit that shares no history with the others, which a tag keeps."""
+    made = Commit(root=(await repo.show("main")).root, parents=(), message="", author="", created_ns=1)
+    await repo.store.set(COMMITS, bytes.fromhex(made.id), made.encode())
+    if "stranger" not in await repo.tags():
+        await repo.create_tag("stranger", made.id)
+    return made.id
