@@ -1,9 +1,9 @@
-"""Live buckets: read as they are at one revision, however busy their writers."""
+"""Live buckets: read as they are at one revision, however busy their writers, and recorded as a commit."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -13,6 +13,9 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.names import check_key
 from kvctl.kv.watch import Watcher
+from kvctl.versions import committing
+from kvctl.versions.model import Commit
+from kvctl.versions.repository import Repository
 
 PATIENCE = 60.0
 """Seconds after what was there at the start, for which the end of what is written meanwhile is looked for."""
@@ -64,6 +67,22 @@ async def read(bucket: Bucket, keep: Callable[[bytes], T]) -> Live[T]:
         async for entry in entries:
             live.take(entry, keep)
     return live
+
+
+async def record(
+    repository: Repository, branch: str, bucket: Bucket, message: str, *, meta: Mapping[str, str] | None = None,
+    allow_empty: bool = False,
+) -> tuple[Commit, Live[bytes]]:  # fmt: skip
+    """Commit what the bucket holds, and nothing else; bucket and revision are noted with the commit.
+
+    Raises BucketNotFound, and as `read` and `Repository.record`.
+    """
+    await committing.clean(repository.store, repository.objects, branch)  # said before a large bucket is read
+    live = await read(bucket, bytes)
+    origin = {"bucket": bucket.name, "revision": str(live.revision)}
+    content = {key: value for key, (_, value) in live.keys.items()}
+    commit = await repository.record(branch, content, message, meta=origin | dict(meta or {}), allow_empty=allow_empty)
+    return commit, live
 
 
 async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:

@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 
 import kvctl
-from kvctl.errors import BucketNotFound, KeyNotFound, ReadOnly
+from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly
 from kvctl.kv.bucket import Bucket
 from kvctl.versions import checkout, live
 from kvctl.versions.checkout import Kind
+from kvctl.versions.committing import NothingToCommit
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.repository import Repository
 
@@ -154,6 +155,26 @@ async def test_one_that_was_cut_off_is_completed_by_the_next(
     assert 0 < len(await content(bucket)) <= 3000
     await roll_out(repository, commit, bucket)
     assert len(await content(bucket)) == 3000
+
+
+async def test_a_bucket_is_recorded_as_a_commit(repository: Repository, bucket: Bucket) -> None:
+    await committed(repository, {"gone": b"1"})
+    await bucket.put("k", b"\xff" * 5000)
+    revision = await bucket.put("a.b", b"")
+    commit, _ = await live.record(repository, "main", bucket, "as it was", meta={"ticket": "7"})
+    assert await repository.show("main") == commit
+    assert commit.meta == {"bucket": bucket.name, "revision": str(revision), "ticket": "7"}
+    assert {entry.key: entry.value for entry in await repository.entries("main")} == await content(bucket)
+    with pytest.raises(NothingToCommit):
+        await live.record(repository, "main", bucket, "again")
+    assert not (await checkout.plan(repository, "main", bucket)).steps
+
+
+async def test_a_bucket_is_not_recorded_over_staged_changes(repository: Repository, bucket: Bucket) -> None:
+    await repository.put("main", "staged", b"1")
+    with pytest.raises(ConflictError, match="staged"):
+        await live.record(repository, "main", bucket, "as it was")
+    assert list((await repository.status("main")).changes)
 
 
 @pytest.mark.parametrize("history", [1, 8])
