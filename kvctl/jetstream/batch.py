@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from kvctl.connection import Connection
 from kvctl.errors import ServerError
 from kvctl.jetstream.publish import acknowledgement_error
-from kvctl.wire import encode_headers, publish_frame
+from kvctl.wire import publish_frame
 
 LIMIT = 1000
 """Messages in one batch."""
@@ -17,6 +17,8 @@ AT_ONCE = 1 << 20
 
 BatchMessage = tuple[str, bytes, dict[str, str]]
 """Subject, payload, headers."""
+_Part = tuple[bytes, bytes, bytes]
+"""The same as they go out: subject, payload, header block."""
 
 
 async def publish_batch(connection: Connection, messages: Sequence[BatchMessage], identity: str | None = None) -> int:
@@ -29,12 +31,12 @@ async def publish_batch(connection: Connection, messages: Sequence[BatchMessage]
     """
     import json
 
-    parts = [_encoded(connection, *part) for part in _numbered(messages, identity or os.urandom(12).hex())]
+    parts = _encoded(connection, messages, identity or os.urandom(12).hex())
     subject, payload, header = parts.pop()
     async with connection.subscribe() as told:
         await _send(connection, parts)
         try:
-            frame = await connection.request(subject, payload, header)
+            frame = await connection.request(subject.decode(errors="surrogateescape"), payload, header)
             if b'"error"' in frame.payload:
                 raise acknowledgement_error(frame.payload)
         except ServerError:
@@ -46,28 +48,26 @@ async def publish_batch(connection: Connection, messages: Sequence[BatchMessage]
     return int(json.loads(frame.payload)["seq"])
 
 
-def _numbered(messages: Sequence[BatchMessage], identity: str) -> Iterator[BatchMessage]:
-    """The messages with the headers that make them one batch."""
+def _encoded(connection: Connection, messages: Sequence[BatchMessage], identity: str) -> list[_Part]:
+    """The messages with the headers that make them one batch. Raises UsageError for what is too large."""
+    parts = []
     for number, (subject, payload, headers) in enumerate(messages, 1):
-        own = {"Nats-Batch-Id": identity, "Nats-Batch-Sequence": str(number)}
-        if number == len(messages):
-            own["Nats-Batch-Commit"] = "1"
-        yield subject, payload, {**headers, **own}
+        own = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]) if headers else ""
+        place = f"Nats-Batch-Id: {identity}\r\nNats-Batch-Sequence: {number}\r\n"
+        end = "Nats-Batch-Commit: 1\r\n" if number == len(messages) else ""
+        header = f"NATS/1.0\r\n{own}{place}{end}\r\n".encode(errors="surrogateescape")
+        to = subject.encode(errors="surrogateescape")
+        connection.check_size(to, header, payload)
+        parts.append((to, payload, header))
+    return parts
 
 
-def _encoded(connection: Connection, subject: str, payload: bytes, headers: dict[str, str]) -> tuple[str, bytes, bytes]:
-    """Subject, payload, header. Raises UsageError for what is too large, before anything is sent."""
-    header = encode_headers(headers)
-    connection.check_size(subject.encode(), header, payload)
-    return subject, payload, header
-
-
-async def _send(connection: Connection, parts: Sequence[tuple[str, bytes, bytes]]) -> None:
+async def _send(connection: Connection, parts: Sequence[_Part]) -> None:
     """Write the messages, as fast as the socket takes them."""
     frames: list[bytes] = []
     size = 0
     for subject, payload, header in parts:
-        frames.append(publish_frame(subject.encode(), b"", header, payload))
+        frames.append(publish_frame(subject, b"", header, payload))
         size += len(frames[-1])
         if size >= AT_ONCE:
             connection.write(b"".join(frames))

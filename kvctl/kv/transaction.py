@@ -16,6 +16,8 @@ LIMIT = 1000
 PREVIEW = 60
 """Characters of a value that a message shows."""
 
+_LEAVES = {"delete": Operation.DEL, "purge": Operation.PURGE}
+
 Found = Mapping[str, Entry | None]
 """The last entry of keys, deletions included; None for a key never written."""
 
@@ -95,7 +97,7 @@ class Change:
     @property
     def operation(self) -> Operation:
         """What the change leaves as the key's last entry."""
-        return {"delete": Operation.DEL, "purge": Operation.PURGE}.get(self.verb, Operation.PUT)
+        return _LEAVES.get(self.verb, Operation.PUT)
 
     @property
     def condition(self) -> Condition | None:

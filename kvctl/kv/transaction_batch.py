@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from kvctl.jetstream.batch import BatchMessage
 from kvctl.kv.binding import Binding
+from kvctl.kv.entry import Operation
 from kvctl.kv.transaction import Change, Transaction
 from kvctl.kv.writing import EXPECTED, EXPECTED_OF, write_fields
 
@@ -40,6 +41,8 @@ def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[lis
 
 
 def _headers(change: Change) -> dict[str, str]:
+    if change.ttl is None and change.operation is Operation.PUT:
+        return {}
     rollup = change.verb == "purge"
     operation = None if change.operation == "PUT" else str(change.operation)
     return write_fields(operation=operation, ttl=change.ttl, rollup=rollup)

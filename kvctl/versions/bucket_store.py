@@ -6,11 +6,19 @@ leader: others may lag behind a write that succeeded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 
-from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, KvctlError, NoResponders, WrongRevision
+from kvctl.errors import (
+    ConditionsFailed,
+    KeyExists,
+    KeyNotFound,
+    KvctlError,
+    NoResponders,
+    OutcomeUnknown,
+    WrongRevision,
+)
 from kvctl.jetstream import streams
 from kvctl.jetstream.publish import Busy, PublishWindow, publish_soon
 from kvctl.kv import writing
@@ -20,7 +28,7 @@ from kvctl.kv.ordered import token
 from kvctl.kv.transaction import Failure, Transaction
 from kvctl.versions import bucket_reading
 from kvctl.versions.bucket_entries import BucketEntries
-from kvctl.versions.grouping import Failing, Grouping, Wish
+from kvctl.versions.grouping import Failing, Grouping, Wish, in_batches
 from kvctl.versions.store import (
     ABSENT,
     EXISTS,
@@ -95,24 +103,42 @@ class BucketStore:
         """See `Store.set`."""
         await self.bucket.put(self._place(partition, key), check_value(value, self.largest))
 
-    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
-        """See `Store.set_many`."""
+    async def set_many(
+        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
+    ) -> None:
+        """See `Store.set_many`: a window of messages, but with a fence on several replicas a batch after the other."""
         self.check_open()
         check_partition(partition)
+        streams.require_writable(self.bucket.binding.api)
+        if fence is None or await self._sole():
+            await self._set_each(partition, values, b"" if fence is None else self._fence_of(*self._wanted(fence)))
+            return
+        changes = [Change(partition, *item) for item in values.items()]
+        for some in in_batches(changes):
+            await self.write([fence], some)
+
+    async def _set_each(self, partition: bytes, values: Mapping[bytes, bytes], header: bytes) -> None:
         errors: list[KvctlError] = []
-        binding = self.bucket.binding
-        prefix = binding.write_prefix
-        window = PublishWindow(
-            binding.api.connection, lambda *_: None, lambda _, error: errors.append(error), resend=True
-        )
-        async with window:
+        binding, largest = self.bucket.binding, self.largest
+
+        def failed(_: object, error: KvctlError) -> None:
+            errors.append(error)
+
+        def messages() -> Iterator[tuple[object, bytes, bytes, bytes]]:
+            head = (binding.write_prefix + _head(bytes(partition))).encode()
             for key, value in values.items():
-                place = self._place(partition, key)
-                await window.send(place, (prefix + place).encode(), check_value(value, self.largest))
-                if errors:
-                    break
+                check_place(partition, key)
+                yield None, head + token(key), check_value(value, largest), header
+
+        async with PublishWindow(binding.api.connection, lambda *_: None, failed, resend=True) as window:
+            await window.send_all(messages(), lambda: errors)
+        for error in errors:
+            if isinstance(error, writing.OPEN):
+                raise OutcomeUnknown(f"It is not known whether all keys were written: {error.message}")
+            if not isinstance(error, WrongRevision):
+                raise error
         if errors:
-            raise errors[0]
+            raise PredicateFailed("The condition does not hold")
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         """See `Store.set_if`."""
@@ -181,7 +207,7 @@ class BucketStore:
     def _wanted(self, condition: Condition) -> tuple[str, Predicate]:
         """The condition of a key. Raises PredicateFailed for one that was read of another key or store."""
         place = _name(condition.partition, condition.key)
-        if condition.predicate not in (ABSENT, EXISTS):
+        if _was_read(condition.predicate):
             self._revision(place, condition.predicate)
         return place, condition.predicate
 
@@ -191,6 +217,13 @@ class BucketStore:
         if isinstance(held, tuple) and held[:2] == (self.bucket.binding.stream, place):
             return int(held[2])
         raise PredicateFailed("The condition is of another key or store")
+
+    def _fence_of(self, place: str, predicate: Predicate) -> bytes:
+        """The header of a write on condition of another key."""
+        revision = self._revision(place, predicate)
+        if self._fence[:2] != (place, revision):
+            self._fence = place, revision, writing.fence(self.bucket.binding.subject(place), revision)
+        return self._fence[2]
 
     async def _sole(self) -> bool:
         """Whether there is one replica: there, checked writes of the same keys may be in flight together."""
@@ -237,9 +270,7 @@ class BucketStore:
         ((place, value),) = wish.changes.items()
         assert value is not None
         binding, revision, before = self.bucket.binding, self._revision(other, predicate), self._last
-        if self._fence[:2] != (other, revision):
-            self._fence = other, revision, writing.fence(binding.subject(other), revision)
-        header = self._fence[2]
+        header = self._fence_of(other, predicate)
         try:
             made = await publish_soon(binding.api.connection, (binding.write_prefix + place).encode(), value, header)
             self._last = max(self._last, made)
@@ -273,7 +304,17 @@ def _is_fenced(wish: Wish) -> bool:
         return False
     ((other, predicate),) = wish.conditions
     ((place, value),) = wish.changes.items()
-    return value is not None and place != other and predicate not in (ABSENT, EXISTS)
+    return value is not None and place != other and _was_read(predicate)
+
+
+def revision_of(predicate: Predicate) -> int | None:
+    """The revision that a predicate stands for which a store on JetStream gave out; None for any other."""
+    held = predicate.token
+    return int(held[2]) if isinstance(held, tuple) else None
+
+
+def _was_read(predicate: Predicate) -> bool:
+    return predicate is not ABSENT and predicate is not EXISTS and predicate not in (ABSENT, EXISTS)
 
 
 def _is_marker(failure: Failure) -> bool:

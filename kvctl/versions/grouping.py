@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kvctl.errors import KvctlError
-from kvctl.versions.store import Predicate, PredicateFailed
+from kvctl.versions.store import Change, Predicate, PredicateFailed
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 8 << 20
@@ -102,6 +102,18 @@ class Grouping:
         lost = [wish for wish in group if not failing or any(key in failing for key, _ in wish.conditions)] or group
         _end(lost, PredicateFailed("A condition does not hold"))
         self._waiting.extendleft(wish for wish in reversed(group) if not wish.done.done())
+
+
+def in_batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """One task's changes in parts that a batch takes."""
+    start = size = 0
+    for at, change in enumerate(changes):
+        size += len(change.value or b"")
+        if at > start and (at - start == MOST_MESSAGES or size > MOST_BYTES):
+            yield changes[start:at]
+            start, size = at, len(change.value or b"")
+    if start < len(changes):
+        yield changes[start:]
 
 
 def _touches(wish: Wish, held: Mapping[str, Predicate], changed: Mapping[str, bytes | None]) -> bool:

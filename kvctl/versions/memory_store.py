@@ -86,12 +86,14 @@ class MemoryStore:
                 found.append(None)
         return found
 
-    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+    async def set_many(
+        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
+    ) -> None:
         """See `Store.set_many`."""
         self._check_open()
         check_partition(partition)
-        if values:
-            await self.write([], [Change(partition, *item) for item in values.items()])
+        for item in values.items():
+            await self.write([fence] if fence else [], [Change(partition, *item)])
 
     async def clear(self, partition: bytes) -> None:
         """See `Store.clear`."""

@@ -135,6 +135,10 @@ class Repository:
         staged = [(check_versioned_key(key).encode(), value) for key, value in changes.items()]
         await self.writer.put(branch, staged)
 
+    async def put_each(self, branch: str, changes: Mapping[str, bytes | None]) -> None:
+        """Stage any number of changes, in no order and not together, sooner than `put_many` does. Raises as `put`."""
+        await self.writer.put_each(branch, {check_versioned_key(key).encode(): value for key, value in changes.items()})
+
     async def delete(self, branch: str, key: str) -> None:
         """Stage a deletion. Raises as `put`."""
         await self.writer.put(branch, [(check_versioned_key(key).encode(), None)])

@@ -150,8 +150,13 @@ class Store(Protocol):
         wherever there is one. Raises MissingArgument, StoreClosed.
         """
 
-    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
-        """Ours: write many keys in no order, not as a whole; again is harmless. Raises as `set`."""
+    async def set_many(
+        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
+    ) -> None:
+        """Ours: write many keys in no order, and not as a whole, each only while the fence holds.
+
+        Raises PredicateFailed, and as `set`: some keys may be written then.
+        """
 
     async def clear(self, partition: bytes) -> None:
         """Ours: delete all keys of a partition, those that are written meanwhile or not. Raises as `set`."""

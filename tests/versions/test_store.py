@@ -456,6 +456,16 @@ class TestMany:
             assert {entry.key: entry.value async for entry in entries} == values
         assert await keys_of(other, Q) == []
 
+    async def test_many_keys_are_written_while_a_fence_holds(self, store: Store) -> None:
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        await store.set_many(Q, {b"%04d" % number: b"v" for number in range(1100)}, fence=fence)
+        assert len(await keys_of(store, Q)) == 1100
+        await store.set(P, b"fence", b"1")
+        with pytest.raises(PredicateFailed):
+            await store.set_many(Q, {b"late%d" % number: b"v" for number in range(5)}, fence=fence)
+        assert len(await keys_of(store, Q)) == 1100
+
     async def test_a_partition_is_cleared_and_no_other(self, store: Store, reopen: Open) -> None:
         for partition in (P, Q, P + b"x"):
             await store.set_many(partition, {b"%d" % number: b"v" for number in range(20)})
