@@ -125,8 +125,10 @@ async def _begin(store: Store, objects: Objects, begun: int) -> tuple[Collection
             await store.set_if(COLLECTION, COLLECTION, Collection(begun, deleting=True).encode(), held.predicate)
         except PredicateFailed:
             await staging.pause()
-        else:
-            return await _own(store, begun), reached
+            continue
+        held = await _own(store, begun)
+        if held.collection.deleting:  # nobody has made a link since
+            return held, reached
     raise staging.busy("the record of collections")
 
 

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from kvctl.errors import ConflictError, UsageError
-from kvctl.versions import committing, refs, staging
+from kvctl.versions import committing, fences, refs, staging
 from kvctl.versions.changes import KeyChange, KeyConflict
 from kvctl.versions.committing import Note
 from kvctl.versions.comparing import Unrelated, between, values_of
 from kvctl.versions.fences import Stand
 from kvctl.versions.merge import Conflict, Strategy, merge
 from kvctl.versions.model import Commit, Head
-from kvctl.versions.objects import Objects
+from kvctl.versions.objects import Broken, Objects
 from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Change, PredicateFailed, Store
 from kvctl.versions.tree import Difference
@@ -114,7 +114,12 @@ async def combine(
             sides = await plan(stand.head)
         except There:
             return Combined(None, ())
-        edits, changes = await _edits(store, objects, sides, stand.head, strategy, strategies)
+        try:
+            edits, changes = await _edits(store, objects, sides, stand.head, strategy, strategies)
+        except Broken:
+            if (await fences.collections(store)).predicate == stand.collections.predicate:
+                raise
+            continue  # what no branch leads to was collected meanwhile
         if dry_run or (not edits and strategies and sides.second_parent is None):
             return Combined(None, changes)
         made = await committing.move(

@@ -33,3 +33,12 @@ async def stranger(repo: Repository) -> str:
     if "stranger" not in await repo.tags():
         await repo.create_tag("stranger", made.id)
     return made.id
+
+
+async def whole(repo: Repository) -> None:
+    """All that branches and tags lead to can be read, by somebody who has read nothing before."""
+    fresh = Repository(repo.store)
+    for ref in [*await fresh.branches(), *await fresh.tags()]:
+        await fresh.entries(ref)
+        async for identity, _ in fresh.log(ref):
+            await fresh.entries(identity)

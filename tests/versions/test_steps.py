@@ -1,0 +1,219 @@
+"""Killed at every write, and met by others at every step: nothing half-made is seen, nothing acknowledged is lost."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from kvctl.errors import ConflictError, NotFoundError
+from kvctl.versions import dropping
+from kvctl.versions.collect import Collected
+from kvctl.versions.committing import NothingToCommit, Staged
+from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.merge import Strategy
+from kvctl.versions.model import Commit
+from kvctl.versions.refs import RefNotFound
+from kvctl.versions.repository import Repository
+from kvctl.versions.store import Store
+from tests.versions.repos import committed, held, staged, whole
+from tests.versions.steps import Fuse, SteppedStore, at_every_step
+
+LARGE = b"x" * 70_000
+"""Apart, and written before the commit."""
+Operation = Callable[[Repository], Awaitable[object]]
+
+
+async def forked(store: Store) -> Repository:
+    """main and side changed different keys; on `third` something is staged; a commit is there that no branch has."""
+    repo = Repository(store)
+    await repo.init()
+    await committed(repo, "main", "base", a=b"1", b=b"1", c=LARGE)
+    await repo.create_branch("side")
+    await repo.create_branch("third")
+    await committed(repo, "side", "side", b=b"2", d=LARGE + b"side")
+    await committed(repo, "main", "main", a=b"2", e=LARGE + b"main")
+    await repo.put_many("third", {"t": LARGE + b"third", "u": b"1"})
+    await repo.create_branch("lost", "side")
+    await committed(repo, "lost", "lost", x=LARGE + b"lost", y=b"1")
+    await repo.delete_branch("lost")
+    return repo
+
+
+async def state(repo: Repository) -> dict[str, object]:
+    """All that can be seen: heads, tags, contents."""
+    branches = await repo.branches()
+    contents = {branch: (await held(repo, f"{branch}@"), await staged(repo, branch)) for branch in branches}
+    return {"branches": branches, "tags": await repo.tags(), "contents": contents}
+
+
+async def lost_commit(repo: Repository) -> str:
+    """The id of the commit that no branch leads to."""
+    async with repo.store.scan(b"commits") as entries:
+        found = [Commit.decode(entry.value) async for entry in entries]
+    (identity,) = [commit.id for commit in found if commit.message == "lost"]
+    return identity
+
+
+async def commit(repo: Repository) -> object:
+    return await repo.commit("third", "third")
+
+
+async def merge(repo: Repository) -> object:
+    return await repo.merge("side", "main", "together")
+
+
+async def reset_prefix(repo: Repository) -> object:
+    return await repo.reset_prefix("third", "t")
+
+
+async def reset_hard(repo: Repository) -> object:
+    return await repo.reset_hard("main", "side")
+
+
+async def record(repo: Repository) -> object:
+    return await repo.record("main", {"c": LARGE, "only": LARGE + b"only"}, "recorded")
+
+
+async def create_branch(repo: Repository) -> object:
+    return await repo.create_branch("more", "side")
+
+
+async def delete_branch(repo: Repository) -> object:
+    return await repo.delete_branch("third")
+
+
+WRITING = [commit, merge, reset_prefix, reset_hard, record, create_branch, delete_branch]
+
+
+@pytest.mark.parametrize("operation", WRITING, ids=lambda one: one.__name__)
+async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(operation: Operation) -> None:
+    done = await forked(MemoryStore())
+    await operation(done)
+    expected = [(await state(await forked(MemoryStore())))["contents"], (await state(done))["contents"]]
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        with fuse.killing():
+            await operation(Repository(SteppedStore(store, fuse)))
+        seen = (await state(repo))["contents"]
+        assert seen in expected
+        await whole(repo)
+        await repo.gc()
+        assert (await state(repo))["contents"] == seen
+        with suppress(NothingToCommit, ConflictError, NotFoundError):
+            await operation(repo)
+        assert (await state(repo))["contents"] == expected[1]
+        await whole(repo)
+
+    assert await at_every_step(scenario, kill=True) >= 1
+
+
+async def test_a_collection_killed_at_any_write_leaves_all_that_is_reachable() -> None:
+    done = await forked(MemoryStore())
+    gone = await done.gc()
+    assert (gone.commits, gone.objects > 0) == (1, True)
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        before = await state(repo)
+        with fuse.killing():
+            await Repository(SteppedStore(store, fuse)).gc()
+        assert await state(repo) == before
+        await whole(repo)
+        with suppress(ValueError):  # it is gone; where it is not, it is whole
+            await repo.create_branch("found", await lost_commit(repo))
+            await whole(repo)
+            await repo.delete_branch("found")
+        await repo.gc()
+        assert await repo.gc(dry_run=True) == Collected()
+        assert await dropping.listed(store) == []
+        await merge(repo)
+        await commit(repo)
+        await whole(repo)
+
+    assert await at_every_step(scenario, kill=True) >= 5
+
+
+async def gc(repo: Repository) -> object:
+    return await repo.gc()
+
+
+async def pick(repo: Repository) -> object:
+    return await repo.cherry_pick("main", await lost_commit(repo))
+
+
+async def tag_lost(repo: Repository) -> object:
+    return await repo.create_tag("lost", await lost_commit(repo))
+
+
+async def merge_lost(repo: Repository) -> object:
+    return await repo.merge(await lost_commit(repo), "main", strategy=Strategy.SOURCE_WINS)
+
+
+async def hard_lost(repo: Repository) -> object:
+    return await repo.reset_hard("side", await lost_commit(repo))
+
+
+LINKING = [pick, tag_lost, merge_lost, hard_lost]
+
+
+@pytest.mark.parametrize("operation", [*WRITING, *LINKING], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("first", [True, False], ids=["gc-meets-it", "it-meets-gc"])
+async def test_a_collection_at_any_step_leaves_whole_what_others_do(operation: Operation, first: bool) -> None:
+    """Each runs whole at every step of the other; what counts on unreachable commits may find them gone, never half."""
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        outer, inner = (gc, operation) if first else (operation, gc)
+
+        async def between() -> None:
+            with suppress(RefNotFound, ValueError):
+                await inner(Repository(store))
+
+        fuse.then = between
+        try:
+            await outer(Repository(SteppedStore(store, fuse)))
+        except (RefNotFound, ValueError):
+            assert operation in LINKING
+        await whole(repo)
+        if operation not in LINKING:
+            done = await forked(MemoryStore())
+            await operation(done)
+            if fuse.blown or not first:
+                assert (await state(repo))["contents"] == (await state(done))["contents"]
+
+    assert await at_every_step(scenario, kill=False) > 2
+
+
+@pytest.mark.parametrize("operation", WRITING[:5], ids=lambda one: one.__name__)
+async def test_a_creation_at_any_step_is_kept_or_refused(operation: Operation) -> None:
+    """A key that is created while another operation runs was absent then, and nothing is committed under it."""
+    outcomes: set[bool] = set()
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        branch = "third" if operation in (commit, reset_prefix) else "main"
+        accepted: set[str] = set()
+
+        async def create() -> None:
+            for key in ("d", "only", "t", "zz"):
+                with suppress(ConflictError):
+                    await Repository(store).write_if(branch, key, b"created", None)
+                    accepted.add(key)
+
+        fuse.then = create
+        try:
+            await operation(Repository(SteppedStore(store, fuse)))
+            outcomes.add(True)
+        except Staged:
+            outcomes.add(False)
+        found, under = await held(repo, branch), await held(repo, f"{branch}@")
+        assert {key for key in accepted if found.get(key) != b"created"} <= {"t"}  # which a reset may drop
+        assert {key for key in accepted if under.get(key, b"created") != b"created"} == set()
+
+    assert await at_every_step(scenario, kill=False) > 2
+    assert outcomes == ({True} if operation in (commit, reset_prefix) else {True, False})
