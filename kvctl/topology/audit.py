@@ -7,7 +7,7 @@ replica first, until it does, or is known to differ, or the time for what is lat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,6 +38,23 @@ Advance = Callable[[int], None]
 """Told of messages that were read."""
 Report = Callable[[Difference], None]
 """Told of differences as they are found."""
+Names = dict[tuple[int, str], str]
+"""By origin and landing, the subjects that cannot be told from where they land."""
+Compare = Callable[[Replica, Sequence[Feed]], "Awaitable[Compared]"]
+"""A first look at both sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a first look at both sides found."""
+
+    suspects: Sequence[str]
+    """Subjects in the replica that have to be looked at closely."""
+    own: int
+    """How many living entries are the replica's own: no origin has brought them, or holds them."""
+    names: Names
+    keys: Sequence[int]
+    """Living keys of each origin."""
 
 
 async def audit(
@@ -46,10 +63,12 @@ async def audit(
     *,
     report: Report = lambda _: None,
     advance: Advance = lambda _: None,
+    compare: Compare | None = None,
 ) -> list[Outcome]:
     """Compare a replica with each of its origins, one outcome an origin.
 
-    Raises nothing of what keeps it from reading one: that is the outcome's error, and the other origins are compared.
+    `compare` takes the first look at both sides; without it they are read here, in step. Raises nothing of what keeps
+    it from reading an origin: that is the outcome's error, and the other origins are compared.
     """
     outcomes = [_outcome(replica, link) for link in replica.links]
     try:
@@ -58,7 +77,8 @@ async def audit(
             _feed(number, link, outcome)
             for number, (link, outcome) in enumerate(zip(replica.links, outcomes, strict=True))
         ))  # fmt: skip
-        await _Audit(replica, side, [feed for feed in feeds if feed is not None], patience, report, advance).run()
+        readable = [feed for feed in feeds if feed is not None]
+        await _Audit(replica, side, readable, patience, report, advance, compare).run()
     except KvctlError as error:
         for outcome in outcomes:
             outcome.error = outcome.error or error
@@ -110,10 +130,11 @@ class _Audit:
     patience: timedelta
     report: Report
     advance: Advance
-    names: dict[tuple[int, str], str] = field(default_factory=dict)
-    """By origin and landing, the subjects that cannot be told from where they land."""
+    compare: Compare | None
+    names: Names = field(default_factory=dict)
     own: set[bytes] = field(default_factory=set)
     """Subjects of living entries that none of the origins has brought."""
+    keys: dict[int, int] = field(default_factory=dict)
 
     @property
     def mirror(self) -> bool:
@@ -125,12 +146,12 @@ class _Audit:
         caught_up = await self._catch_up()
         while self.feeds:
             try:
-                comparison = await self._compare()
+                compared = await (self.compare(self.replica, self.feeds) if self.compare else self._compare())
             except _Unreadable as broken:
                 broken.feed.outcome.error = broken.error
                 self.feeds.remove(broken.feed)
                 continue
-            await self._settle(comparison, self.patience.total_seconds() if caught_up else _HOPELESS)
+            await self._settle(compared, self.patience.total_seconds() if caught_up else _HOPELESS)
             await self._check_lineage()
             return
 
@@ -146,13 +167,12 @@ class _Audit:
             return True
         return False
 
-    async def _compare(self) -> Comparison:
+    async def _compare(self) -> Compared:
         """Read all sides, that of which less is waiting first."""
         comparison = Comparison()
         self.names.clear()
         self.own.clear()
-        for feed in self.feeds:
-            feed.outcome.keys = 0
+        self.keys = dict.fromkeys((feed.number for feed in self.feeds), 0)
         origins = [self._origin(feed) for feed in self.feeds]
         sides: list[list[AsyncGenerator[Marked]]] = [origins, [self._held()]]
         try:
@@ -167,7 +187,8 @@ class _Audit:
         finally:
             for reader in (*sides[ORIGIN], *sides[REPLICA]):
                 await reader.aclose()
-        return comparison
+        suspects = [_text(subject) for subject in comparison.suspects(self.own)]
+        return Compared(suspects, comparison.alone(self.own), self.names, list(self.keys.values()))
 
     async def _origin(self, feed: Feed) -> AsyncGenerator[Marked]:
         """What an origin holds, where it lands."""
@@ -181,7 +202,7 @@ class _Audit:
                             found.append((landed, mark(header, payload, revision if mirror else b"")))
                             if lossy:
                                 self.names[feed.number, _text(landed)] = _text(subject)
-                    feed.outcome.keys += sum(1 for _, said in found if said != DELETED)
+                    self.keys[feed.number] += sum(1 for _, said in found if said != DELETED)
                     yield found
         except KvctlError as error:
             raise _Unreadable(feed, error) from None
@@ -204,7 +225,9 @@ class _Audit:
                     )
                 yield found
 
-    async def _settle(self, comparison: Comparison, patience: float) -> None:
+    async def _settle(self, compared: Compared, patience: float) -> None:
+        for feed, keys in zip(self.feeds, compared.keys, strict=True):
+            feed.outcome.keys = keys
         ignored = {link.source["name"] for link in self.replica.links} - {feed.side.stream for feed in self.feeds}
         config = self.replica.info["config"]
         settling = Settling(
@@ -216,10 +239,8 @@ class _Audit:
             ignored=ignored,
             report=self.report,
         )
-        suspects = [_text(subject) for subject in comparison.suspects(self.own)]
-        own = 0 if ignored else comparison.alone(self.own)
-        del comparison
-        await settling.settle(suspects, self.names, patience)
+        await settling.settle(compared.suspects, compared.names, patience)
+        own = 0 if ignored else compared.own
         for feed in self.feeds:
             feed.outcome.local = own + settling.local
 
