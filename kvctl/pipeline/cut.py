@@ -1,7 +1,8 @@
 """Reads of a bucket as of one revision, planned once and read by tasks of which each comes at its own time.
 
-The cut is the last revision when the read is planned. What a task reads up to it is what keys were at the cut, until
-writers push it out of the bucket's history before its turn. That is found in one of two ways:
+The cut is the last revision when the read is planned, or an older one that is asked for. What a task reads up to it is
+what keys were at the cut, until writers push it out of the bucket's history before its turn. That is found in one of
+two ways:
 
 - A task that has its keys for itself (`Keys`) compares what it saw with what was written since the cut. It gives the
   keys that it missed in their newer state, or fails.
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvctl.errors import RefusedError
+from kvctl.errors import RefusedError, RevisionNotFound
 from kvctl.jetstream import gathered, streams
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.kv.binding import Binding
@@ -69,9 +70,10 @@ class Plan:
         self._info = binding.info
         self._filters = wanted.filters(options.filter)
         state = self._info["state"]
+        self._last = int(state["last_seq"])
         self.cut = Cut(
             binding.bucket, binding.stream, binding.prefix, binding.api.prefix, self._info["created"],
-            int(state["last_seq"]), self._filters or (),
+            options.as_of or self._last, self._filters or (),
             first=max(wanted.first, options.from_revision or 1, int(state["first_seq"])),
             last=min(wanted.last, options.to_revision or LATEST),
             origin=binding.origin.source.bucket if binding.origin else None,
@@ -101,7 +103,7 @@ class Plan:
     def _every_message_counts(self) -> bool:
         """Whether what is in a range belongs to the result, and only writers can take it away."""
         state, config = self._info["state"], self._info["config"]
-        if config.get("max_age") or config.get("allow_msg_ttl"):
+        if config.get("max_age") or config.get("allow_msg_ttl") or self.cut.revision < self._last:
             return False
         return self._options.mode == "history" or state["messages"] == state.get("num_subjects", 0)
 
@@ -142,7 +144,8 @@ class Plan:
     def _whole(self) -> int | None:
         """How many messages the whole bucket had at the cut, where all of them are read."""
         state, cut = self._info["state"], self.cut
-        if self._info["config"].get("sources") or cut.first > int(state["first_seq"]) or cut.last < cut.revision:
+        bounded = cut.first > int(state["first_seq"]) or min(cut.last, cut.revision) < self._last
+        if self._info["config"].get("sources") or bounded:
             return None
         return int(state["messages"] if self._options.mode == "history" else state.get("num_subjects", 0))
 
@@ -150,12 +153,15 @@ class Plan:
 async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Plan:
     """Pin the cut: the bucket's last revision at its leader, so that nothing acknowledged before is left out.
 
-    Raises BucketNotFound, RefusedError for what is not whole.
+    Raises BucketNotFound, RefusedError for what is not whole, RevisionNotFound for a cut that is still to come.
     """
     binding = await bucket.locate(fresh=True)
     assert binding.info is not None
     if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
         raise RefusedError(f"`{bucket.name}` is what an interrupted restore or copy left: it is not whole")
+    last = int(binding.info["state"]["last_seq"])
+    if options.as_of is not None and options.as_of > last:
+        raise RevisionNotFound(f"The last revision of bucket `{bucket.name}` is {last}, not {options.as_of}")
     return Plan(options, wanted, binding)
 
 

@@ -55,11 +55,15 @@ class SourceOptions:
     include_deleted: bool = False
     from_revision: int | None = None
     to_revision: int | None = None
+    as_of: int | None = None
     partitions: int | None = None
     on_evicted: str = "newer"
     write_mode: str = "put"
     if_different: bool = False
     dead_letter: str | None = None
+    write_id: str | None = None
+    message_ids: bool = False
+    report: str | None = None
     starting_revision: str = "earliest"
     starting_time: str | None = None
     max_revisions_per_trigger: int | None = None
@@ -145,6 +149,8 @@ def _check_together(options: SourceOptions) -> None:
     for name, value in (("fromRevision", options.from_revision), ("toRevision", options.to_revision)):
         if value is not None and not changes:
             raise UsageError(f"Option `{name}` goes with `mode` changes", hint='Say `.option("mode", "changes")`')
+    if options.as_of is not None and changes:
+        raise UsageError("Option `asOf` does not go with `mode` changes", hint="Say `toRevision`")
     first, last = options.from_revision, options.to_revision
     if first is not None and last is not None and first > last:
         raise UsageError(f"Option `fromRevision`: {first} is above `toRevision`, {last}")
@@ -254,6 +260,10 @@ OPTIONS = (
     Option("includeDeleted", Purpose.READ, _switch, "true|false", "In mode latest, deleted keys too, as their markers"),
     Option("fromRevision", Purpose.READ, _number, "N", "In mode changes, the first revision; the oldest if left out"),
     Option("toRevision", Purpose.READ, _number, "N", "In mode changes, the last revision; the newest if left out"),
+    Option(
+        "asOf", Purpose.READ, _number, "N",
+        "In modes latest and history, the revision to read as of, as far as history holds that; the last if left out",
+    ),
     Option("partitions", Purpose.READ, _number, "N", "Tasks to read with at the most"),
     Option(
         "onEvicted", Purpose.READ, _one_of("newer", "fail"), "newer|fail",
@@ -265,6 +275,15 @@ OPTIONS = (
     ),
     Option("ifDifferent", Purpose.WRITE, _switch, "true|false", "Leave out what the bucket holds already"),
     Option("deadLetter", Purpose.WRITE, str, "PATH", "A folder for rows that cannot be written, instead of failing"),
+    Option(
+        "writeId", Purpose.WRITE, str, "TEXT",
+        "What a write is: the same plan under the same id, run again, goes on where it was cut off",
+    ),
+    Option(
+        "messageIds", Purpose.WRITE, _switch, "true|false",
+        "Send rows' ids as `Nats-Msg-Id`, for attempts at a task that run side by side (speculation)",
+    ),
+    Option("report", Purpose.WRITE, str, "FILE", "Where to put what became of the rows, as JSON"),
     Option(
         "startingRevision", Purpose.STREAM, _start, "earliest|latest|N",
         "Where a query without a checkpoint begins: what the bucket holds, what is written from now on, or a revision",

@@ -1,0 +1,61 @@
+"""What an export is of: rows, and what its manifest says of where they come from.
+
+A bucket at one revision is one; what gives rows of the same columns, like a commit's tree, is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import RefusedError
+from kvctl.kv.kinds import Kind, kind_of
+from kvctl.pipeline import connecting
+from kvctl.pipeline.file_rows import COLUMNS
+from kvctl.pipeline.options import SourceOptions, given_as
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Rows of the data source's columns, and their origin."""
+
+    rows: DataFrame
+    bucket: str
+    incarnation: str
+    """When the stream was created, RFC 3339."""
+    config: Mapping[str, Any]
+    mode: str
+    filters: tuple[str, ...] = ()
+    cut: int | None = None
+    """The revision at which the bucket is read; rows above it stand for what the bucket did not hold any more."""
+    ref: str | None = None
+    """The commit, for a versioned bucket."""
+
+
+def of_bucket(spark: SparkSession, options: SourceOptions) -> Contents:
+    """A bucket's latest entries or its history, as of its last revision now. Raises BucketNotFound, RefusedError."""
+    info = connecting.run(_info(options))
+    cut = int(info["state"]["last_seq"])
+    wanted = replace(options, columns=COLUMNS, include_deleted=options.mode == "latest", as_of=cut or None)
+    return Contents(
+        rows=read(spark, wanted), bucket=options.bucket, incarnation=info["created"], config=info["config"],
+        mode=options.mode, filters=options.filter, cut=cut,
+    )  # fmt: skip
+
+
+def read(spark: SparkSession, options: SourceOptions) -> DataFrame:
+    """What the data source reads with these options."""
+    return spark.read.format("nats-kv").options(**given_as(options)).load()
+
+
+async def _info(options: SourceOptions) -> Mapping[str, Any]:
+    async with connecting.connected(options) as client:
+        binding = await client.bucket(options.bucket).locate(fresh=True)
+    assert binding.info is not None
+    if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
+        raise RefusedError(f"`{options.bucket}` is what an interrupted restore or copy left: it is not whole")
+    return binding.info

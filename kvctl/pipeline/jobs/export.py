@@ -1,0 +1,95 @@
+"""Export a bucket into a folder of Parquet, JSON or CSV files with a manifest, as of one revision."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import KvctlError
+from kvctl.pipeline import file_rows, placing
+from kvctl.pipeline.contents import Contents
+from kvctl.pipeline.files import Advance
+from kvctl.pipeline.manifest import HISTORY, Manifest
+from kvctl.pipeline.placing import Removed, Staged
+from kvctl.quantities import format_time
+
+if TYPE_CHECKING:
+    from kvctl.pipeline.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export came to."""
+
+    path: str
+    manifest: Manifest
+    removed: Removed
+    seconds: float
+
+
+def export(
+    engine: Engine, contents: Callable[[], Contents], folder: Path, *, format: str = "parquet",
+    by_prefix: bool = False, overwrite: bool = False, hashed: Advance = lambda _: None,
+) -> Exported:  # fmt: skip
+    """Write the rows into the folder, which holds them, and a manifest that says so, when all is there and counted.
+
+    Raises ConflictError where the folder holds something, unless `overwrite`; what was there stays until the end.
+    """
+    begun = time.monotonic()
+    placing.check_vacant(folder, overwrite=overwrite)
+    removed = placing.occupants(folder)
+    with placing.taken(folder) as staging, engine.explaining():
+        found = contents()
+        told = _write(found, staging, format, by_prefix)
+        files = placing.staged(staging, format, hashed)
+        _require_all(folder, files, told["rows"])
+        manifest = _manifest(found, files, format, by_prefix, told["newer"])
+        placing.take_over(folder, files, manifest)
+    return Exported(str(folder), manifest, removed, time.monotonic() - begun)
+
+
+def _write(contents: Contents, staging: Path, format: str, by_prefix: bool) -> dict[str, Any]:
+    """Write what comes; how many rows that are, and how many entries are newer than the cut, deletions included."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import expr
+
+    observation = Observation()
+    wanted = "true" if contents.mode == HISTORY else "operation = 'PUT'"
+    newer = "false" if contents.cut is None else f"revision > {contents.cut}"
+    counts = [expr(f"count_if({wanted})").alias("rows"), expr(f"count_if({newer})").alias("newer")]
+    rows = contents.rows.observe(observation, *counts).where(wanted)
+    file_rows.write(rows, staging, format, bucket=contents.bucket, by_prefix=by_prefix)
+    return observation.get
+
+
+def _require_all(folder: Path, files: list[Staged], rows: int) -> None:
+    """Raises KvctlError where the files that this machine sees are not all that was written."""
+    there = sum(file.part.rows for file in files)
+    if there != rows:
+        raise KvctlError(
+            f"{rows} rows were written, and files with {there} are below `{folder}`",
+            hint="On a cluster the folder has to be one that all its machines, and this one, share",
+        )
+
+
+def _manifest(contents: Contents, files: list[Staged], format: str, by_prefix: bool, newer: int) -> Manifest:
+    parts = tuple(sorted((file.part for file in files), key=lambda part: part.name))
+    return Manifest(
+        bucket=contents.bucket,
+        ref=contents.ref,
+        incarnation=contents.incarnation,
+        config=contents.config,
+        cut=contents.cut,
+        newer=newer,
+        mode=contents.mode,
+        filters=contents.filters,
+        format=format,
+        partitioned_by=file_rows.PREFIX if by_prefix else None,
+        created=format_time(time.time_ns()),
+        rows=sum(part.rows for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        files=parts,
+    )
