@@ -86,12 +86,16 @@ class RequestWindow:
         prefix, most, longest = self._prefix, *self._small
         opened, ready, room = self._open, self._ready, CHUNK
         for tag, subject, payload, header in requests:
-            number, size = self._number, len(payload)
-            if header or size > most or len(subject) > longest:
+            number, size = self._number, len(header) + len(payload)
+            if size > most or len(subject) > longest:
                 await self.send(tag, subject, payload, header)
                 ready = self._ready
             else:
-                frame = b"PUB %b %b%d %d\r\n%b\r\n" % (subject, prefix, number, size, payload)
+                if header:
+                    head = (subject, prefix, number, len(header), size)
+                    frame = b"HPUB %b %b%d %d %d\r\n%b%b\r\n" % (*head, header, payload)
+                else:
+                    frame = b"PUB %b %b%d %d\r\n%b\r\n" % (subject, prefix, number, size, payload)
                 opened[number] = (tag, frame, subject)
                 self._number = number + 1
                 ready.append(frame)

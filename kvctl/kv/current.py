@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
-from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, RequestTimeout
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, PermissionDenied, RequestTimeout
+from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import is_plain
@@ -19,6 +20,8 @@ AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisable
 PATIENCE = 15.0
 """Seconds for which a server that is away is waited for."""
 AT_ONCE = 1000
+FEW = 8
+"""Keys that are as quickly asked for one by one."""
 MAX_BYTES = 8 << 20
 """What the answers may come to, by the bucket's average."""
 
@@ -26,8 +29,11 @@ MAX_BYTES = 8 << 20
 class Current:
     """Compares rows with what is there."""
 
-    def __init__(self, binding: Binding, state: dict[str, Any]) -> None:
+    def __init__(self, binding: Binding, info: dict[str, Any]) -> None:
         self.binding = binding
+        state, config = info["state"], info["config"]
+        self._sole = bool(config.get("allow_direct")) and config.get("num_replicas", 1) == 1
+        """Whether a direct get that the stream itself answers is as good as asking its leader."""
         average = state["bytes"] // max(state["messages"], 1) + 1
         self._at_once = max(1, min(AT_ONCE, MAX_BYTES // average))
 
@@ -45,7 +51,7 @@ class Current:
     async def unchanged(self, rows: Sequence[Row]) -> set[int]:
         """Lines of the rows that would change nothing: the same value, or the deletion of what does not live."""
         found = await self.last(rows)
-        return {row.line for row in rows if _same(row, found.get(row.key))}
+        return {row.line for row in rows if changes_nothing(row, found.get(row.key))}
 
     async def living(self, rows: Sequence[Row]) -> set[int]:
         """Lines of the rows whose keys live."""
@@ -59,15 +65,35 @@ class Current:
         binding = self.binding
         plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
         found = {row.key: await last_literal(binding, row.key) for row in rows if not is_plain(row.key)}
+        messages = await self._at_once_from(list(plain)) if self._sole else {}
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                messages = await last_of_each(binding.api, binding.stream, list(plain), leader=True)
+                left = [subject for subject in plain if subject not in messages]
+                messages |= await last_of_each(binding.api, binding.stream, left, leader=True)
                 return found | {plain[subject]: message for subject, message in messages.items()}
             except AWAY:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.1)
+
+    async def _at_once_from(self, subjects: list[str]) -> dict[str, StoredMessage | None]:
+        """The last messages in one request, in a tenth of the time; nothing where a mirror answered, or nobody."""
+        from kvctl.jetstream.direct_batch import REQUEST_BYTES, MomentLost, pages
+
+        found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
+        if len(subjects) < FEW or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:
+            return {}
+        request = DirectRequest(last_of=tuple(subjects))
+        try:
+            async with aclosing(pages(self.binding.api, self.binding.stream, request)) as answers:
+                async for page in answers:
+                    if not page.messages or page.messages[0].stream != self.binding.stream:
+                        return {}
+                    found |= {message.subject: message for message in page.messages}
+        except (NotUnderstood, TooManySubjects, MomentLost, PermissionDenied, *AWAY):
+            return {}
+        return found
 
 
 async def last_literal(binding: Binding, key: str) -> StoredMessage | None:
@@ -83,11 +109,12 @@ async def last_literal(binding: Binding, key: str) -> StoredMessage | None:
     return found
 
 
+def changes_nothing(row: Row, last: StoredMessage | None) -> bool:
+    """Whether the key, by its last message, has the row's value, or does not live where the row deletes it."""
+    if row.operation is not Operation.PUT:
+        return not _lives(last)
+    return last is not None and _lives(last) and last.payload == row.value
+
+
 def _lives(message: StoredMessage | None) -> bool:
     return message is not None and operation_of(message.header)[0] is Operation.PUT
-
-
-def _same(row: Row, message: StoredMessage | None) -> bool:
-    if row.operation is not Operation.PUT:
-        return not _lives(message)
-    return message is not None and _lives(message) and message.payload == row.value

@@ -19,7 +19,7 @@ TTL_HEADER = b"Nats-TTL"
 # What the server adds to an answer or leaves on a stored message; not the writer's own.
 _SERVER_HEADERS = (
     "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence",
-    "Nats-UpTo-Sequence", "Nats-Batch-", "Nats-Expected-", "Nats-Msg-Size",
+    "Nats-UpTo-Sequence", "Nats-Batch-", "Nats-Expected-", "Nats-Msg-Size", "Kvctl-Row",
 )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ class Loader:
         self._rejected = rejected
         self._progress = progress
         self._advance = advance
-        self._current = Current(target.binding, target.info["state"])
+        self._current = Current(target.binding, target.info)
         self._settler = Settler(self._current, self._told)
         self._careful = bool(target.info["config"].get("max_msg_size", -1) > 0)
         self._revision = int(target.info["state"]["last_seq"])

@@ -24,7 +24,7 @@ async def stored_rows(target: Binding, position: Position, batches: Iterator[Bat
 
     Found by comparing what each key got since then with the rows that follow, in their order.
     """
-    await _all_arrived(target)
+    await all_arrived(target)
     stored = await _stored_since(target, position.revision)
     if not stored:
         return {}
@@ -33,7 +33,7 @@ async def stored_rows(target: Binding, position: Position, batches: Iterator[Bat
     return {key: count for key, count in counts.items() if count}
 
 
-async def _all_arrived(target: Binding) -> None:
+async def all_arrived(target: Binding) -> None:
     """Wait until the server has stored what a killed process sent last: it grows no more, or others write anyway."""
     before = -1
     for _ in range(LOOKS):

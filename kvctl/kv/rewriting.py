@@ -5,8 +5,10 @@ from __future__ import annotations
 from kvctl.kv.entry import Entry
 from kvctl.wire import decode_headers
 
-_NOT_THE_WRITERS = ("nats-expected-", "nats-batch-", "nats-msg-id", "nats-stream-source", "nats-rollup", "nats-ttl")
-"""Headers that make a server do something, or say what it did; whatever of them has to be, is set anew."""
+_NOT_THE_WRITERS = (
+    "nats-expected-", "nats-batch-", "nats-msg-id", "nats-stream-source", "nats-rollup", "nats-ttl", "kvctl-row",
+)  # fmt: skip
+"""Headers that make a server do something, or say what it did or who wrote; what of them has to be is set anew."""
 
 
 def own_headers(entry: Entry) -> dict[str, str]:

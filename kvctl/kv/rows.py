@@ -44,6 +44,14 @@ def row_of(line: int, fields: Mapping[str, Any], *, literal: bool = False) -> Ro
     (check_literal if literal else check_key)(key)
     operation = _operation(fields.get("operation", "PUT"))
     value = _value(fields, required=operation is Operation.PUT)
+    return Row(line, key, value, header_of(key, operation, fields), operation)
+
+
+def header_of(key: str, operation: Operation, fields: Mapping[str, Any]) -> bytes:
+    """The header block that the fields `headers`, `ttl` and `rollup` ask for, in a write of this kind.
+
+    Raises UsageError.
+    """
     headers = _headers(fields.get("headers"))
     if operation is not Operation.PUT and not {"KV-Operation", "Nats-Marker-Reason"} & headers.keys():
         headers["KV-Operation"] = str(operation)
@@ -53,7 +61,7 @@ def row_of(line: int, fields: Mapping[str, Any], *, literal: bool = False) -> Ro
     header = encode_headers(headers)
     if ttl is not None:
         header = write_headers(ttl=ttl)[:-2] + (header[10:] or b"\r\n")
-    return Row(line, key, value, header, operation)
+    return header
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

@@ -80,6 +80,8 @@ class Chunk:
     """The revisions that rows depend on."""
     bad: dict[int, str] = field(default_factory=dict)
     """Rows of this batch that cannot be written, and why; counted within the batch."""
+    largest: int = 0
+    """Bytes of the largest value."""
     floor: int = 0
     """The last revision that was acknowledged before any of these rows was sent."""
 
@@ -108,6 +110,7 @@ def chunk_of(batch: pa.RecordBatch, first: int, mode: WriteMode) -> Chunk:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     keys: list[str | None] = columns["key"].to_pylist()
     chunk = Chunk(batch, first, ["" if key is None else key for key in keys], _values(columns, len(keys)), None, None)
+    chunk.largest = max(map(len, chunk.values), default=0)
     _check_keys(chunk, keys)
     if any(name in columns for name in _SPECIAL):
         _add_headers(chunk, columns)
@@ -129,7 +132,9 @@ def _values(columns: dict[str, Any], count: int) -> list[bytes]:
     column = columns["value"]
     if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
         column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
-    return [b"" if value is None else value for value in column.to_pylist()] if column.null_count else column.to_pylist()
+    return (
+        [b"" if value is None else value for value in column.to_pylist()] if column.null_count else column.to_pylist()
+    )
 
 
 def _check_keys(chunk: Chunk, keys: Sequence[str | None]) -> None:

@@ -1,0 +1,158 @@
+"""What to do about a row when it is not known whether it is stored: decided by what its key holds.
+
+So it is for rows of a task that Spark runs again, of a batch that it replays, and for writes without an answer. What is
+not decided to be there is written on condition of the revision that was seen: what comes after all makes that fail.
+
+Rows of a key are stored in their order. A row that cannot be found, where others wrote the key and its history is too
+short to show it, counts as written before theirs: nobody can tell that it was not. On condition it counts as refused.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from enum import Enum, StrEnum, auto
+from typing import NamedTuple
+
+from kvctl.errors import WrongRevision
+from kvctl.jetstream.direct import StoredMessage
+from kvctl.kv.current import changes_nothing
+from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.rows import Row
+from kvctl.kv.writing import mismatch
+from kvctl.pipeline.row_ids import RowIds, digest_of
+
+
+class WriteMode(StrEnum):
+    """On what condition rows are written."""
+
+    PUT = "put"
+    CREATE = "create"
+    UPDATE = "update"
+
+
+class Outcome(Enum):
+    """What becomes of a row."""
+
+    WRITE = auto()
+    STORED = auto()
+    """It is there: by a former attempt, or without an answer."""
+    UNCHANGED = auto()
+    """The key has this value."""
+    REFUSED = auto()
+
+
+class Decision(NamedTuple):
+    """The outcome; with the revision that a write expects the key at (0: none), or the cause of a refusal."""
+
+    outcome: Outcome
+    revision: int = 0
+    cause: str = ""
+
+
+class Asked(NamedTuple):
+    """A row, and the revision of its key on which it depends, if it does."""
+
+    row: Row
+    expected: int | None = None
+
+
+_LATER = "A later row of the key was stored before it"
+_ANOTHER = (
+    "A former attempt stored another row of the key: the plan gives other rows each time it is run "
+    "(write what `persist`, `checkpoint` or a sort holds fast)"
+)
+
+
+class Decider:
+    """Decides about the rows of one task; `history` is how many entries of a key the bucket keeps."""
+
+    def __init__(self, ids: RowIds, mode: WriteMode, history: int, *, if_different: bool = False) -> None:
+        self._ids = ids
+        self._mode = mode
+        self._history = history if history > 0 else 1 << 62
+        self._if_different = if_different
+        self._given: array[int] | None = None
+        self._matched: set[int] = set()
+        """Revisions that were taken for rows at another place."""
+
+    def note(self, rows: Sequence[Row]) -> None:
+        """Remember what the rows of this attempt are, from the first one on: four bytes each."""
+        self._given = self._given or array("I")
+        self._given.extend(digest_of(row.key, row.header, row.value) for row in rows)
+
+    def mine(self, message: StoredMessage) -> bool:
+        """Whether some attempt at the task stored it."""
+        return self._ids.number(message.header) is not None
+
+    def certain(self, row: Row, last: StoredMessage) -> bool:
+        """Whether the key's last message is this very row."""
+        return self._ids.number(last.header) == row.line and _digest(row, last) == _digest(row)
+
+    def decide(
+        self, asked: Asked, last: StoredMessage | None, since: Sequence[StoredMessage], *, absent: bool = False
+    ) -> Decision:
+        """By the key's last message, and all it keeps that came since the first attempt may have begun.
+
+        Of an `absent` row it is known that it is not stored: the server refused it, or it was never sent.
+        """
+        row = asked.row
+        mine = [(number, m) for m in since if (number := self._ids.number(m.header)) is not None]
+        if found := self._found(row, mine) or self._found_by_value(row, since):
+            return Decision(Outcome.STORED, found)
+        if self._if_different and changes_nothing(row, last):
+            return Decision(Outcome.UNCHANGED)
+        out_of_order = any(number > row.line or not self._accounted(row, number, m) for number, m in mine)
+        whole = len(since) < self._history and all(operation_of(m.header)[0] is not Operation.PURGE for m in since)
+        if out_of_order and (whole or (absent and self._history > 1)):
+            return Decision(Outcome.REFUSED, cause=_LATER if absent else _ANOTHER)
+        if not whole and (out_of_order or not (mine or absent)):
+            return self._overtaken(since[-1].sequence)
+        return self._on_condition(asked, last)
+
+    def _found(self, row: Row, mine: Sequence[tuple[int, StoredMessage]]) -> int:
+        """The revision of the row, at its place or, where the order is another than before, at any; 0 for none."""
+        same = [(number, m) for number, m in mine if _digest(row, m) == _digest(row)]
+        for number, message in same:
+            if number == row.line:
+                return message.sequence
+        for number, message in same:
+            if not self._accounted(row, number, message) and message.sequence not in self._matched:
+                self._matched.add(message.sequence)
+                return message.sequence
+        return 0
+
+    def _found_by_value(self, row: Row, since: Sequence[StoredMessage]) -> int:
+        """The same for a row that had no room for an id."""
+        if self._ids.fit(row):
+            return 0
+        return next((m.sequence for m in since if _digest(row, m) == _digest(row)), 0)
+
+    def _accounted(self, row: Row, number: int, message: StoredMessage) -> bool:
+        """Whether the message is what this attempt, too, has in its place."""
+        if self._given is None:
+            return True
+        return number < len(self._given) and self._given[number] == _digest(row, message)
+
+    def _overtaken(self, revision: int) -> Decision:
+        if self._mode is WriteMode.PUT:
+            return Decision(Outcome.STORED, revision)
+        return Decision(
+            Outcome.REFUSED, cause=f"It is not known whether it was written: the key was at revision {revision} since"
+        )
+
+    def _on_condition(self, asked: Asked, last: StoredMessage | None) -> Decision:
+        revision = last.sequence if last else 0
+        if self._mode is WriteMode.CREATE and last and operation_of(last.header)[0] is Operation.PUT:
+            return Decision(Outcome.REFUSED, cause=f"The key exists, at revision {revision}")
+        if asked.expected is not None and asked.expected != revision:
+            error = mismatch(asked.row.key, asked.expected, WrongRevision("", found=revision))
+            return Decision(Outcome.REFUSED, cause=error.message)
+        return Decision(Outcome.WRITE, revision)
+
+
+def _digest(row: Row, message: StoredMessage | None = None) -> int:
+    """The digest of the row, or of a message of its key."""
+    if message is None:
+        return digest_of(row.key, row.header, row.value)
+    return digest_of(row.key, message.header, message.payload)

@@ -1,0 +1,90 @@
+"""What became of a write: told by each task, added up on the driver, and a failure where rows are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from kvctl.errors import KvctlError, PartlyDone
+from kvctl.pipeline.publishing import Counts
+from kvctl.pipeline.rows import Chunk
+
+SHOWN = 5
+"""Rejected rows that are named."""
+LENGTH = 200
+"""Characters of a name or a cause: all tasks' messages are on the driver together."""
+
+
+@dataclass(slots=True)
+class Written(WriterCommitMessage):
+    """What one task tells the driver; as small for a million rejected rows as for five."""
+
+    counts: Counts = field(default_factory=Counts)
+    samples: list[tuple[str, str]] = field(default_factory=list)
+    """The first rejected rows: key, cause."""
+    dead_letter: str | None = None
+    """The file that has them all."""
+
+    def take(self, chunk: Chunk, causes: dict[int, str]) -> None:
+        """Remember the first of these rejected rows of a batch."""
+        for at in sorted(causes)[: SHOWN - len(self.samples)]:
+            self.samples.append((chunk.keys[at][:LENGTH], causes[at][:LENGTH]))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What became of all rows."""
+
+    bucket: str
+    written: int = 0
+    unchanged: int = 0
+    rejected: int = 0
+    removed: int = 0
+    """Keys that an overwrite deleted: they were there, and not among the rows."""
+    dead_letters: tuple[str, ...] = ()
+    """Files of rejected rows."""
+    samples: tuple[tuple[str, str], ...] = ()
+
+
+def summary_of(bucket: str, messages: Sequence[WriterCommitMessage | None]) -> Summary:
+    """The tasks' messages as one."""
+    told = [message for message in messages if isinstance(message, Written)]
+    return Summary(
+        bucket,
+        written=sum(message.counts.written for message in told),
+        unchanged=sum(message.counts.unchanged for message in told),
+        rejected=sum(message.counts.rejected for message in told),
+        dead_letters=tuple(message.dead_letter for message in told if message.dead_letter),
+        samples=tuple(sample for message in told for sample in message.samples)[:SHOWN],
+    )
+
+
+def check(summary: Summary, dead_letter: str | None) -> None:
+    """Raises PartlyDone where rows were rejected and are kept nowhere."""
+    if not summary.rejected or dead_letter:
+        return
+    named = "; ".join(f"`{key}`: {cause}" for key, cause in summary.samples)
+    more = summary.rejected - len(summary.samples)
+    raise PartlyDone(
+        f"{summary.rejected} rows were not written into `{summary.bucket}`, {summary.written} were: {named}"
+        + (f"; and {more} more" if more else ""),
+        hint="Option `deadLetter` names a folder that keeps such rows, with their causes, for another try",
+    )
+
+
+def report(summary: Summary, path: str | None) -> None:
+    """Put the summary into a file, as JSON, as a whole. Raises KvctlError."""
+    if path is None:
+        return
+    document = {"version": 1, **asdict(summary), "samples": [list(sample) for sample in summary.samples]}
+    try:
+        partial = f"{path}.part"
+        with open(partial, "w") as file:
+            json.dump(document, file)
+        os.replace(partial, path)
+    except OSError as error:
+        raise KvctlError(f"The report `{path}` cannot be written: {error.strerror}") from None

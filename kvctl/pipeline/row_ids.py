@@ -1,0 +1,92 @@
+"""Which row of which task a stored message is: an id in its header, the same on every attempt at the task.
+
+A task that Spark runs again finds by it what the former attempt stored. It is a header of our own: servers keep each
+`Nats-Msg-Id` in memory for the bucket's duplicate window, 210 bytes a row, and take half as long again for a write.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from zlib import crc32
+
+from kvctl.kv.entry import operation_of
+from kvctl.kv.rows import Row
+from kvctl.kv.writing import MESSAGE_ID
+from kvctl.wire import header_value
+
+ROW_HEADER = b"Kvctl-Row"
+_NAME = 8
+
+
+def new_job() -> str:
+    """The name of a job that no other has."""
+    return _text(os.urandom(6))
+
+
+def job_of(identity: str) -> str:
+    """The name of the job that a user's text, or a batch of a query, identifies."""
+    return _text(hashlib.sha256(identity.encode()).digest()[:6])
+
+
+@dataclass(frozen=True, slots=True)
+class RowIds:
+    """The ids of one task's rows, which count from 0. With `deduplicated` servers compare them, too.
+
+    A message may have `most` bytes (0: any number): a value that leaves no room for an id is known by itself alone.
+    """
+
+    job: str
+    partition: int
+    deduplicated: bool = False
+    most: int = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of a header block that holds nothing but an id."""
+        return len(self.opening) + (17 if self.deduplicated else 8) + 4
+
+    @property
+    def opening(self) -> bytes:
+        """What header blocks of the task's rows begin with, up to the row's number."""
+        name = MESSAGE_ID if self.deduplicated else ROW_HEADER
+        return b"NATS/1.0\r\n%b: %b" % (name, self._prefix)
+
+    def fit(self, row: Row) -> bool:
+        """Whether there is room for an id beside what the row has."""
+        return not self.most or self.size + len(row.header) + len(row.value) <= self.most
+
+    def block(self, row: Row) -> bytes:
+        """The header block to write a row with: its id, and what else it has."""
+        if not self.fit(row):
+            return row.header
+        own = b"%b%08x" % (self.opening, row.line)
+        if self.deduplicated:  # servers shall not take another row for this one
+            own += b"-%08x" % digest_of(row.key, row.header, row.value)
+        return own + (row.header[8:] or b"\r\n\r\n")
+
+    def number(self, header: bytes) -> int | None:
+        """The row of this task that a message with such a header is; None for others'."""
+        name = MESSAGE_ID if self.deduplicated else ROW_HEADER
+        found = header_value(header, name) if header else None
+        if found is None or not found.startswith(self._prefix):
+            return None
+        text = found[len(self._prefix) :].partition(b"-")[0]
+        return int(text, 16) if re.fullmatch(rb"[0-9a-f]{8}", text) else None
+
+    @property
+    def _prefix(self) -> bytes:
+        return b"%b.%d." % (self.job.encode(), self.partition)
+
+
+def digest_of(key: str, header: bytes, value: bytes) -> int:
+    """What tells a row's content from another's: 32 bits of its key, operation and value."""
+    named = f"{operation_of(header)[0]} {key}".encode(errors="surrogateescape")
+    return crc32(value, crc32(named))
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode()[:_NAME]

@@ -1,0 +1,86 @@
+"""One task of a write, on a worker: its batches taken as they come, checked, and published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+
+from kvctl.kv.load_target import Target, target_of
+from kvctl.pipeline.connecting import connected
+from kvctl.pipeline.dead_letters import DeadLetters
+from kvctl.pipeline.deciding import WriteMode
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.outcome import Written
+from kvctl.pipeline.publishing import Plan, Publisher
+from kvctl.pipeline.row_ids import RowIds
+from kvctl.pipeline.rows import Chunk, chunk_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt at one task of a write."""
+
+    job: str
+    partition: int
+    begun: bool
+    """Whether another attempt may have stored some of its rows."""
+    since: int | None
+    """A revision before all that any attempt stored; None where it is not known."""
+
+
+async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Write all rows of a task. Raises what keeps them from being written; single rows are in what is told."""
+    mode = WriteMode(options.write_mode)
+    told = Written()
+    with ExitStack() as stack:
+        rejected: list[Callable[[Chunk, dict[int, str]], None]] = [told.take]
+        if options.dead_letter:
+            letters = stack.enter_context(DeadLetters(options.dead_letter, f"{attempt.job}-{attempt.partition}"))
+            rejected.append(letters.add)
+        async with connected(options) as client:
+            target = await target_of(client.bucket(options.bucket))
+            since = attempt.since if attempt.begun else int(target.info["state"]["last_seq"])
+            ids = ids_of(attempt.job, attempt.partition, target, deduplicated=options.message_ids)
+            plan = Plan(ids=ids, mode=mode, if_different=options.if_different, begun=attempt.begun, since=since)
+            publisher = Publisher(target, plan, lambda chunk, causes: [tell(chunk, causes) for tell in rejected])
+            told.counts = await publisher.run(_chunks(batches, mode))
+    if options.dead_letter:
+        told.dead_letter = letters.name
+    return told
+
+
+def ids_of(job: str, partition: int, target: Target, *, deduplicated: bool = False) -> RowIds:
+    """The ids of a task's rows in a bucket."""
+    most, limit = target.binding.api.connection.max_payload, target.info["config"].get("max_msg_size", -1)
+    return RowIds(job, partition, deduplicated, min(most, limit) if limit > 0 else most)
+
+
+def attempted_before() -> bool:
+    """Whether Spark has run this task before, or runs it elsewhere, too."""
+    task = TaskContext.get()
+    return task is not None and task.attemptNumber() + task.stageAttemptNumber() > 0
+
+
+def partition() -> int:
+    """The number of the task's partition."""
+    task = TaskContext.get()
+    return task.partitionId() if task else 0
+
+
+async def _chunks(batches: Iterator[pa.RecordBatch], mode: WriteMode) -> AsyncIterator[Chunk]:
+    """Batches as they come: a thread waits for them, which may take long, and the connection stays alive."""
+    loop, first = asyncio.get_running_loop(), 0
+    with ThreadPoolExecutor(1, "rows") as waiting:
+        while (batch := await loop.run_in_executor(waiting, next, batches, None)) is not None:
+            if batch.num_rows:
+                yield chunk_of(batch, first, mode)
+                first += batch.num_rows
