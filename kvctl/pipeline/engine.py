@@ -2,13 +2,14 @@
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kvctl.errors import KvctlError
 from kvctl.pipeline import register, require_spark
@@ -16,6 +17,7 @@ from kvctl.pipeline.archive import Archive, find_archive
 from kvctl.pipeline.cache import cache_directory
 from kvctl.pipeline.failure import explained, not_started
 from kvctl.pipeline.java import Java, find_java
+from kvctl.pipeline.progress import Standing, standing
 from kvctl.pipeline.reaching import check_reachable
 from kvctl.pipeline.settings import Target, session_settings, settings
 
@@ -33,32 +35,40 @@ class Engine:
     What goes wrong in the block leaves it as a KvctlError.
     """
 
-    def __init__(self, spark: "SparkSession", target: Target, scratch: Path, archive: Archive | None) -> None:
+    def __init__(self, spark: "SparkSession", target: Target, started: "_Start") -> None:
         self.spark = spark
         self.target = target
-        self.archive = archive
+        self.archive = started.archive
         """The archive of classes that a JVM of this machine starts with or would; None behind a Connect server."""
-        self._scratch = scratch
+        self.doing = ""
+        """What the job is at beyond Spark's own stages, for the person who waits: a job may set it."""
+        self._scratch = started.scratch
+        self._jvm = started.jvm
 
     @classmethod
-    def start(cls, target: Target | None = None, *, record: Path | None = None) -> Self:
-        """A session with `nats-kv` registered; `record` is where its JVM shall write an archive of its classes.
+    def start(cls, target: Target | None = None, *, scratch: Path | None = None, record: Path | None = None) -> Self:
+        """A session with `nats-kv` registered.
 
-        Raises KvctlError: without the extra, without a Java, for a master that cannot be reached.
+        `scratch` is a directory of its own, removed when it is closed; `record` is where its JVM shall write an
+        archive of its classes. Raises KvctlError: without the extra or a Java, for a master that cannot be reached.
         """
         require_spark()
         target = target or Target()
         check_reachable(target)
-        scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
+        scratch = scratch or Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
         try:
             started = _Start(target, scratch, record)
             spark = started.connect() if target.remote else started.classic()
             register(spark)
-            return cls(spark, target, scratch, started.archive)
+            return cls(spark, target, started)
         except BaseException as error:
             failure = not_started(error, lambda: log_tail(scratch)) if isinstance(error, Exception) else error
             shutil.rmtree(scratch, ignore_errors=True)
             raise failure from error
+
+    def standing(self) -> Standing | None:
+        """How far the newest job is; None between jobs, and behind Spark Connect. Safe from any thread."""
+        return None if self.target.remote else standing(self.spark)
 
     def log_tail(self) -> str:
         """The last lines that Spark logged on this machine."""
@@ -85,6 +95,19 @@ class Engine:
             if not self.target.remote:
                 self.spark.sparkContext.cancelAllJobs()
 
+    def end_jvm(self, patience: float) -> None:
+        """End the JVM after `close`, which otherwise lives as long as this process; no session can be made any more.
+
+        Raises KvctlError when it takes longer than `patience` seconds.
+        """
+        if self._jvm is not None:
+            self._jvm.stdin.close()
+            try:
+                self._jvm.wait(patience)
+            except subprocess.TimeoutExpired:
+                self._jvm.kill()
+                raise KvctlError("Spark's JVM did not end") from None
+
     def close(self) -> None:
         """End the session and remove what it kept on this machine."""
         with suppress(Exception):
@@ -104,6 +127,11 @@ class Engine:
             self.close()
 
 
+def archive_here() -> Archive:
+    """The archive for the Java and the Spark of this machine. Raises KvctlError."""
+    return _archive(find_java(), cache_directory(Path(tempfile.gettempdir())))
+
+
 def log_tail(scratch: Path) -> str:
     """The last lines of the log in an engine's directory that say something; stacks are left out."""
     try:
@@ -119,10 +147,12 @@ class _Start:
 
     def __init__(self, target: Target, scratch: Path, record: Path | None) -> None:
         self._target = target
-        self._scratch = scratch
+        self.scratch = scratch
+        self.archive: Archive | None = None
+        self.jvm: Any = None
+        """The process that `classic` started, if it did: there is one for each Python process."""
         self._record = record
         self._log = scratch / "spark.log"
-        self.archive: Archive | None = None
 
     def classic(self) -> "SparkSession":
         """Driver and JVM on this machine. What the JVM prints goes to the log alone."""
@@ -132,8 +162,10 @@ class _Start:
 
         with _environment(self._surroundings()), open(self._log, "ab") as log:
             conf = SparkConf(loadDefaults=False).setAll(list(self._settings().items()))
-            launched = {"stdout": log, "stderr": log}
-            gateway = launch_gateway(conf, launched)  # type: ignore[no-untyped-call]
+            gateway = None
+            if SparkContext._gateway is None:
+                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+                self.jvm = gateway.proc
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
 
     def connect(self) -> "SparkSession":
@@ -150,12 +182,12 @@ class _Start:
         if self.archive is not None:
             options += self.archive.record(self._record) if self._record else self.archive.use()
         quoted = " ".join(f'"{option}"' if " " in option else option for option in options)
-        return settings(self._target, cores=_cores(), scratch=str(self._scratch), java_options=quoted)
+        return settings(self._target, cores=_cores(), scratch=str(self.scratch), java_options=quoted)
 
     def _surroundings(self) -> dict[str, str | None]:
         """Variables for the JVM, and so for the Python workers that it starts."""
         java = find_java()
-        cache = cache_directory(self._scratch)
+        cache = cache_directory(self.scratch)
         self.archive = _archive(java, cache)
         local = self._target.local or bool(self._target.remote)
         python = None if local else os.environ.get("PYSPARK_PYTHON")

@@ -57,3 +57,39 @@ class Progress:
         )
         self._bar.start()
         self._task = self._bar.add_task(self.what, total=self.total)
+
+
+class Activity:
+    """What goes on and for how long, where no count says how much is left: `activity.say("Starting Spark")`."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._shows_from = time.monotonic() + DELAY if enabled else float("inf")
+        self._line: Any = None
+        self._task: Any = None
+
+    def say(self, what: str) -> None:
+        """Show this from now on."""
+        if self._line is None:
+            if time.monotonic() < self._shows_from:
+                return
+            self._show()
+        self._line.update(self._task, description=what)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._line is not None:
+            self._line.stop()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress as Line
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        self._line = Line(*columns, console=Console(stderr=True), transient=True)
+        self._line.start()
+        self._task = self._line.add_task("", total=None)

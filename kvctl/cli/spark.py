@@ -1,0 +1,215 @@
+"""Running a job of the pipeline: where, in a thread beside the event loop, with progress, to its end or Ctrl-C.
+
+async def stats(session: Session, bucket: BucketName, master: Master = None, remote: Remote = None,
+                conf: Conf = None) -> None:
+    target = spark_target(master, remote, conf)
+    options = {"bucket": bucket, **source_options(session, target)}
+    summary = await run_job(session, target, f"Reading `{bucket}`", partial(statistics, options=options))
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+
+import typer
+
+from kvctl.cli.session import Session
+from kvctl.quantities import format_duration
+from kvctl.render.escapes import escape
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from pathlib import Path
+
+    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.settings import Target
+
+T = TypeVar("T")
+
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark cluster to run on; without one, all cores of this machine"),
+]
+Remote = Annotated[str | None, typer.Option("--remote", metavar="URL", help="Spark Connect server to run on")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting of Spark; repeatable")]
+
+LOOKS = 0.5
+"""Seconds between two looks at how far a job is."""
+PATIENCE = 10.0
+"""Seconds that a cancelled job has to put its things in order."""
+_PATHS = {
+    "password_file": "passwordFile", "token_file": "tokenFile", "creds": "creds", "nkey": "nkey",
+    "tls_cert": "tlsCert", "tls_key": "tlsKey", "tls_ca": "tlsCa",
+}  # fmt: skip
+_WORDS = {
+    "context": "context", "server": "url", "user": "user", "domain": "domain", "api_prefix": "apiPrefix",
+    "inbox_prefix": "inboxPrefix",
+}  # fmt: skip
+"""Shared options, and those of `nats-kv` that say the same."""
+
+
+def spark_target(master: str | None, remote: str | None, conf: list[str] | None) -> "Target":
+    """Where the shared options of the pipeline say to run. Raises UsageError, and KvctlError without the extra."""
+    from kvctl.pipeline import require_spark
+    from kvctl.pipeline.settings import Target, parse_conf
+
+    require_spark()
+    return Target(master, remote, parse_conf(conf or []))
+
+
+def source_options(session: Session, target: "Target") -> dict[str, str]:
+    """The options of `nats-kv` that connect as the command line says: names and paths, no secret among them.
+
+    Workers resolve them. Those of this machine have this environment; for others, what it implies is named.
+    """
+    given = session.options.connection_flags()
+    options = {_WORDS[name]: str(value) for name, value in given.items() if name in _WORDS}
+    options |= {_PATHS[name]: os.path.abspath(str(value)) for name, value in given.items() if name in _PATHS}
+    if session.options.timeout is not None:
+        options["timeout"] = format_duration(session.options.timeout)
+    if session.options.tls_first:
+        options["tlsFirst"] = "true"
+    if not target.local and not options.keys() & {"context", "url"}:
+        context = session.context
+        options |= {"context": context.name} if context.name else {"url": context.url}
+    return options
+
+
+async def run_job(
+    session: Session, target: "Target", what: str, job: Callable[["Engine"], T], *, incomplete: str = ""
+) -> T:
+    """What the job returns. Raises KvctlErrors alone, whatever Spark says.
+
+    An interruption cancels what runs and lets the job put its things in order, then says what is `incomplete`.
+    """
+    import asyncio
+    import tempfile
+    from pathlib import Path
+
+    from kvctl.render.progress import Activity
+
+    scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
+    run = _Run(target, job, scratch)
+    work = run.begin()
+    try:
+        with Activity(enabled=session.terminal.speaks and not session.options.quiet) as activity:
+            while not (await asyncio.wait([work], timeout=LOOKS))[0]:
+                activity.say(f"{what}  {run.standing()}")
+    except asyncio.CancelledError:
+        await run.cancel(work)
+        if incomplete:
+            session.warn(incomplete)
+        raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    _show_cause(session, work.exception())
+    _prepare_archive(session, run)
+    return work.result()
+
+
+class _Run(Generic[T]):
+    """A job in a thread: Spark's calls block."""
+
+    def __init__(self, target: "Target", job: Callable[["Engine"], T], scratch: "Path") -> None:
+        self.engine: Engine | None = None
+        self._target = target
+        self._job = job
+        self._scratch = scratch
+        self._cancelled = False
+        self._standing = "starting Spark"
+        self._rate = Rate()
+
+    def begin(self) -> "Future[T]":
+        """What the job returns or raises, once it does."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future: Future[T] = loop.create_future()
+
+        def settle(error: BaseException | None, result: Any = None) -> None:
+            if not future.done():
+                future.set_exception(error) if error else future.set_result(result)
+
+        def work() -> None:
+            outcome: tuple[BaseException | None, Any]
+            try:
+                outcome = (None, self._carry_out())
+            except BaseException as error:
+                outcome = (error, None)
+            with suppress(RuntimeError):  # the loop may have ended
+                loop.call_soon_threadsafe(settle, *outcome)
+
+        # Daemons, both: nothing of Spark's may hold up an ending.
+        threading.Thread(target=work, name="job", daemon=True).start()
+        threading.Thread(target=self._look, args=[future], name="progress", daemon=True).start()
+        return future
+
+    def standing(self) -> str:
+        """How far it is, in words."""
+        return self._standing
+
+    async def cancel(self, work: "Future[T]") -> None:
+        """Stop what runs and wait for its end, not for ever; without a session there is nothing to wait for."""
+        import asyncio
+
+        self._cancelled = True
+        if self.engine is not None:
+            threading.Thread(target=self.engine.cancel, name="cancel", daemon=True).start()
+            await asyncio.wait([work], timeout=PATIENCE)
+
+    def _carry_out(self) -> T | None:
+        from kvctl.pipeline.engine import Engine
+
+        with Engine.start(self._target, scratch=self._scratch) as engine:
+            self.engine = engine
+            if self._cancelled:
+                return None
+            return self._job(engine)
+
+    def _look(self, work: "Future[T]") -> None:
+        """Keep `standing` true; asking the JVM may take its time."""
+        while not work.done():
+            time.sleep(LOOKS)
+            if self.engine is not None:
+                found = self.engine.standing()
+                rows = self._rate.text(found.rows) if found else ""
+                tasks = f"stage {found.stage} of {found.stages}, task {found.done} of {found.tasks}" if found else ""
+                self._standing = ", ".join(filter(None, (self.engine.doing, rows, tasks)))
+
+
+class Rate:
+    """Rows, and how many a second over the last while."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=int(5 / LOOKS))
+
+    def text(self, rows: int | None) -> str:
+        """`1,200,000 rows, 430,000/s`; a new query starts anew."""
+        if not rows:
+            return ""
+        now = time.monotonic()
+        if self._seen and rows < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, rows))
+        (begun, first), (ended, last) = self._seen[0], self._seen[-1]
+        rate = (last - first) / (ended - begun) if ended > begun else 0
+        return f"{rows:,} rows" + (f", {rate:,.0f}/s" if rate else "")
+
+
+def _show_cause(session: Session, error: BaseException | None) -> None:
+    """With `-v`, all that Spark said."""
+    if session.options.verbose and error is not None and error.__cause__ is not None:
+        session.terminal.emit(escape(str(error.__cause__), keep="\n\t"))
+
+
+def _prepare_archive(session: Session, run: _Run[T]) -> None:
+    """Let the next start be faster: the archive of classes is made while nobody waits."""
+    from kvctl.pipeline.training import train_aside
+
+    if run.engine is not None and run.engine.archive is not None and train_aside(run.engine.archive):
+        session.note(f"Preparing in the background what starts Spark faster next time: {run.engine.archive.path}")

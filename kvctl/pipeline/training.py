@@ -1,0 +1,93 @@
+"""Makes the archive of classes: a session of its own does what jobs do, and its JVM writes down what it loaded.
+
+That takes a while, so it runs aside: `python -m kvctl.pipeline.training`, which `train_aside` starts.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvctl.pipeline.archive import Archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SWITCH = "KVCTL_SPARK_ARCHIVE"
+"""The variable that is `off` where nothing shall be made aside."""
+PATIENCE = 120.0
+"""Seconds for a JVM to end and write its archive."""
+
+
+def train_aside(archive: Archive) -> bool:
+    """Begin making an archive that is not there, in a process that outlives this one; whether it was begun."""
+    if archive.usable() or os.environ.get(SWITCH) == "off" or _busy(archive):
+        return False
+    command = [sys.executable, "-m", "kvctl.pipeline.training"]
+    nowhere = subprocess.DEVNULL
+    with suppress(OSError):
+        subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+        return True
+    return False
+
+
+def train() -> Path | None:
+    """Make the archive for the Java and the Spark of this machine; None where another process is at it."""
+    from kvctl.pipeline.engine import Engine, archive_here
+
+    archive = archive_here()
+    with _alone(archive) as alone, tempfile.TemporaryDirectory(dir=archive.path.parent, prefix="training-") as place:
+        if not alone:
+            return None
+        fresh = Path(place, "classes")
+        if not archive.usable():
+            engine = Engine.start(record=fresh)
+            with engine:
+                _rehearse(engine.spark, Path(place))
+            engine.end_jvm(PATIENCE)
+            fresh.replace(archive.path)  # in one step: nobody sees half of it
+            archive.discard_others()
+    return archive.path
+
+
+def _rehearse(spark: "SparkSession", place: Path) -> None:
+    """What jobs do: read, shuffle, join, write and read files, a stream."""
+    rows = spark.range(1000).selectExpr("cast(id as string) as key", "id % 7 as part", "current_timestamp() as created")
+    for form in ("parquet", "json", "csv"):
+        rows.write.mode("overwrite").partitionBy("part").format(form).save(f"{place}/{form}")
+    stored = spark.read.parquet(f"{place}/parquet")
+    stored.groupBy("part").count().orderBy("part").collect()
+    stored.join(rows, "key", "full_outer").selectExpr("sum(hash(key))", "max(created)").collect()
+    stream = spark.readStream.schema(stored.schema).parquet(f"{place}/parquet").writeStream.format("parquet")
+    query = stream.option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True).start(f"{place}/out")
+    query.awaitTermination(60)
+
+
+@contextmanager
+def _alone(archive: Archive) -> Iterator[bool]:
+    """Whether no other process makes this archive; none does while the block runs."""
+    with open(archive.path.with_suffix(".lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def _busy(archive: Archive) -> bool:
+    try:
+        with _alone(archive) as alone:
+            return not alone
+    except OSError:
+        return True  # no cache that could be written
+
+
+if __name__ == "__main__":
+    os.nice(10)
+    train()
