@@ -9,6 +9,7 @@ planned again from its offsets alone, without a look at the bucket, and so has t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import kvctl
 from kvctl.errors import UsageError
-from kvctl.jetstream.delivery import RawFrame, delivery
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
-from kvctl.kv.listing import subjects_of
-from kvctl.kv.names import matches
 from kvctl.pipeline import standing
 from kvctl.pipeline.columns import check_schema
 from kvctl.pipeline.connecting import connected, iterate
 from kvctl.pipeline.crossing import crossing
+from kvctl.pipeline.cut import Cut
 from kvctl.pipeline.lasting import LastingConnection
 from kvctl.pipeline.offsets import PARTITIONS, Offset, Standing, check, check_same, ranges
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.pushdown import Narrowing
+from kvctl.pipeline.splits import Revisions
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -135,44 +135,22 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _rows(self, part: RevisionRange) -> AsyncGenerator[RecordBatch, None]:
         """Checks the bucket again: a batch may be read long after it was planned, when a query goes on."""
-        from kvctl.pipeline.rows import Rows
+        from kvctl.pipeline.decoding import Decoder
+        from kvctl.pipeline.part_reading import PartReading
 
-        bucket, with_values = self._options.bucket, "value" in self._schema.names
-        async with connected(self._options) as client:
-            source = (await client.bucket(bucket).locate()).source
-            rows = Rows(self._schema, bucket, source.prefix)
-            subjects, rest = subjects_of(source, self._options.filter)
-            selection = Selection(
-                subjects=subjects, deliver="by_start_sequence", start=part.first, headers_only=not with_values
-            )
-            async with OrderedConsumer(source.api, source.stream, selection) as consumer:
-                if consumer.info:
-                    check(part.start, Standing.of(bucket, consumer.info), loss=self._options.fail_on_data_loss)
-                async for frames in frames_up_to(consumer, part.last):
-                    if rest:
-                        frames = [frame for frame in frames if matches(_key(frame, source.prefix), rest)]
-                    if frames:
-                        yield rows.of_frames(frames)
-
-
-async def frames_up_to(consumer: OrderedConsumer, last: int) -> AsyncGenerator[list[RawFrame], None]:
-    """What an ordered reading gives up to a sequence, each message once."""
-    highest = 0
-    async for batch in consumer.batches():
-        frames = []
-        for frame in batch:
-            sequence = delivery(frame[1])[0]
-            if highest < sequence <= last:  # messages repeat when the consumer is made anew
-                frames.append(frame)
-            highest = max(highest, sequence)
-        if frames:
-            yield frames
-        if highest >= last:
-            return
-
-
-def _key(frame: RawFrame, prefix: str) -> str:
-    return frame[0][len(prefix.encode()) :].decode(errors="surrogateescape")
+        options = self._options
+        async with connected(options) as client:
+            source, now = await standing.look(client.bucket(options.bucket))
+            check(part.start, now, loss=options.fail_on_data_loss)
+            cut = Cut(
+                options.bucket, source.stream, source.prefix, source.api.prefix, now.incarnation, part.last,
+                options.filter,
+            )  # fmt: skip
+            decoder = Decoder(self._schema, options.bucket, source.prefix)
+            reading = PartReading(source.api, cut, replace(options, mode="changes"), Narrowing(), decoder)
+            async with aclosing(reading.batches(Revisions(part.first, part.last))) as batches:
+                async for batch in batches:
+                    yield batch
 
 
 def _check_options(options: SourceOptions) -> None:
