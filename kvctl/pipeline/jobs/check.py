@@ -51,7 +51,7 @@ def check(engine: "Engine") -> Checked:
             )
     java = engine.archive.java if engine.archive else None
     master = None if engine.target.remote else str(engine.spark.conf.get("spark.master"))
-    return Checked(engine.spark.version, java and java.build, master, workers)
+    return Checked(engine.spark.version, java.build if java else None, master, workers)
 
 
 def _answer(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
