@@ -7,10 +7,11 @@ before it may end, and ends at the latest when it has grown to a cap.
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import accumulate, islice, pairwise
+from zlib import crc32
 
 ID_SIZE = 20
 """Bytes of an id: a cut SHA-256."""
@@ -28,25 +29,38 @@ _MAGIC, _VERSION = b"kc", 1
 # Odd, one a level. The checksum alone is not random on numbered keys.
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
 _MASK = (1 << 64) - 1
+_AT_ONCE = 512
+"""Pairs that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A run of entries: a leaf (level 0), or an index of chunks one level below."""
+    """A run of entries: a leaf (level 0), or an index of chunks one level below. Keys and values stand side by side."""
 
     level: int
-    pairs: tuple[Pair, ...]
+    keys: list[bytes]
+    values: list[bytes]
+
+    @classmethod
+    def of(cls, level: int, pairs: Iterable[Pair]) -> Chunk:
+        """The chunk of these pairs."""
+        found = list(pairs)
+        return cls(level, [key for key, _ in found], [value for _, value in found])
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Its entries."""
+        return list(zip(self.keys, self.values, strict=True))
 
     def encode(self) -> bytes:
         """The chunk's bytes: a head, the lengths, keys, values."""
-        keys, values = [key for key, _ in self.pairs], [value for _, value in self.pairs]
-        count = len(keys)
+        count = len(self.keys)
         return b"".join((
             _HEAD.pack(_MAGIC, _VERSION, self.level, count),
-            struct.pack(f">{count}H", *map(len, keys)),
-            struct.pack(f">{count}I", *map(len, values)),
-            *keys,
-            *values,
+            struct.pack(f">{count}H", *map(len, self.keys)),
+            struct.pack(f">{count}I", *map(len, self.values)),
+            *self.keys,
+            *self.values,
         ))  # fmt: skip
 
     @classmethod
@@ -56,20 +70,17 @@ class Chunk:
             magic, version, level, count = _HEAD.unpack_from(data)
             if (magic, version) != (_MAGIC, _VERSION):
                 raise ValueError("These bytes are no chunk of this version")
-            at = _HEAD.size
-            key_sizes = struct.unpack_from(f">{count}H", data, at)
-            value_sizes = struct.unpack_from(f">{count}I", data, at + 2 * count)
+            sizes = struct.unpack_from(f">{count}H{count}I", data, _HEAD.size)
         except struct.error:
             raise ValueError("These bytes are no chunk") from None
-        at += 6 * count
-        keys, at = _cut(data, at, key_sizes)
-        values, at = _cut(data, at, value_sizes)
-        if at != len(data):
+        ends = list(accumulate(sizes, initial=_HEAD.size + 6 * count))
+        if ends[-1] != len(data):
             raise ValueError("The chunk's lengths do not add up")
-        return cls(level, tuple(zip(keys, values, strict=True)))
+        parts = [data[start:end] for start, end in pairwise(ends)]
+        return cls(level, parts[:count], parts[count:])
 
 
-EMPTY = Chunk(0, ())
+EMPTY = Chunk(0, [], [])
 """The tree without entries."""
 
 
@@ -87,45 +98,58 @@ class Chunker:
         self._minimum, mean = (LEAF_MINIMUM, LEAF_MEAN) if leaf else (INDEX_MINIMUM, INDEX_MEAN)
         self._threshold = (1 << 64) // mean
         self._factor = _FACTORS[level % len(_FACTORS)]
-        self._pairs: list[Pair] = []
-        self._size = 0
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
 
     @property
     def open(self) -> bool:
         """Whether there is a chunk that has not ended."""
-        return bool(self._pairs)
+        return bool(self._keys)
 
-    def add(self, pair: Pair) -> Chunk | None:
-        """The chunk that this pair ends, if it ends one."""
-        self._pairs.append(pair)
-        self._size += len(pair[0]) + len(pair[1]) + 6
-        full = self._size >= CAP and len(self._pairs) >= INDEX_MINIMUM
-        if full or (len(self._pairs) >= self._minimum and self._ends(pair[0])):
-            return self.end()
-        return None
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Chunk]:
+        """The chunks that end with these pairs, which come after those before."""
+        made: list[Chunk] = []
+        looked = len(self._keys)
+        self._keys += keys
+        self._values += values
+        start = 0
+        while (end := self._end(start, looked)) is not None:
+            made.append(Chunk(self.level, self._keys[start:end], self._values[start:end]))
+            start = looked = end
+        del self._keys[:start], self._values[:start]
+        return made
 
     def end(self) -> Chunk | None:
         """The last chunk, if there is one that has not ended."""
-        pairs, self._pairs, self._size = self._pairs, [], 0
-        return Chunk(self.level, tuple(pairs)) if pairs else None
+        keys, self._keys = self._keys, []
+        values, self._values = self._values, []
+        return Chunk(self.level, keys, values) if keys else None
 
-    def _ends(self, key: bytes) -> bool:
-        return (zlib.crc32(key) + 1) * self._factor & _MASK < self._threshold
+    def _end(self, start: int, looked: int) -> int | None:
+        """Where the chunk that begins at `start` ends; before `looked` it does not."""
+        keys, factor, threshold = self._keys, self._factor, self._threshold
+        found = None
+        for at in range(max(looked, start + self._minimum - 1), len(keys)):
+            if (crc32(keys[at]) + 1) * factor & _MASK < threshold:
+                found = at + 1
+                break
+        return self._capped(start, found)
+
+    def _capped(self, start: int, end: int | None) -> int | None:
+        """The same, or where the chunk has grown to the cap before."""
+        keys, values = self._keys[start:end], self._values[start:end]
+        if sum(map(len, keys)) + sum(map(len, values)) + 6 * len(keys) < CAP:
+            return end
+        sizes = accumulate(len(key) + len(value) + 6 for key, value in zip(keys, values, strict=True))
+        full = (count for count, size in enumerate(sizes, 1) if size >= CAP and count >= INDEX_MINIMUM)
+        return next((start + count for count in full), end)
 
 
 def chunks_of(level: int, pairs: Iterable[Pair]) -> Iterator[Chunk]:
     """A whole level."""
     chunker = Chunker(level)
-    for pair in pairs:
-        if chunk := chunker.add(pair):
-            yield chunk
+    waiting = iter(pairs)
+    while some := list(islice(waiting, _AT_ONCE)):
+        yield from chunker.add([key for key, _ in some], [value for _, value in some])
     if chunk := chunker.end():
         yield chunk
-
-
-def _cut(data: bytes, at: int, sizes: tuple[int, ...]) -> tuple[list[bytes], int]:
-    found = []
-    for size in sizes:
-        found.append(data[at : at + size])
-        at += size
-    return found, at

@@ -7,6 +7,7 @@ they came.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -60,7 +61,7 @@ def get(root: bytes, keys: Sequence[bytes]) -> Reading[dict[bytes, bytes]]:
         for identity, wanted in waiting.items():
             chunk = Chunk.decode(data[identity])
             if chunk.level == 0:
-                held = dict(chunk.pairs)
+                held = dict(zip(chunk.keys, chunk.values, strict=True))
                 found.update((key, held[key]) for key in wanted if key in held)
             else:
                 for child, some in spread(chunk, wanted):
@@ -126,24 +127,39 @@ class Made:
 
     def __init__(self) -> None:
         self.objects: Objects = {}
+        self.size = 0
+        """Bytes of those that are here."""
 
     def add(self, chunk: Chunk) -> Pair:
         """The pair that stands for it one level above."""
         data = chunk.encode()
         identity = object_id(data)
-        self.objects[identity] = data
-        return (chunk.pairs[-1][0] if chunk.pairs else b"", identity)
+        if identity not in self.objects:
+            self.objects[identity] = data
+            self.size += len(data)
+        return (chunk.keys[-1] if chunk.keys else b"", identity)
+
+    def remove(self, identity: bytes) -> None:
+        """Let go of a chunk that nothing needs."""
+        self.size -= len(self.objects.pop(identity, b""))
+
+    def take(self) -> Objects:
+        """All there are; they are no longer here."""
+        taken, self.objects, self.size = self.objects, {}, 0
+        return taken
 
 
 def spread(index: Chunk, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
     """The children of an index that sorted keys belong to; those above the last belong to the last."""
-    at = 0
-    last_child = index.pairs[-1][1]
     low = 0
-    for last, child in index.pairs:
-        at = low
-        while at < len(keys) and (keys[at] <= last or child == last_child):
-            at += 1
-        if at > low:
-            yield child, list(keys[low:at])
-        low = at
+    while low < len(keys):
+        child = child_of(index, keys[low])
+        last = child + 1 == len(index.keys)
+        high = len(keys) if last else bisect_right(keys, index.keys[child], low)
+        yield index.values[child], list(keys[low:high])
+        low = high
+
+
+def child_of(index: Chunk, key: bytes) -> int:
+    """The number of the child that a key belongs to."""
+    return min(bisect_left(index.keys, key), len(index.keys) - 1)

@@ -7,27 +7,37 @@ chunks ends at a border that was there before, all that follows is as it was.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from kvctl.versions.chunks import Chunk, Chunker, Pair, chunks_of
-from kvctl.versions.tree import Made, Reading, Tree, build, spread
+from kvctl.versions.tree import Made, Reading, Tree, build, child_of, spread
 
 Edit = tuple[bytes, bytes | None]
 """A key and its new value; None takes it away."""
 
+AT_ONCE = 2048
+"""Changes whose chunks are read together, and let go together."""
+HAND_OVER = 4 << 20
+"""Bytes of chunks that were made, after which they may be taken."""
+FEW = 8
+"""Changes of a chunk that are made one by one."""
 
-def update(root: bytes, edits: Sequence[Edit]) -> Reading[Tree]:
-    """The tree with these changes, sorted by key, none twice; its objects are those that the old one does not have."""
+
+def update(root: bytes, edits: Sequence[Edit], made: Made | None = None) -> Reading[Tree]:
+    """The tree with these changes, sorted by key, none twice; its objects are those that the old one does not have.
+
+    When `made` holds much, no chunks are asked for: what stands there may be taken, and the result lacks it.
+    """
+    made = made or Made()
     old = _Old(root)
-    made = Made()
-    yield from old.prefetch([key for key, _ in edits])
+    height = (yield from old.chunk(root)).level
     changes = list(edits)
-    for level in range(old.height + 1):
+    for level in range(height + 1):
         changes = yield from _level(old, level, changes, made)
         if not changes:
             return Tree(root, {})
-    tree = yield from _top(old, [(key, child) for key, child in changes if child is not None], made)
+    tree = yield from _top(old, height, [(key, child) for key, child in changes if child is not None], made)
     return Tree(root, {}) if tree.root == root else tree
 
 
@@ -36,97 +46,140 @@ class _Old:
 
     def __init__(self, root: bytes) -> None:
         self.root = root
-        self.height = 0
         self._known: dict[bytes, Chunk] = {}
 
-    def read(self, identity: bytes) -> Reading[Chunk]:
+    def chunk(self, identity: bytes) -> Reading[Chunk]:
         """One chunk."""
         if identity not in self._known:
             data = yield {identity}
             self._known[identity] = Chunk.decode(data[identity])
         return self._known[identity]
 
-    def prefetch(self, keys: Sequence[bytes]) -> Reading[None]:
-        """Read all chunks on the ways from the root to the keys, a level at a time."""
-        waiting = {self.root: sorted(keys)}
+    def prefetch(self, level: int, keys: Sequence[bytes]) -> Reading[None]:
+        """Read the chunks that sorted keys belong to, down to a level, and forget the others there and below."""
+        before = self._known
+        self._known = {identity: chunk for identity, chunk in before.items() if chunk.level > level}
+        waiting = {self.root: list(keys)}
         while waiting:
-            data = yield set(waiting)
+            missing = waiting.keys() - before.keys()
+            data = (yield missing) if missing else {}
             below: dict[bytes, list[bytes]] = {}
             for identity, wanted in waiting.items():
-                chunk = self._known[identity] = Chunk.decode(data[identity])
-                self.height = max(self.height, chunk.level)
-                below.update(spread(chunk, wanted) if chunk.level else ())
+                chunk = before.get(identity) or Chunk.decode(data[identity])
+                self._known[identity] = chunk
+                if chunk.level > level:
+                    below.update(spread(chunk, wanted))
             waiting = below
 
-    def chunk_of(self, level: int, key: bytes) -> Reading[Chunk]:
-        """The chunk of a level that the key belongs to: the first that ends at it or after it, else the last."""
-        chunk = yield from self.read(self.root)
-        while chunk.level > level:
-            chunk = yield from self.read(_child_of(chunk, key))
-        return chunk
+    def at(self, level: int, key: bytes) -> Reading[tuple[bytes, Chunk, bytes | None]]:
+        """The chunk of a level that a key belongs to, with its id: the first that ends at it or after it, or the last.
 
-    def after(self, level: int, key: bytes) -> Reading[Chunk | None]:
-        """The chunk of a level that follows the one whose last key this is; None after the last."""
-        chunk = yield from self.read(self.root)
-        following: bytes | None = None  # the nearest way that leads further right, and how high it begins
+        And the id of the nearest chunk, of this level or above it, that begins after it; None for the last.
+        """
+        identity, following = self.root, None
+        chunk = yield from self.chunk(identity)
         while chunk.level > level:
-            at = next(number for number, (last, _) in enumerate(chunk.pairs) if last >= key)
-            if at + 1 < len(chunk.pairs):
-                following = chunk.pairs[at + 1][1]
-            chunk = yield from self.read(chunk.pairs[at][1])
-        if following is None:
-            return None
-        chunk = yield from self.read(following)
+            child = child_of(chunk, key)
+            if child + 1 < len(chunk.keys):
+                following = chunk.values[child + 1]
+            identity = chunk.values[child]
+            chunk = yield from self.chunk(identity)
+        return identity, chunk, following
+
+    def first_key(self, level: int, identity: bytes) -> Reading[bytes]:
+        """The last key of the first chunk of a level below a chunk."""
+        chunk = yield from self.chunk(identity)
         while chunk.level > level:
-            chunk = yield from self.read(chunk.pairs[0][1])
-        return chunk
+            chunk = yield from self.chunk(chunk.values[0])
+        return chunk.keys[-1]
 
 
 def _level(old: _Old, level: int, edits: Sequence[Edit], made: Made) -> Reading[list[Edit]]:
     """Carry changes out on one level; returns those that they mean for the level above, sorted."""
+    keys = [key for key, _ in edits]
     gone: dict[bytes, bytes] = {}
     new: dict[bytes, bytes] = {}
-    waiting = list(reversed(edits))
-    while waiting:
-        chunk: Chunk | None = yield from old.chunk_of(level, waiting[-1][0])
-        chunker = Chunker(level)
-        while chunk is not None:
-            gone.update(_pair(chunk))
-            following = yield from old.after(level, chunk.pairs[-1][0]) if chunk.pairs else _nothing()
-            for pair in _merged(chunk, waiting, last=following is None):
-                if ended := chunker.add(pair):
-                    new.update([made.add(ended)])
-            chunk = following if chunker.open else None
-        if ended := chunker.end():
-            new.update([made.add(ended)])
-    for key in [key for key, identity in new.items() if gone.get(key) == identity]:
-        made.objects.pop(new.pop(key), None)
-        del gone[key]
+    at = read = 0
+    while at < len(edits):
+        if at >= read:
+            read = at + AT_ONCE
+            yield from old.prefetch(level, keys[at:read])
+        at = yield from _run(old, level, edits, keys, at, _Outcome(gone, new, made))
     return sorted({**dict.fromkeys(gone), **new}.items())
 
 
-def _merged(chunk: Chunk, waiting: list[Edit], *, last: bool) -> Iterator[Pair]:
-    """The chunk's pairs with the changes that belong to it, which are taken away from those waiting."""
-    for pair in chunk.pairs:
-        while waiting and waiting[-1][0] < pair[0]:
-            yield from _put(waiting.pop())
-        if waiting and waiting[-1][0] == pair[0]:
-            yield from _put(waiting.pop())
+class _Outcome:
+    """What became of one level's chunks: by their last keys, the ids of those gone and of those made."""
+
+    def __init__(self, gone: dict[bytes, bytes], new: dict[bytes, bytes], made: Made) -> None:
+        self.gone = gone
+        self.new = new
+        self.made = made
+
+    def add(self, chunk: Chunk) -> None:
+        """A chunk that was made, which may be one that was there."""
+        key, identity = self.made.add(chunk)
+        if self.gone.get(key) == identity:
+            self.made.remove(identity)
+            del self.gone[key]
         else:
-            yield pair
-    while last and waiting:
-        yield from _put(waiting.pop())
+            self.new[key] = identity
 
 
-def _put(edit: Edit) -> Iterator[Pair]:
-    key, value = edit
-    if value is not None:
-        yield key, value
+def _run(
+    old: _Old, level: int, edits: Sequence[Edit], keys: Sequence[bytes], at: int, outcome: _Outcome
+) -> Reading[int]:
+    """The chunks from where a change falls to the next border that stays; returns how many changes are done then."""
+    chunker = Chunker(level)
+    identity, chunk, following = yield from old.at(level, keys[at])
+    while True:
+        if chunk.keys:
+            outcome.gone[chunk.keys[-1]] = identity
+        end = len(edits) if following is None else bisect_right(keys, chunk.keys[-1], at)
+        for some in _changed(chunk, edits, at, end):
+            for ended in chunker.add(some.keys, some.values):
+                outcome.add(ended)
+            if outcome.made.size >= HAND_OVER:
+                yield set()
+        at = end
+        if following is None or not chunker.open:
+            break
+        key = yield from old.first_key(level, following)
+        identity, chunk, following = yield from old.at(level, key)
+    if (last := chunker.end()) is not None:
+        outcome.add(last)
+    return at
 
 
-def _top(old: _Old, row: list[Pair], made: Made) -> Reading[Tree]:
+def _changed(chunk: Chunk, edits: Sequence[Edit], start: int, end: int) -> Iterator[Chunk]:
+    """A chunk with the changes from one to another, in parts: any number of them may fall into one chunk."""
+    keys, values = chunk.keys, chunk.values
+    while end - start > AT_ONCE:
+        some = edits[start : start + AT_ONCE]
+        cut = bisect_right(keys, some[-1][0])
+        yield _merged(Chunk(chunk.level, keys[:cut], values[:cut]), some)
+        keys, values, start = keys[cut:], values[cut:], start + AT_ONCE
+    yield _merged(Chunk(chunk.level, keys, values), edits[start:end])
+
+
+def _merged(chunk: Chunk, edits: Sequence[Edit]) -> Chunk:
+    if len(edits) > FEW:
+        held = {**dict(zip(chunk.keys, chunk.values, strict=True)), **dict(edits)}
+        return Chunk.of(chunk.level, sorted((key, value) for key, value in held.items() if value is not None))
+    keys, values = chunk.keys[:], chunk.values[:]
+    for key, value in edits:
+        place = bisect_left(keys, key)
+        there = place < len(keys) and keys[place] == key
+        if value is None:
+            del keys[place : place + there], values[place : place + there]
+        else:
+            keys[place : place + there], values[place : place + there] = [key], [value]
+    return Chunk(chunk.level, keys, values)
+
+
+def _top(old: _Old, height: int, row: list[Pair], made: Made) -> Reading[Tree]:
     """The root above the chunks that are left of the old one: as many levels as it takes, and none too many."""
-    level = old.height
+    level = height
     while len(row) > 1:
         level += 1
         row = [made.add(chunk) for chunk in chunks_of(level, row)]
@@ -135,23 +188,8 @@ def _top(old: _Old, row: list[Pair], made: Made) -> Reading[Tree]:
     root = row[0][1]
     while True:
         data = made.objects.get(root)
-        chunk = Chunk.decode(data) if data is not None else (yield from old.read(root))
-        if chunk.level == 0 or len(chunk.pairs) > 1:
+        chunk = Chunk.decode(data) if data is not None else (yield from old.chunk(root))
+        if chunk.level == 0 or len(chunk.keys) > 1:
             return Tree(root, made.objects)
-        made.objects.pop(root, None)
-        root = chunk.pairs[0][1]
-
-
-def _pair(chunk: Chunk) -> list[Pair]:
-    made = Made()
-    return [made.add(chunk)]
-
-
-def _child_of(index: Chunk, key: bytes) -> bytes:
-    found = next(islice((child for last, child in index.pairs if last >= key), 1), None)
-    return index.pairs[-1][1] if found is None else found
-
-
-def _nothing() -> Reading[Chunk | None]:
-    return None
-    yield
+        made.remove(root)
+        root = chunk.values[0]

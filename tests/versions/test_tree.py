@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvctl.versions import chunks, tree
+from kvctl.versions import chunks, tree, tree_update
 from kvctl.versions.chunks import Chunk, Chunker, chunks_of, object_id
 from kvctl.versions.merge import Conflict, Strategy, merge
-from kvctl.versions.tree import EMPTY_ROOT, Difference, Reading, Tree, build, diff, entries, get, run
+from kvctl.versions.tree import EMPTY_ROOT, Difference, Made, Reading, Tree, build, diff, entries, get, run
 from kvctl.versions.tree_update import Edit, update
 
 T = TypeVar("T")
@@ -73,11 +73,11 @@ def edits_of(dice: random.Random, content: Mapping[bytes, bytes], count: int) ->
 class TestChunks:
     @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=100)), max_size=20), st.integers(0, 9))
     def test_a_chunk_is_its_bytes(self, pairs: list[tuple[bytes, bytes]], level: int) -> None:
-        chunk = Chunk(level, tuple(pairs))
+        chunk = Chunk.of(level, pairs)
         assert Chunk.decode(chunk.encode()) == chunk
 
     def test_damaged_bytes_are_refused(self) -> None:
-        data = Chunk(0, ((b"a", b"1"), (b"b", b"2"))).encode()
+        data = Chunk(0, [b"a", b"b"], [b"1", b"2"]).encode()
         for bad in (b"", data[:-1], data + b"x", b"xx" + data[2:], data[:2] + b"\2" + data[3:], data[:9]):
             with pytest.raises(ValueError, match="chunk"):
                 Chunk.decode(bad)
@@ -191,6 +191,50 @@ class TestUpdate:
         assert len(step.objects) <= height + 3
         assert read <= 2 * (height + 1)
         assert step.root == made({**content, key: b"new"}).root
+
+    def test_a_value_written_over_reads_and_writes_one_chunk_a_level(self) -> None:
+        content = some(20_000)
+        held = made(content)
+        height = Chunk.decode(held.objects[held.root]).level
+        counts = []
+        for key in list(content)[5_000:5_100]:
+            step, read = counted(update(held.root, [(key, b"new")]), held.objects)
+            counts.append((read, len(step.objects)))
+        assert sorted(counts)[len(counts) // 2] == (height + 1, height + 1)
+
+    def test_what_is_made_may_be_taken_on_the_way(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tree_update, "HAND_OVER", 5_000)
+        content = some(MANY)
+        held = made(content)
+        edits = edits_of(random.Random(1), content, 2000)
+        in_hand = Made()
+        stored, most = dict(held.objects), 0
+
+        def taking() -> Reading[Tree]:
+            nonlocal most
+            reading = update(held.root, edits, in_hand)
+            wanted = next(reading)
+            while True:
+                most = max(most, in_hand.size)
+                stored.update(in_hand.take())
+                try:
+                    wanted = reading.send((yield wanted))
+                except StopIteration as end:
+                    result: Tree = end.value
+                    return result
+
+        result = run(taking(), stored)
+        assert 5_000 <= most < 10_000
+        expected = made(changed(content, edits))
+        assert result.root == expected.root
+        assert expected.objects.keys() <= (stored | result.objects).keys()
+
+    def test_any_number_of_changes_may_fall_into_one_chunk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tree_update, "AT_ONCE", 50)
+        content = some(MANY)
+        few = {key: content[key] for key in list(content)[1000:1040:3]}
+        step = run(update(made(few).root, [*content.items()]), made(few).objects)
+        assert step.root == made(content).root
 
 
 class TestDiff:
