@@ -1,7 +1,8 @@
 # bash completion for kvctl
 _kvctl() {
-    local line=${COMP_LINE:0:COMP_POINT} rest word words=() candidate i
-    # bash splits words at "=" and ":", which keys may hold: what stands together on the line belongs together.
+    local line=${COMP_LINE:0:COMP_POINT} rest word words=() candidate i breaks="=:"
+    # bash splits words at "=", ":" and "@": what stands together on the line belongs together.
+    [[ $COMP_WORDBREAKS == *@* ]] && breaks+=@
     for ((i = 0; i <= COMP_CWORD; i++)); do
         rest=${line#"${line%%[![:space:]]*}"}
         word=${COMP_WORDS[i]}
@@ -17,10 +18,10 @@ _kvctl() {
             return
         fi
         candidate=${candidate%%$'\t'*}
-        # Only what follows the last "=" or ":" is replaced.
-        [[ $word == *[=:]* ]] && candidate=${candidate#"${word%"${word##*[=:]}"}"}
+        # Only what follows the last of them is replaced.
+        [[ $word == *[$breaks]* ]] && candidate=${candidate#"${word%"${word##*[$breaks]}"}"}
         COMPREPLY+=("$candidate")
     done < <(kvctl __complete -- "${words[@]:1}" 2>/dev/null)
-    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[.=] ]] && compopt -o nospace 2>/dev/null
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[.=@] ]] && compopt -o nospace 2>/dev/null
 }
 complete -F _kvctl kvctl

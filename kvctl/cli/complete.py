@@ -61,6 +61,24 @@ def buckets(shared: Shared, incomplete: str) -> list[str]:
     return [name for name in _ask(shared, names) if name.startswith(incomplete)]
 
 
+def keyed(shared: Shared, incomplete: str) -> list[str]:
+    """What key commands take: names of buckets, and NAME@REF of repositories."""
+    if "@" in incomplete:
+        return places(shared, incomplete)
+
+    async def names(client: Any, found: dict[str, None]) -> None:
+        from kvctl.kv import catalog
+        from kvctl.kv.kinds import Kind
+
+        for status in (await catalog.listing(client.api)).statuses:
+            if status.kind in (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR):
+                found[status.bucket] = None
+            elif status.kind is Kind.REPOSITORY:
+                found[f"{status.bucket}@"] = None
+
+    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+
+
 def tables(shared: Shared, incomplete: str) -> list[str]:
     """Names of tables."""
 
@@ -70,6 +88,38 @@ def tables(shared: Shared, incomplete: str) -> list[str]:
         found.update(dict.fromkeys([table.config.name for table in await catalog.listing(client.api)]))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+
+
+def repositories(shared: Shared, incomplete: str) -> list[str]:
+    """Names of repositories."""
+
+    async def names(client: Any, found: dict[str, None]) -> None:
+        from kvctl.versions import catalog
+
+        found.update(dict.fromkeys([item.config.name for item in await catalog.listing(client.api)]))
+
+    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+
+
+def places(shared: Shared, incomplete: str, *, branches: bool = True, tags: bool = True) -> list[str]:
+    """NAME@REF: names of repositories with an `@`, and after it their branches and tags."""
+    name, at, ref = incomplete.partition("@")
+    if not at:
+        return [f"{found}@" for found in repositories(shared, name)]
+    return [f"{name}@{found}" for found in refs(shared, name, ref, branches=branches, tags=tags)]
+
+
+def refs(shared: Shared, repository: str, incomplete: str, *, branches: bool = True, tags: bool = True) -> list[str]:
+    """Branches and tags of a repository."""
+
+    async def names(client: Any, found: dict[str, None]) -> None:
+        from kvctl.versions.repositories import Repositories
+
+        opened = await Repositories(client).open(repository)
+        for wanted, listing in ((branches, opened.branches), (tags, opened.tags)):
+            found.update(dict.fromkeys(await listing() if wanted else ()))
+
+    return [name for name in _ask(shared, names) if name.startswith(incomplete)] if repository else []
 
 
 def streams(shared: Shared, incomplete: str) -> list[str]:
@@ -95,7 +145,7 @@ def keys(shared: Shared, bucket: str | None, incomplete: str) -> list[str]:
     head = incomplete[: incomplete.rfind(".") + 1]
 
     async def tokens(client: Any, found: dict[str, None]) -> None:
-        async for key in _keys(client.bucket(bucket), head):
+        async for key in _keys_of(client, str(bucket), head):
             token, dot, _ = key[len(head) :].partition(".")
             if (head + token).startswith(incomplete):
                 found[head + token + dot] = None
@@ -105,10 +155,20 @@ def keys(shared: Shared, bucket: str | None, incomplete: str) -> list[str]:
     return _ask(shared, tokens) if bucket else []
 
 
-async def _keys(bucket: Any, head: str) -> AsyncIterator[str]:
+async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
+    """Keys of a bucket, or of a repository at a ref."""
+    name, at, ref = bucket.partition("@")
     filters = [f"{head}>"] if head else []
-    async for key in bucket.keys(*filters):
-        yield key
+    if not at:
+        async for key in client.bucket(name).keys(*filters):
+            yield key
+        return
+    from kvctl.versions.repositories import Repositories
+
+    repository = await Repositories(client).open(name)
+    for entry in await repository.entries(ref):
+        if entry.key.startswith(head):
+            yield entry.key
 
 
 def _ask(shared: Shared, question: Callable[[Any, dict[str, None]], Awaitable[None]]) -> list[str]:

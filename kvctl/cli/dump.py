@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
@@ -11,7 +11,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.inputs import AsOf, check_filters, open_bucket
-from kvctl.cli.options import BucketName, Filters
+from kvctl.cli.options import Filters, KeyedName
 from kvctl.cli.session import Session
 from kvctl.errors import KvctlError, PartlyDone, UsageError
 from kvctl.render.view import Column, document
@@ -34,12 +34,13 @@ NAMED = 100
         "kvctl dump orders --history --to orders.ndjson",
         "kvctl dump orders 'NEW.>' | kvctl load orders-new -",
         "kvctl dump orders --as-of -1h --to orders-before.ndjson",
+        "kvctl dump config@v1 --to config-v1.ndjson",
     ],
     see=["load", "bucket backup", "bucket copy", "help formats"],
 )
 async def dump(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     filters: Filters = None,
     history: Annotated[bool, typer.Option("--history", help="Every entry, with operations, oldest first")] = False,
     as_of: AsOf = None,
@@ -60,6 +61,8 @@ async def dump(
 
     Standard output gets it when it is complete, and until then a temporary file (see TMPDIR) holds it: the header comes
     first and has to be true. --to replaces a file that exists; only you may read the new one.
+
+    NAME@REF dumps a repository at a ref; the cut is a commit.
     """
     chosen = check_filters(filters)
     if history and as_of is not None:
@@ -68,6 +71,13 @@ async def dump(
         raise UsageError(
             f"A dump is ndjson, not {session.options.output}", hint="`kvctl get BUCKET '>'` shows entries in any format"
         )
+    if "@" in bucket:
+        from kvctl.cli import ref_entries, ref_transfer
+
+        ref_entries.refuse(bucket, history=history, as_of=as_of)
+        write_ref = await ref_transfer.dumping(session, bucket, chosen)
+        await _write_out(session, bucket, to, write_ref)
+        return
     source = await open_bucket(session, bucket)
 
     async def write(file: BinaryIO) -> "Dumped":
@@ -80,6 +90,13 @@ async def dump(
                 source, file, chosen, history=history, advance=progress.advance, expecting=progress.expect
             )
 
+    await _write_out(session, bucket, to, write)
+
+
+async def _write_out(
+    session: Session, bucket: str, to: Path | None, write: Callable[[BinaryIO], Awaitable["Dumped"]]
+) -> None:
+    """Where the dump goes: standard output, once it is complete, or a file."""
     if to is None:
         with _aside() as file:
             made = await write(file)
@@ -148,7 +165,8 @@ def _report(session: Session, bucket: str, to: Path, made: "Dumped") -> None:
         session.show(document(row, *map(Column, row), name="file"))
     else:
         plural = "entry" if made.entries == 1 else "entries"
-        session.note(f"Dumped {made.entries} {plural} of `{bucket}` to `{to}`, as of revision {made.cut}")
+        cut = f"revision {made.cut}" if isinstance(made.cut, int) else f"commit `{made.cut[:12]}`"
+        session.note(f"Dumped {made.entries} {plural} of `{bucket}` to `{to}`, as of {cut}")
 
 
 def _require_exact(session: Session, bucket: str, made: "Dumped") -> None:

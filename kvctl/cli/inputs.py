@@ -123,6 +123,11 @@ def revision(*spellings: str, help: str) -> Any:
     return typer.Option(*spellings, parser=parse_revision, metavar="N", help=help)
 
 
+def expected(*spellings: str, help: str) -> Any:
+    """An option whose value is a revision, or at a ref of a repository an identity; as text."""
+    return typer.Option(*spellings, metavar="N", help=help)
+
+
 def number(*spellings: str, help: str) -> Any:
     """An option whose value is a number of things, one at least."""
     return typer.Option(*spellings, parser=parse_count, metavar="N", help=help)

@@ -22,7 +22,7 @@ from kvctl.cli.inputs import (
     revision,
     split_keys,
 )
-from kvctl.cli.options import BucketName, Filters, KeyNames
+from kvctl.cli.options import Filters, KeyedName, KeyNames
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
 from kvctl.quantities import format_time
@@ -51,12 +51,13 @@ T = TypeVar("T", bytes, Fact)
         "kvctl get orders 'NEW.*' -o ndjson | jq -r .value",
         "kvctl get orders NEW.7 --revision 12",
         "kvctl get orders 'NEW.*' --as-of -15m",
+        "kvctl get config@main app.port",
     ],
     see=["keys", "history", "watch", "help guarantees"],
 )
 async def get(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     keys: KeyNames,
     revision: Annotated[int | None, revision("--revision", help="What this revision of the key holds")] = None,
     as_of: AsOf = None,
@@ -80,7 +81,15 @@ async def get(
     --as-of shows the keys as they were: right after a revision of the bucket, or at a time (RFC 3339, or `-15m` for a
     quarter of an hour ago), what was written at that very time included. Where the bucket no longer holds what a key
     was, since its history is too short or was purged, nothing is printed: the command names the keys and exits 3.
+
+    NAME@REF reads a repository: at a branch with what is staged, at a tag, a commit or `main@` what was committed.
     """
+    if "@" in bucket:
+        from kvctl.cli import ref_entries, ref_reading
+
+        ref_entries.refuse(bucket, revision=revision, as_of=as_of, headers=headers, literal=literal)
+        await ref_reading.get(session, bucket, keys, encoding)
+        return
     named, filters = split_keys(keys, literal=literal)
     if revision is not None and (filters or len(named) != 1):
         raise UsageError("`--revision` takes one key", hint="A revision belongs to one key: `kvctl history` shows it")
@@ -118,7 +127,7 @@ def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
 )
 async def keys(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     filters: Filters = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="Also keys whose last entry is a deletion")] = False,
     limit: Annotated[int | None, number("--limit", help="At most so many")] = None,
@@ -132,8 +141,14 @@ async def keys(
 
     In a pipe, names only, one a line; in JSON objects with key, revision and created, under --deleted operation too.
     --sort holds all names before it prints the first. --as-of lists what lived at a moment of the past, as in
-    `kvctl get --as-of`.
+    `kvctl get --as-of`. At a ref of a repository (NAME@REF) names are always sorted.
     """
+    if "@" in bucket:
+        from kvctl.cli import ref_entries, ref_reading
+
+        ref_entries.refuse(bucket, deleted=deleted, as_of=as_of)
+        await ref_reading.keys(session, bucket, filters, limit)
+        return
     wanted = check_filters(filters)
     now = await open_bucket(session, bucket)
     past = None if as_of is None else await now.as_of(as_of)
@@ -217,7 +232,7 @@ async def _limited(
 )
 async def history(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     filters: Filters = None,
     limit: Annotated[int | None, number("--limit", help="Only the newest so many")] = None,
     headers: Headers = False,
@@ -228,7 +243,16 @@ async def history(
 
     Every entry that the bucket still holds, oldest first, deletions included: as many of a key as the bucket's history
     allows. --limit keeps the newest of all that match, still oldest first.
+
+    At a ref of a repository (NAME@REF) there is an entry for each key of each commit that changed it; what is staged on
+    the branch comes last.
     """
+    if "@" in bucket:
+        from kvctl.cli import ref_entries, ref_reading
+
+        ref_entries.refuse(bucket, headers=headers, literal=literal)
+        await ref_reading.history(session, bucket, filters, limit, encoding)
+        return
     wanted = check_filters(filters, literal=literal)
     source = await open_bucket(session, bucket)
     shape = Shape(encoding=encoding, headers=headers)

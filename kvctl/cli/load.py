@@ -10,7 +10,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.inputs import check_forced, check_writable, open_bucket
-from kvctl.cli.options import BucketName, DryRun, Force
+from kvctl.cli.options import DryRun, Force, KeyedName
 from kvctl.cli.session import Session
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket
@@ -55,12 +55,13 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupt
         "kvctl load orders orders.ndjson",
         "kvctl load stock stock.csv --key sku --value count --if-different",
         "kvctl dump orders --history | kvctl load orders-copy -",
+        "kvctl load config@main app.ndjson --if-different",
     ],
     see=["dump", "bucket copy", "help formats", "help scale"],
 )
 async def load(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     file: Input,
     format: Format = None,
     key: KeyColumn = None,
@@ -86,8 +87,10 @@ async def load(
 
     An interrupted load, even a killed one, goes on with --resume: FILE.kvctl-progress, beside FILE, says how far it
     came, and what was on its way is found in the bucket. Without FILE, --if-different completes it.
+
+    On a branch of a repository (NAME@BRANCH) rows are staged; those with a ttl or headers are rejected.
     """
-    check_bucket(bucket) if dry_run else check_writable(session, bucket)
+    _check_target(session, bucket, resume=resume, dry_run=dry_run)
     forced = force or []
     check_forced(forced, "broken-dump", "shorter-history")
     if create_only and if_different:
@@ -107,7 +110,7 @@ async def load(
     options = bulk.LoadOptions(
         mode=Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
-        progress=_noted(session, file, resume=resume),
+        progress=None if "@" in bucket else _noted(session, file, resume=resume),
     )  # fmt: skip
     loaded = await _load(session, bucket, source, options)
     row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
@@ -117,22 +120,43 @@ async def load(
         raise PartlyDone(f"{rows} rejected", hint="The others are written; correct these and load them")
 
 
+def _check_target(session: Session, bucket: str, *, resume: bool, dry_run: bool) -> None:
+    """What can be found wrong before anything is read. Raises UsageError, ReadOnly."""
+    if "@" in bucket:
+        from kvctl.cli import ref_entries
+
+        ref_entries.refuse(bucket, resume=resume)
+    elif dry_run:
+        check_bucket(bucket)
+    else:
+        check_writable(session, bucket)
+
+
 async def _load(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
     """Load under a bar that shows it, and say what did not go well."""
-    from kvctl.kv import bulk
-
-    target = await open_bucket(session, bucket, write=not options.dry_run)
     rejections = _Rejections(session)
     try:
         with session.progress(f"Loading {bucket}", source.size) as bar:
             told = replace(options, rejected=rejections.add, advance=bar.advance)
-            return await bulk.load(target, source, told)
+            return await (_load_ref if "@" in bucket else _load_bucket)(session, bucket, source, told)
     except BaseException:
         if session.terminal.interruption is not None:
             _say_how_to_go_on(session, options.progress)
         raise
     finally:
         rejections.finish()
+
+
+async def _load_bucket(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
+    from kvctl.kv import bulk
+
+    return await bulk.load(await open_bucket(session, bucket, write=not options.dry_run), source, options)
+
+
+async def _load_ref(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
+    from kvctl.cli import ref_transfer
+
+    return await ref_transfer.load(session, place, source, options)
 
 
 def _noted(session: Session, file: str, *, resume: bool) -> Path | None:

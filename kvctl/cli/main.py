@@ -51,6 +51,14 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Tables": {
         "table": ("table", "Key-value tables: keys of any bytes, families, versions, atomic batches"),
     },
+    "Versioned buckets": {
+        "repo": ("repo", "Versioned buckets: branches, commits, diff, merge, roll back"),
+        "branch": ("branch", "Branches of versioned buckets"),
+        "tag": ("tag", "Tags of versioned buckets"),
+    },
+    "Pipeline": {
+        "pipeline": ("pipeline", "Export, load, capture and compare buckets with Spark"),
+    },
     "Setup": {
         "quickstart": ("quickstart", "See it work, against a server of its own"),
         "context": ("context", "Named connections"),

@@ -37,7 +37,20 @@ def key_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return keys(ctx.obj, ctx.params.get("bucket"), incomplete)
 
 
+def keyed_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes names of buckets, and NAME@REF of repositories."""
+    from kvctl.cli.complete import keyed
+
+    return keyed(ctx.obj, incomplete)
+
+
 BucketName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the bucket", autocompletion=bucket_names)]
+KeyedName = Annotated[
+    str,
+    typer.Argument(
+        metavar="BUCKET", help="Name of the bucket; NAME@REF: a repository at a ref", autocompletion=keyed_names
+    ),
+]
 KeyName = Annotated[str, typer.Argument(metavar="KEY", help="Key", autocompletion=key_names)]
 KeyNames = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys", autocompletion=key_names)]
 Filters = Annotated[

@@ -9,8 +9,17 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import writing_view
-from kvctl.cli.inputs import Literal, check_filters, check_keys, listed, open_bucket, revision
-from kvctl.cli.options import BucketName, DryRun, Yes, duration, key_names
+from kvctl.cli.inputs import (
+    Literal,
+    check_filters,
+    check_keys,
+    expected,
+    listed,
+    open_bucket,
+    parse_revision,
+    revision,
+)
+from kvctl.cli.options import BucketName, DryRun, KeyedName, Yes, duration, key_names
 from kvctl.cli.session import Session
 from kvctl.errors import (
     KeyNotFound,
@@ -35,6 +44,7 @@ AT_ONCE = 64
 
 SomeKeys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Keys", autocompletion=key_names)]
 IfRevision = Annotated[int | None, revision("--if-revision", help="Only if this is the last revision; one key")]
+IfExpected = Annotated[str | None, expected("--if-revision", help="Only if this is the last revision; one key")]
 Match = Annotated[
     list[str] | None,
     typer.Option("--match", metavar="FILTER", help="All keys that match; asks first", autocompletion=key_names),
@@ -77,9 +87,9 @@ class Choice(NamedTuple):
 )
 async def delete(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     keys: SomeKeys = None,
-    if_revision: IfRevision = None,
+    if_revision: IfExpected = None,
     match: Match = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -94,12 +104,25 @@ async def delete(
 
     --match takes a filter, finds the keys that it means, and asks before it deletes them one by one (--yes elsewhere).
     --literal deletes keys that other programs stored under names that are none here, such as `a.*`.
+
+    On a branch of a repository (NAME@BRANCH) the deletion is staged; --if-revision takes the key's identity, too.
     """
+    if "@" in bucket:
+        from kvctl.cli import ref_entries, ref_writing
+
+        ref_entries.refuse(bucket, literal=literal)
+        picked = _choice(keys, match, if_revision)
+        await ref_writing.delete(
+            session, bucket, picked.keys, picked.filters, if_revision,
+            dry_run=dry_run, yes=yes, ignore_missing=ignore_missing,
+        )  # fmt: skip
+        return
+    last = None if if_revision is None else parse_revision(if_revision)
 
     async def one(target: "Bucket", key: str) -> int:
-        return await (target.delete_literal(key) if literal else target.delete(key, revision=if_revision))
+        return await (target.delete_literal(key) if literal else target.delete(key, revision=last))
 
-    if literal and (match or if_revision is not None):
+    if literal and (match or last is not None):
         raise UsageError(f"`--literal` excludes `{'--match' if match else '--if-revision'}`")
     chosen = _choice(keys, match, if_revision)._replace(
         literal=literal, dry_run=dry_run, yes=yes, ignore_missing=ignore_missing
@@ -140,7 +163,7 @@ async def purge(
     await _remove(session, bucket, removal, chosen)
 
 
-def _choice(keys: list[str] | None, match: list[str] | None, if_revision: int | None) -> Choice:
+def _choice(keys: list[str] | None, match: list[str] | None, if_revision: object) -> Choice:
     if keys and match:
         raise UsageError("KEY and `--match` exclude each other")
     if not keys and not match:

@@ -8,8 +8,8 @@ import typer
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import writing_view
 from kvctl.cli.expiry import warn_of_return
-from kvctl.cli.inputs import check_keys, open_bucket, parse_revision, read_value, require_value, revision
-from kvctl.cli.options import BucketName, DryRun, KeyName, bucket_names, duration
+from kvctl.cli.inputs import check_keys, expected, open_bucket, parse_revision, read_value, require_value
+from kvctl.cli.options import BucketName, DryRun, KeyedName, KeyName, bucket_names, duration
 from kvctl.cli.session import Session
 from kvctl.errors import KeyExists, UsageError
 from kvctl.render.view import Column, View
@@ -47,12 +47,13 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Also if NEWKEY exi
         "kvctl put orders NEW.7 'two of these'",
         "kvctl put orders NEW.7 - < order.json",
         "kvctl put orders NEW.7 --file order.json --if-different",
+        "kvctl put config@main app.port 8080",
     ],
     see=["create", "update", "get"],
 )
 async def put(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     key: KeyName,
     value: Value = None,
     file: File = None,
@@ -67,9 +68,16 @@ async def put(
 
     VALUE has to be given, if only as `''` for an empty one: standard input is read for `-` alone. A value that starts
     with a dash stands after `--`.
+
+    On a branch of a repository (NAME@BRANCH) the value is staged, until `kvctl repo commit` records it.
     """
     check_keys([key])
     data = read_value(session, value, file)
+    if "@" in bucket:
+        from kvctl.cli import ref_writing
+
+        await ref_writing.put(session, bucket, key, data, if_different=if_different)
+        return
     target = await open_bucket(session, bucket, write=True)
     if if_different:
         entry = await target.last_entry(key, leader=True)
@@ -88,7 +96,7 @@ async def put(
 )
 async def create(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     key: KeyName,
     value: Value = None,
     file: File = None,
@@ -101,8 +109,16 @@ async def create(
     Prints the new revision; exits 4 when the key lives. A key that was deleted, purged, or has expired can be created
     again. --ttl needs a bucket with --marker-ttl; where it has a history, too, servers keep the key for the marker's
     time at least.
+
+    On a branch of a repository (NAME@BRANCH) the key must be neither staged nor committed.
     """
     check_keys([key])
+    if "@" in bucket:
+        from kvctl.cli import ref_entries, ref_writing
+
+        ref_entries.refuse(bucket, ttl=ttl)
+        await ref_writing.create(session, bucket, key, read_value(session, value, file))
+        return
     data = read_value(session, value, file)
     target = await open_bucket(session, bucket, write=True)
     _show_revision(session, target, key, await target.create(key, data, ttl=ttl))
@@ -119,12 +135,12 @@ async def create(
 )
 async def update(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     key: KeyName,
     value: Value = None,
     last: Annotated[str | None, typer.Argument(metavar="REVISION", help="The last revision, as it was read")] = None,
     file: File = None,
-    if_revision: Annotated[int | None, revision("--if-revision", help="The same as REVISION")] = None,
+    if_revision: Annotated[str | None, expected("--if-revision", help="The same as REVISION")] = None,
     ttl: Annotated[timedelta | None, duration("--ttl", help="The key goes by itself after this")] = None,
 ) -> None:
     """Write a key that must not have changed.
@@ -134,30 +150,38 @@ async def update(
 
     With --file, REVISION follows KEY. A ttl that the key had is not kept: give --ttl again. In a bucket with a history
     the value before comes back when that time is over, as a warning says.
+
+    On a branch of a repository (NAME@BRANCH) REVISION is the key's identity, or the revision at which it is staged.
     """
     check_keys([key])
     if file is not None and last is None:
         value, last = None, value
     require_value(value, file)
-    expected = _expected(last, if_revision, f"kvctl get {bucket} {key} -o json")
+    wanted = _expected(last, if_revision, f"kvctl get {bucket} {key} -o json")
+    if "@" in bucket:
+        from kvctl.cli import ref_entries, ref_writing
+
+        ref_entries.refuse(bucket, ttl=ttl)
+        await ref_writing.update(session, bucket, key, read_value(session, value, file), wanted)
+        return
+    revision = parse_revision(wanted)
     data = read_value(session, value, file)
     target = await open_bucket(session, bucket, write=True)
-    _show_revision(session, target, key, await target.update(key, data, expected, ttl=ttl))
+    _show_revision(session, target, key, await target.update(key, data, revision, ttl=ttl))
     if ttl is not None:
         await warn_of_return(session, target, [key])
 
 
-def _expected(last: str | None, if_revision: int | None, shows: str) -> int:
+def _expected(last: str | None, if_revision: str | None, shows: str) -> str:
     if last is not None and if_revision is not None:
         raise UsageError("REVISION and `--if-revision` exclude each other")
-    if last is not None:
-        return parse_revision(last)
-    if if_revision is None:
+    found = if_revision if last is None else last
+    if found is None:
         raise UsageError(
             "Missing argument `REVISION`",
             hint=f"`{shows}` shows the last one; `kvctl put` writes without looking",
         )
-    return if_revision
+    return found
 
 
 @command(

@@ -117,6 +117,9 @@ async def _origin(api: Api, mirror: dict[str, Any], depth: int) -> Binding:
             info = await streams.find(there, name)
             if info is not None:
                 return await _bind(there, name, info, depth - 1)
+    if foreign.NAMES.match(name):
+        kind, _, of = name.partition("_")
+        return Binding(of, name, f"${kind}.{of}.", there, writable=False)
     bucket = _bucket_of(name)
     return Binding(bucket, name, f"{SUBJECT_PREFIX}{bucket}.", there)
 

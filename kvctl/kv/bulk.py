@@ -62,9 +62,13 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> Loade
         bucket, target, options.mode,
         dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,
     )  # fmt: skip
-    batches = source.batches(start.line if start else 0)
-    rows = _at_hand(batches) if source.repeatable else _arriving(batches)
-    return await loader.run(rows, start=start, skip=skip)
+    return await loader.run(read(source, start.line if start else 0), start=start, skip=skip)
+
+
+def read(source: LoadInput, after: int = 0) -> AsyncIterator[Batch]:
+    """The rows of an input after a line; what comes through a pipe does not hold the connection up."""
+    batches = source.batches(after)
+    return _at_hand(batches) if source.repeatable else _arriving(batches)
 
 
 def _check_history(source: LoadInput, mode: Mode) -> None:

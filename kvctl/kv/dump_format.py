@@ -32,6 +32,13 @@ def trailer_line(entries: int, sha256: str) -> bytes:
     return _text({"entries": entries, "sha256": sha256}).encode() + b"\n"
 
 
+def entry_line(bucket: str, key: str, value: bytes) -> bytes:
+    """The line of an entry that is key and value alone."""
+    row: dict[str, Any] = {"bucket": bucket, "key": key, "operation": str(Operation.PUT)}
+    _add_value(row, value)
+    return f"{_text(row)}\n".encode("utf-8", "backslashreplace")
+
+
 class EntryLines:
     """Writes a bucket's messages as the lines of a dump."""
 
@@ -87,13 +94,17 @@ def _full_line(entry: Entry) -> str:
         "created": format_time(entry.created_ns),
         "operation": str(entry.operation),
     }
-    try:
-        row["value"], row["encoding"] = entry.value.decode(), "utf-8"
-    except UnicodeDecodeError:
-        row["value"], row["encoding"] = base64.b64encode(entry.value).decode(), "base64"
+    _add_value(row, entry.value)
     if entry.header:
         _add_headers(row, entry)
     return f"{_text(row)}\n"
+
+
+def _add_value(row: dict[str, Any], value: bytes) -> None:
+    try:
+        row["value"], row["encoding"] = value.decode(), "utf-8"
+    except UnicodeDecodeError:
+        row["value"], row["encoding"] = base64.b64encode(value).decode(), "base64"
 
 
 def _add_headers(row: dict[str, Any], entry: Entry) -> None:

@@ -17,6 +17,8 @@ COMMANDS = {"table": "kvctl table", "repository": "kvctl repo"}
 """Whose streams they are -> the commands for them."""
 NAMES = re.compile(r"KV[A-Z]+_")
 """What names of their streams begin with."""
+WHOLE = "KVR_"
+"""What names of streams begin with that are all there is of their thing: a mirror of one holds all of it."""
 
 
 def owner(stream: StreamConfig) -> str | None:

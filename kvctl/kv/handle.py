@@ -124,8 +124,10 @@ class Handle:
         )
 
     def check_writes_go_somewhere(self) -> None:
-        """Raises ReadOnly for an aggregate that takes no writes of its own."""
+        """Raises ReadOnly for an aggregate that takes no writes of its own, and for what mirrors no bucket."""
         source = self.binding.source
+        if foreign.NAMES.match(source.stream) and not self.fixed:
+            raise ReadOnly(f"`{self.name}` mirrors `{source.stream}`, which is no bucket: no key is written to it")
         if not source.writable:
             names = ", ".join(f"`{name}`" for name in source.origins)
             raise ReadOnly(
@@ -214,6 +216,8 @@ class Handle:
             )
         if self.binding.info is not None and not self.fixed:  # known, so it costs nothing
             foreign.refuse(self.binding.info["config"], forcible=False)
+            if self.binding.origin is not None:
+                self.check_writes_go_somewhere()
         if key is not None:
             check_key(key)
             self._check_length(key)

@@ -100,7 +100,7 @@ def _kind_of_named(stream: StreamConfig) -> Kind:
 def _leads_to_bucket(stream: StreamConfig, others: Mapping[str, StreamConfig]) -> bool:
     for _ in range(_LONGEST_CHAIN):
         origin = stream["mirror"]["name"]
-        if origin.startswith(STREAM_PREFIX):
+        if origin.startswith(STREAM_PREFIX) or _FOREIGN_NAME.match(origin):
             return True
         following = None if stream["mirror"].get("external") else others.get(origin)
         if following is None or not following.get("mirror"):

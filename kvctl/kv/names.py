@@ -13,6 +13,9 @@ RESERVED = "_kv"
 MAX_BUCKET = 252
 """Characters: a stream's name has 255 at most."""
 
+TAKE_REFS = "get, keys, history, put, create, update, delete, load and dump"
+"""The key commands that take NAME@REF, a ref of a repository, in place of a bucket."""
+
 BUCKET_PATTERN = r"[a-zA-Z0-9_-]+"
 FILTER_PATTERN = r"(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?|>"
 _KEY_PATTERN = r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*"
@@ -27,6 +30,11 @@ _KEY_HINT = "A key is made of letters, digits and `-/_=`, in parts joined by sin
 
 def check_bucket(name: str) -> str:
     """The name itself. Raises UsageError (ADR-8: letters, digits, `_`, `-`)."""
+    if "@" in name:
+        raise UsageError(
+            f"`{name}` is a ref of a repository; here a bucket is meant",
+            hint=f"Key commands that take one: {TAKE_REFS}; `kvctl repo checkout` makes a bucket equal to it",
+        )
     if not _BUCKET.match(name):
         what = f"`{name}` is not a bucket name" if name else "The bucket name is empty"
         raise UsageError(what, hint="A bucket name is made of letters, digits, `_` and `-`")

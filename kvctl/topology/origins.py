@@ -21,7 +21,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
-from kvctl.kv import binding
+from kvctl.kv import binding, foreign
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.topology import circles
@@ -233,8 +233,10 @@ async def _info_at(api: Api, place: Node) -> dict[str, Any] | None:
 
 
 def _candidates(origin: Origin) -> list[str]:
-    """The streams that an origin's name may mean: the bucket's own, else a mirror's (COMMANDS.md, section 2)."""
-    return [origin.stream] if origin.stream else [STREAM_PREFIX + origin.bucket, origin.bucket]
+    """The streams that a name may mean: the bucket's own, else a mirror's (COMMANDS.md, section 2), a repository's."""
+    if origin.stream:
+        return [origin.stream]
+    return [STREAM_PREFIX + origin.bucket, origin.bucket, foreign.WHOLE + origin.bucket]
 
 
 async def _first(api: Api, names: list[str], patience: float | None) -> dict[str, Any] | None:
@@ -247,7 +249,7 @@ async def _first(api: Api, names: list[str], patience: float | None) -> dict[str
             if number:  # narrow exports allow the first alone
                 continue
             raise
-        if number == 0 or info["config"].get("mirror"):
+        if number == 0 or info["config"].get("mirror") or foreign.owner(info["config"]):
             return info
     return None
 
@@ -268,6 +270,8 @@ async def _completed(api: Api, origin: Origin, info: dict[str, Any]) -> Origin:
     stream = info["config"]["name"]
     if origin.stream and origin.bucket:
         return origin
+    if foreign.owner(info["config"]):
+        return replace(origin, bucket=stream.partition("_")[2], stream=stream)
     bucket = stream.removeprefix(STREAM_PREFIX)
     if info["config"].get("mirror"):
         bound = await binding.bind(api, bucket, info)

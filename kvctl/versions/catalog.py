@@ -28,6 +28,7 @@ from kvctl.versions.config import (
     is_repository,
     layout,
     stream_name,
+    subject_prefix,
 )
 
 StreamInfo = dict[str, Any]
@@ -45,6 +46,17 @@ class Found:
     def stream(self) -> str:
         """The stream's name."""
         return str(self.info["config"]["name"])
+
+    @property
+    def origin(self) -> str | None:
+        """The stream that this mirrors; None for the repository itself."""
+        mirror = self.info["config"].get("mirror")
+        return str(mirror["name"]) if mirror else None
+
+    @property
+    def prefix(self) -> str:
+        """What the subjects of its records begin with."""
+        return subject_prefix((self.origin or self.stream).removeprefix(STREAM_PREFIX))
 
 
 async def create(api: Api, config: RepositoryConfig) -> tuple[Found, bool]:
@@ -66,8 +78,10 @@ async def create(api: Api, config: RepositoryConfig) -> tuple[Found, bool]:
 
 
 async def find(api: Api, name: str) -> Found:
-    """The repository of this name. Raises RepositoryNotFound, RefusedError for one of a newer kvctl."""
+    """The repository of this name, else the mirror of one. Raises RepositoryNotFound, RefusedError for a newer one."""
     info = await streams.find(api, stream_name(check_repository(name)))
+    if info is None and (mirror := await streams.find(api, name)) and _mirrors_repository(mirror["config"]):
+        return Found(RepositoryConfig(name), mirror)
     if info is None or not is_repository(info["config"]):
         raise await _missing(api, name)
     if layout(info["config"]) > VERSION:
@@ -84,14 +98,26 @@ async def listing(api: Api) -> list[Found]:
 async def delete(api: Api, name: str) -> None:
     """Delete a repository with all it holds. Raises RepositoryNotFound, OutcomeUnknown."""
     try:
-        await catalog.delete(api, (await find(api, name)).stream)
+        await catalog.delete(api, await _own(api, name))
     except BucketNotFound:  # somebody else was quicker
         raise RepositoryNotFound(f"Repository `{name}` does not exist") from None
+
+
+async def _own(api: Api, name: str) -> str:
+    """The stream of a repository that is no mirror."""
+    there = await find(api, name)
+    if there.origin:
+        raise RefusedError(f"`{name}` is a mirror of `{there.origin}`", hint=f"`kvctl mirror delete {name}` deletes it")
+    return there.stream
 
 
 def found(info: StreamInfo) -> Found:
     """The repository that a stream is, which must be one."""
     return Found(RepositoryConfig.from_stream(info["config"]), info)
+
+
+def _mirrors_repository(stream: dict[str, Any]) -> bool:
+    return str((stream.get("mirror") or {}).get("name", "")).startswith(STREAM_PREFIX)
 
 
 def _require_same(info: StreamInfo, config: RepositoryConfig) -> None:

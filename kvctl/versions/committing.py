@@ -43,7 +43,7 @@ class Staged(ConflictError):
     def __init__(self, branch: str) -> None:
         super().__init__(
             f"Branch `{branch}` has staged changes; nothing was changed",
-            hint="`kvctl commit` records them, `kvctl reset` drops them",
+            hint="`kvctl repo commit` records them, `kvctl repo reset` drops them",
         )
 
 

@@ -157,7 +157,7 @@ async def _by_prefix(store: Store, text: str) -> str:
                     raise UsageError(f"Several commits begin with `{text}`", hint="Give more of the id")
     if not found:
         raise RefNotFound(
-            f"No branch, tag or commit is called `{text}`", hint="`kvctl branch ls`, `kvctl tag ls`, `kvctl log`"
+            f"No branch, tag or commit is called `{text}`", hint="`kvctl branch ls`, `kvctl tag ls`, `kvctl repo log`"
         )
     return found[0]
 

@@ -15,7 +15,7 @@ from kvctl.kv.client import Client
 from kvctl.versions import catalog
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.catalog import Found
-from kvctl.versions.config import RepositoryConfig, subject_prefix
+from kvctl.versions.config import RepositoryConfig
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
 
@@ -84,7 +84,7 @@ async def open_repository(api: Api, name: str, *, author: str | None = None) -> 
 def handle(api: Api, found: Found, author: str | None = None) -> Repository:
     """The repository of a stream; without an author, commits are the user's (`default_author`)."""
     name = found.config.name
-    bucket = Bucket(api, name, stream=found.stream, prefix=subject_prefix(name))
+    bucket = Bucket(api, name, stream=found.stream, prefix=found.prefix, read_only=found.origin is not None)
     return Repository(BucketStore(bucket), author=default_author() if author is None else author)
 
 

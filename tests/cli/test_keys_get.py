@@ -124,7 +124,7 @@ def test_usage_errors_send_nothing(run: Run, snapshot: SnapshotAssertion) -> Non
     nowhere = ("-s", "nats://127.0.0.1:1")
     assert run("get", "orders", "a..b", *nowhere) == snapshot(name="key")
     assert run("get", "orders", "k", "a*", *nowhere) == snapshot(name="filter")
-    assert run("get", "orders@main", "k", *nowhere) == snapshot(name="reference")
+    assert run("watch", "orders@main", *nowhere) == snapshot(name="reference")
     assert run("get", "orders", "", *nowhere) == snapshot(name="empty")
     assert run("get", "orders", "_kv.lock", *nowhere) == snapshot(name="reserved")
     assert run("get", "orders", "k", "--revision", "x", *nowhere) == snapshot(name="revision")

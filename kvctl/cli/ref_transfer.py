@@ -1,0 +1,39 @@
+"""What load and dump do at a ref of a repository."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, BinaryIO
+
+from kvctl.cli.repo_options import open_branch, open_repository, parse_at, parse_branch
+from kvctl.cli.session import Session
+
+if TYPE_CHECKING:
+    from kvctl.kv.bulk import LoadOptions
+    from kvctl.kv.dumping import Dumped
+    from kvctl.kv.load_input import LoadInput
+    from kvctl.kv.loading import Loaded
+
+
+async def dumping(session: Session, place: str, filters: Sequence[str]) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
+    """`dump NAME@REF`: what writes the dump into a file."""
+    from kvctl.versions import catalog, dumping
+
+    at = parse_at(place)
+    repository = await open_repository(session, at.repository)
+    config = (await catalog.find((await session.client()).api, at.repository)).info["config"]
+
+    async def write(file: BinaryIO) -> "Dumped":
+        with session.progress(f"Dumping {at}") as progress:
+            return await dumping.dump(
+                repository, at.repository, config, at.ref, file, filters, advance=progress.advance
+            )
+
+    return write
+
+
+async def load(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
+    """`load NAME@BRANCH`"""
+    from kvctl.versions import loading
+
+    at = parse_branch(place)
+    repository = await open_branch(session, at, write=not options.dry_run)
+    return await loading.load(repository, at.ref, source, options)

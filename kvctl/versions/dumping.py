@@ -1,0 +1,43 @@
+"""Dump a repository at a ref into a file that `load` reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
+
+from kvctl.kv.dump_file import DumpWriter
+from kvctl.kv.dump_format import entry_line
+from kvctl.kv.dumping import Dumped
+from kvctl.quantities import format_time
+from kvctl.versions import refs
+from kvctl.versions.repository import Repository
+
+AT_ONCE = 1000
+
+
+async def dump(
+    repository: Repository, name: str, config: dict[str, Any], ref: str, file: BinaryIO, filters: Sequence[str] = (), *,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Dumped:  # fmt: skip
+    """Write the keys at a ref, at a branch with what is staged, into an empty file; the cut is a commit's id.
+
+    Raises RefNotFound, UsageError, OSError.
+    """
+    commit = (await refs.resolve(repository.store, ref)).commit
+    header = {
+        "bucket": name,
+        "config": config,
+        "cut": commit,
+        "ref": ref,
+        "created": format_time(time.time_ns()),
+        "history": False,
+        **({"filters": list(filters)} if filters else {}),
+    }
+    writer = DumpWriter(file, header)
+    entries = await repository.entries(ref, *filters)
+    for start in range(0, len(entries), AT_ONCE):
+        some = entries[start : start + AT_ONCE]
+        writer.add(b"".join(entry_line(name, entry.key, entry.value) for entry in some), len(some))
+        advance(len(some))
+    return Dumped(writer.entries, commit, writer.finish(exact=True))

@@ -1,0 +1,59 @@
+"""What became of keys: their values in each commit that changed them, oldest first, and what is staged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+from kvctl.kv.names import matches
+from kvctl.versions import comparing, refs, tree
+from kvctl.versions.chunks import object_id
+from kvctl.versions.model import Commit
+from kvctl.versions.repository import Repository
+from kvctl.versions.tree import EMPTY_ROOT, Difference
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVersion:
+    """A key after a commit that changed it; without a commit, as it is staged."""
+
+    key: str
+    value: bytes | None
+    """None: it was deleted."""
+    commit: Commit | None
+
+    @property
+    def identity(self) -> str | None:
+        """Hex hash of the value."""
+        return None if self.value is None else object_id(self.value).hex()
+
+
+async def key_history(repository: Repository, ref: str, filters: Sequence[str] = ()) -> AsyncIterator[list[KeyVersion]]:
+    """The versions of keys, a commit at a time, by key; a branch's staged changes come last.
+
+    A merge counts where a key is as in none of its parents. Holds all commits. Raises RefNotFound, UsageError, Broken.
+    """
+    chosen = tuple(filters)
+    commits = [commit async for _, commit in repository.log(ref)]
+    for commit in reversed(commits):
+        found = [one for one in await _changed(repository, commit) if matches(one.key.decode(), chosen)]
+        values = await comparing.values_of(repository.objects, [one.after for one in found])
+        if found:
+            yield [KeyVersion(one.key.decode(), value, commit) for one, value in zip(found, values, strict=True)]
+    meant = await refs.resolve(repository.store, ref)
+    if meant.branch is not None:
+        status = await repository.status(meant.branch)
+        yield [KeyVersion(one.key, one.after, None) for one in status.changes if matches(one.key, chosen)]
+
+
+async def _changed(repository: Repository, commit: Commit) -> Iterable[Difference]:
+    """The keys that are in a commit as in none of its parents."""
+    if not commit.parents:
+        return await repository.objects.carry(tree.diff(EMPTY_ROOT, bytes.fromhex(commit.root)))
+    first, *others = [
+        await comparing.between(repository.store, repository.objects, parent, commit.id) for parent in commit.parents
+    ]
+    for other in others:
+        keys = {one.key for one in other}
+        first = [one for one in first if one.key in keys]
+    return first
