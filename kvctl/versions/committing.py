@@ -20,7 +20,7 @@ from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Change, PredicateFailed, Store
 from kvctl.versions.tree import Objects as Made
 from kvctl.versions.tree import get
-from kvctl.versions.tree_update import Edit, update
+from kvctl.versions.tree_update import Edit
 
 TOGETHER = 400
 """Objects that are written together with the commit; more go first."""
@@ -95,7 +95,7 @@ async def move(
 
     `linking` says that the changes come from commits which the branch does not come from.
     """
-    tree = await objects.carry(update(bytes.fromhex(stand.head.root), edits))
+    tree = await objects.updated(bytes.fromhex(stand.head.root), edits)
     return await move_to(
         store, objects, stand, note, tree.root, tree.objects, second_parent=second_parent, linking=linking
     )
@@ -235,7 +235,7 @@ def _still_good(prepared: _Prepared, stand: Stand) -> bool:
 async def _prepare(store: Store, objects: Objects, stand: Stand, note: Note) -> _Prepared:
     epochs = stand.held.staging.sealed
     edits, large = edits_of(await staging.listed(store, epochs))
-    tree = await objects.carry(update(bytes.fromhex(stand.head.root), edits))
+    tree = await objects.updated(bytes.fromhex(stand.head.root), edits)
     made = await _commit_of(store, stand.head, tree.root, note, None)
     together = {} if tree.root.hex() == stand.head.root else await _go_first(objects, {**tree.objects, **large})
     return _Prepared(made, epochs, together, stand.collections.collection.begun)

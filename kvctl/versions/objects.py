@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from kvctl.errors import KvctlError
 from kvctl.versions.model import apart_id, inline_value
-from kvctl.versions.store import EntryNotFound, Store
-from kvctl.versions.tree import Reading
+from kvctl.versions.store import Store
+from kvctl.versions.tree import Made, Reading, Tree
+from kvctl.versions.tree_update import HAND_OVER, Edit, update
 
 OBJECTS = b"objects"
-AT_ONCE = 64
 CACHE = 64 << 20
 """Bytes of objects that are kept: they never change."""
 
@@ -42,16 +42,35 @@ class Objects:
             result: T = end.value
             return result
 
+    async def updated(self, root: bytes, edits: Sequence[Edit]) -> Tree:
+        """The tree with these changes; most of what it needs is stored, the rest in its objects. Raises Broken."""
+        made = Made()
+        reading = update(root, edits, made)
+        storing = _Storing(self)
+        try:
+            wanted = next(reading)
+            while True:
+                if made.size >= HAND_OVER:
+                    await storing.start(made.take())
+                wanted = reading.send(await self.read(wanted))
+        except StopIteration as end:
+            result: Tree = end.value
+        finally:
+            await storing.end()
+        return result
+
     async def read(self, wanted: Iterable[bytes]) -> dict[bytes, bytes]:
         """Objects by their ids. Raises Broken."""
         found: dict[bytes, bytes] = {}
-        slots = asyncio.Semaphore(AT_ONCE)
-
-        async def one(identity: bytes) -> None:
-            async with slots:
-                found[identity] = await self._one(identity)
-
-        await asyncio.gather(*(one(identity) for identity in wanted))
+        missing: list[bytes] = []
+        for identity in wanted:
+            if (data := self._held.get(identity)) is None:
+                missing.append(identity)
+            else:
+                found[identity] = data
+                self._held.move_to_end(identity)
+        if missing:
+            found |= await self._from_store(missing)
         return found
 
     async def values(self, stored: Sequence[bytes]) -> list[bytes]:
@@ -62,13 +81,7 @@ class Objects:
 
     async def write(self, objects: Mapping[bytes, bytes]) -> None:
         """Store objects; again is harmless."""
-        slots = asyncio.Semaphore(AT_ONCE)
-
-        async def one(identity: bytes, data: bytes) -> None:
-            async with slots:
-                await self._store.set(OBJECTS, identity, data)
-
-        await asyncio.gather(*(one(*item) for item in objects.items()))
+        await self._store.set_many(OBJECTS, objects)
         self.keep(objects)
 
     def keep(self, objects: Mapping[bytes, bytes]) -> None:
@@ -81,13 +94,32 @@ class Objects:
             _, data = self._held.popitem(last=False)
             self._size -= len(data)
 
-    async def _one(self, identity: bytes) -> bytes:
-        if identity in self._held:
-            self._held.move_to_end(identity)
-            return self._held[identity]
-        try:
-            data = (await self._store.get(OBJECTS, identity)).value
-        except EntryNotFound:
-            raise Broken(f"Object `{identity.hex()}` is gone", hint="`kvctl doctor` says what refers to it") from None
-        self.keep({identity: data})
-        return data
+    async def _from_store(self, identities: Sequence[bytes]) -> dict[bytes, bytes]:
+        stored = await self._store.get_many([(OBJECTS, identity) for identity in identities], lasting=True)
+        found: dict[bytes, bytes] = {}
+        for identity, one in zip(identities, stored, strict=True):
+            if one is None:
+                raise Broken(f"Object `{identity.hex()}` is gone", hint="`kvctl doctor` says what refers to it")
+            found[identity] = one.value
+        self.keep(found)
+        return found
+
+
+class _Storing:
+    """Objects that are stored while others are made, some at a time; until then they are at hand."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, some: Mapping[bytes, bytes]) -> None:
+        """Store these, once those before are."""
+        await self.end()
+        self._objects.keep(some)
+        self._task = asyncio.create_task(self._objects.write(some))
+
+    async def end(self) -> None:
+        """Wait until all are stored."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            await task

@@ -16,7 +16,7 @@ from kvctl.versions.tree import Made, Reading, Tree, build, child_of, spread
 Edit = tuple[bytes, bytes | None]
 """A key and its new value; None takes it away."""
 
-AT_ONCE = 2048
+AT_ONCE = 1024
 """Changes whose chunks are read together, and let go together."""
 HAND_OVER = 4 << 20
 """Bytes of chunks that were made, after which they may be taken."""
