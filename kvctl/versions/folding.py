@@ -9,7 +9,7 @@ from kvctl.versions.dropping import DROPPED
 from kvctl.versions.fences import Stand
 from kvctl.versions.model import Staging, encode_staged
 from kvctl.versions.staging import STAGING
-from kvctl.versions.store import Change, Condition, PredicateFailed, Store
+from kvctl.versions.store import Change, Condition, EntryNotFound, PredicateFailed, Store
 
 MOST = 4
 """Sealed epochs that a commit lets stand beside the one it seals."""
@@ -28,7 +28,10 @@ async def fold(store: Store, stand: Stand, keep: Callable[[bytes], bool] = _all)
     kept = {key: value for key, value in (await staging.listed(store, held.sealed)).items() if keep(key)}
     epoch = staging.new_epoch()
     await store.set(DROPPED, epoch.encode(), b"")
-    own = Condition(DROPPED, epoch.encode(), (await store.get(DROPPED, epoch.encode())).predicate)
+    try:
+        own = Condition(DROPPED, epoch.encode(), (await store.get(DROPPED, epoch.encode())).predicate)
+    except EntryNotFound:  # a collection took it at once
+        return False
     await store.set_many(staging.partition_of(epoch), {key: encode_staged(value) for key, value in kept.items()})
     after = Staging(held.epoch, (epoch,) if kept else ())
     changes = [Change(STAGING, stand.branch.encode(), after.encode()), *dropping.noted(held.sealed)]

@@ -6,9 +6,10 @@ from contextlib import suppress
 import pytest
 
 from kvctl.errors import ConflictError, NotFoundError
-from kvctl.versions import dropping
+from kvctl.versions import dropping, staging
 from kvctl.versions.collect import Collected
 from kvctl.versions.committing import NothingToCommit, Staged
+from kvctl.versions.conditional import IdentityMismatch
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.merge import Strategy
 from kvctl.versions.model import Commit
@@ -33,6 +34,8 @@ async def forked(store: Store) -> Repository:
     await committed(repo, "side", "side", b=b"2", d=LARGE + b"side")
     await committed(repo, "main", "main", a=b"2", e=LARGE + b"main")
     await repo.put_many("third", {"t": LARGE + b"third", "u": b"1"})
+    await staging.seal(store, "third")
+    await repo.put("third", "v", b"1")
     await repo.create_branch("lost", "side")
     await committed(repo, "lost", "lost", x=LARGE + b"lost", y=b"1")
     await repo.delete_branch("lost")
@@ -52,6 +55,15 @@ async def lost_commit(repo: Repository) -> str:
         found = [Commit.decode(entry.value) async for entry in entries]
     (identity,) = [commit.id for commit in found if commit.message == "lost"]
     return identity
+
+
+async def epochs_with_changes(store: MemoryStore) -> set[bytes]:
+    return {name for name, held in store._values.items() if name.startswith(b"epoch/") and held}
+
+
+async def known_epochs(repo: Repository) -> set[bytes]:
+    held = [(await staging.read(repo.store, branch)).staging for branch in await repo.branches()]
+    return {staging.partition_of(epoch) for one in held for epoch in one.epochs}
 
 
 async def commit(repo: Repository) -> object:
@@ -78,11 +90,15 @@ async def create_branch(repo: Repository) -> object:
     return await repo.create_branch("more", "side")
 
 
+async def reset(repo: Repository) -> object:
+    return await repo.reset("third")
+
+
 async def delete_branch(repo: Repository) -> object:
     return await repo.delete_branch("third")
 
 
-WRITING = [commit, merge, reset_prefix, reset_hard, record, create_branch, delete_branch]
+WRITING = [commit, merge, reset_prefix, reset_hard, record, reset, create_branch, delete_branch]
 
 
 @pytest.mark.parametrize("operation", WRITING, ids=lambda one: one.__name__)
@@ -105,6 +121,8 @@ async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(o
             await operation(repo)
         assert (await state(repo))["contents"] == expected[1]
         await whole(repo)
+        await repo.gc()
+        assert await epochs_with_changes(store) <= await known_epochs(repo)
 
     assert await at_every_step(scenario, kill=True) >= 1
 
@@ -217,3 +235,35 @@ async def test_a_creation_at_any_step_is_kept_or_refused(operation: Operation) -
 
     assert await at_every_step(scenario, kill=False) > 2
     assert outcomes == ({True} if operation in (commit, reset_prefix) else {True, False})
+
+
+@pytest.mark.parametrize("operation", [merge, reset_hard, record], ids=lambda one: one.__name__)
+async def test_what_changes_a_branch_while_a_key_is_created_is_seen_or_refused(operation: Operation) -> None:
+    outcomes: set[bool] = set()
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        moved = True
+
+        async def between() -> None:
+            nonlocal moved
+            try:
+                await operation(Repository(store))
+            except Staged:
+                moved = False
+
+        fuse.then = between
+        key = "only" if operation is record else "d"
+        try:
+            await Repository(SteppedStore(store, fuse)).write_if("main", key, b"created", None)
+            created = True
+        except IdentityMismatch:
+            created = False
+        outcomes.add(created)
+        under = (await held(repo, "main@")).get(key)
+        assert (await held(repo))[key] == (b"created" if created else under)
+        assert under is None if created else moved
+
+    assert await at_every_step(scenario, kill=False) > 2
+    assert outcomes == {True, False}
