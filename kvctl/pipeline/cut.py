@@ -88,7 +88,7 @@ class Plan:
             ranges = await self._ranges()
             if ranges is not None:
                 return list(ranges)
-        return self._groups(self._filters)
+        return [*await self._groups(self._filters)]
 
     async def _between_times(self) -> None:
         """Leave out what is older or newer than wanted, as far as the order of revisions tells."""
@@ -118,36 +118,58 @@ class Plan:
             ranges = cut_by_count(starts, left, last, tasks)
             if self._options.mode == "changes":
                 return [replace(part, expected=None) for part in ranges]
-            now = await streams.info(self._binding.api, self._binding.stream)
-            if _extent(now) == _extent(self._info):
+            if await self._unchanged():
                 return ranges
         return None
+
+    async def _groups(self, filters: tuple[str, ...]) -> list[Keys]:
+        """Filters shared out; keys by name in groups that one consumer takes."""
+        if not filters:
+            return [Keys((), self._whole())]
+        wild = [text for text in filters if is_wild(text)]
+        if wild and overlapping(list(filters)):
+            groups = [Keys(filters)]
+        else:
+            tasks = max(self._options.partitions or min(len(wild), MANY_TASKS), -(-len(filters) // AT_ONCE), 1)
+            groups = [Keys(tuple(group)) for group in runs(filters, [1] * len(filters), tasks)]
+        return groups if self._narrowed or len(groups) > MANY_TASKS else await self._counted(groups)
+
+    async def _counted(self, groups: list[Keys]) -> list[Keys]:
+        """The groups with their numbers of messages, where nobody writes meanwhile."""
+        deliver = "all" if self._options.mode == "history" else "last_per_subject"
+        counted = []
+        for group in groups:
+            subjects, _ = subjects_of(self._binding, group.filters)
+            counted.append(replace(group, expected=await self._count(Selection(subjects=subjects, deliver=deliver))))
+        return counted if await self._unchanged() else groups
 
     async def _count_from(self, start: int) -> int:
         """How many messages there are from this revision on."""
         subjects, _ = subjects_of(self._binding, self.cut.filters)
-        selection = Selection(subjects=subjects, deliver="by_start_sequence", start=start, headers_only=True)
-        async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
+        return await self._count(Selection(subjects=subjects, deliver="by_start_sequence", start=start))
+
+    async def _count(self, selection: Selection) -> int:
+        counting = OrderedConsumer(self._binding.api, self._binding.stream, replace(selection, headers_only=True))
+        async with counting as consumer:
             return consumer.expected or 0
 
-    def _groups(self, filters: tuple[str, ...]) -> list[Part]:
-        """Filters shared out; keys by name in groups that one consumer takes."""
-        wild = [text for text in filters if is_wild(text)]
-        if not filters:
-            return [Keys((), self._whole())]
-        if wild and overlapping(list(filters)):
-            return [Keys(filters)]
-        least = -(-len(filters) // AT_ONCE)
-        tasks = max(self._options.partitions or min(len(wild), MANY_TASKS), least, 1)
-        return [Keys(tuple(group)) for group in runs(filters, [1] * len(filters), tasks)]
+    async def _unchanged(self) -> bool:
+        """Whether nothing was written or removed since the cut."""
+        now = await streams.info(self._binding.api, self._binding.stream)
+        return _extent(now) == _extent(self._info)
 
     def _whole(self) -> int | None:
         """How many messages the whole bucket had at the cut, where all of them are read."""
-        state, cut = self._info["state"], self.cut
-        bounded = cut.first > int(state["first_seq"]) or min(cut.last, cut.revision) < self._last
-        if self._info["config"].get("sources") or bounded:
+        state = self._info["state"]
+        if self._info["config"].get("sources") or self._narrowed:
             return None
         return int(state["messages"] if self._options.mode == "history" else state.get("num_subjects", 0))
+
+    @property
+    def _narrowed(self) -> bool:
+        """Whether revisions are left out."""
+        cut = self.cut
+        return cut.first > int(self._info["state"]["first_seq"]) or min(cut.last, cut.revision) < self._last
 
 
 async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Plan:

@@ -1,0 +1,81 @@
+"""Options of the data source: read, checked, named in errors, and never a secret among them."""
+
+import pickle
+from datetime import timedelta
+
+import pytest
+
+from kvctl.errors import UsageError
+from kvctl.pipeline.options import OPTIONS, SourceOptions, given_as, parse
+
+
+def test_any_case_is_taken_and_defaults_fill_the_rest() -> None:
+    options = parse({"BUCKET": "orders", "includedeleted": "TRUE", "timeout": "2s", "filter": "a.>, b.*"})
+    assert options == SourceOptions("orders", include_deleted=True, timeout=timedelta(seconds=2), filter=("a.>", "b.*"))
+    assert (options.mode, options.on_evicted, options.write_mode) == ("latest", "newer", "put")
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_every_option_has_a_field_and_every_field_an_option() -> None:
+    assert [option.field for option in OPTIONS] == list(SourceOptions.__dataclass_fields__)
+    assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "`bucket` is missing"),
+        ({"bucket": ""}, "`bucket` is empty"),
+        ({"bucket": "a b"}, "`bucket`: `a b` is not a bucket name"),
+        ({"bucket": "B", "mode": "lastest"}, "`mode`: `lastest` is not one of latest, history, changes"),
+        ({"bucket": "B", "partitions": "0"}, "`partitions`: `0` is not a number"),
+        ({"bucket": "B", "partitions": "²"}, "`partitions`: `²` is not a number"),
+        ({"bucket": "B", "filter": "a..b"}, "`filter`: `a..b` is not a filter"),
+        ({"bucket": "B", "timeout": "0s"}, "`timeout`: It must be longer than nothing"),
+        ({"bucket": "B", "tlsFirst": "yes"}, "`tlsFirst`: `yes` is neither true nor false"),
+        ({"bucket": "B", "url": "x://y"}, "`url`: `x://y` is not a server's URL"),
+        ({"bucket": "B", "fromRevision": "3"}, "`fromRevision` goes with `mode` changes"),
+        ({"bucket": "B", "mode": "changes", "fromRevision": "3", "toRevision": "2"}, "3 is above `toRevision`, 2"),
+        ({"bucket": "B", "domain": "hub", "apiPrefix": "$JS.hub.API"}, "exclude each other"),
+    ],
+)
+def test_an_error_names_the_option(given: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse(given)
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("buckt", "bucket"), ("colums", "columns"), ("frmRevision", "fromRevision"), ("Urll", "url")]
+)
+def test_an_unknown_option_is_an_error_with_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse({"bucket": "B", name: "x"})
+    assert f"`{name}` is no option" in refused.value.message
+    assert f"Did you mean `{near}`?" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["password", "Token", "seed"])
+def test_a_secret_is_refused_with_a_way_to_give_it(name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse({"bucket": "B", name: "hunter2"})
+    assert "context" in (refused.value.hint or "")
+    assert "hunter2" not in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_a_secret_in_a_url_is_refused_and_not_shown() -> None:
+    with pytest.raises(UsageError) as refused:
+        parse({"bucket": "B", "url": "nats://me:hunter2@127.0.0.1"})
+    assert "hunter2" not in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_options_are_written_as_they_were_given() -> None:
+    given = {
+        "bucket": "orders", "url": "nats://h:4222", "mode": "changes", "fromRevision": "7", "columns": "key,value",
+        "includeDeleted": "true", "timeout": "1m30s", "failOnDataLoss": "false",
+    }  # fmt: skip
+    assert given_as(parse(given)) == given
+
+
+def test_sparks_own_options_are_passed_over() -> None:
+    assert parse({"bucket": "B", "path": "file:/x", "checkpointlocation": "/y"}) == SourceOptions("B")
