@@ -27,6 +27,12 @@ _ON_TABLES = {
     },
 }  # fmt: skip
 """What a command works on -> function of a command -> what does the same for tables."""
+_ON_REPOSITORIES = {
+    "bucket": {"show": "show", "delete": "delete", "compact": "gc", "diff": "diff"},
+    "stream": {"show": "show", "delete": "delete", "purge": "gc"},
+    "key": {"watch": "log", "revert": "revert", "purge": "reset"},
+}
+"""The same for repositories; key commands that take a ref do it themselves."""
 
 
 def report(error: BaseException, terminal: Terminal) -> int:
@@ -44,12 +50,22 @@ def report(error: BaseException, terminal: Terminal) -> int:
 
 
 def direct(error: KvctlError, call: Any) -> None:
-    """Where a bucket's command was refused on a table, let the hint name the command that does it there."""
+    """Where a bucket's command was refused on a table or a repository, let the hint name what does it there."""
     function = getattr(call, "func", call)
-    noun = function.__module__.rpartition(".")[2]
-    instead = _ON_TABLES.get(noun, _ON_TABLES["key"]).get(function.__name__)
-    if error.hint and instead:
+    noun, name = function.__module__.rpartition(".")[2], function.__name__
+    if error.hint and (instead := _ON_TABLES.get(noun, _ON_TABLES["key"]).get(name)):
         error.hint = error.hint.replace("`kvctl table` is", f"`kvctl table {instead}` is")
+    if error.hint and (instead := _on_repository(noun, name, call)):
+        error.hint = error.hint.replace("`kvctl repo` is", f"`kvctl {instead}` is")
+
+
+def _on_repository(noun: str, name: str, call: Any) -> str | None:
+    from kvctl.kv.names import TAKE_REFS
+
+    if noun not in _ON_REPOSITORIES and name in TAKE_REFS:
+        return f"{name} {call.keywords.get('bucket', 'NAME')}@main"
+    instead = _ON_REPOSITORIES.get(noun, _ON_REPOSITORIES["key"]).get(name)
+    return f"repo {instead}" if instead else None
 
 
 def explain(error: typer.TyperException) -> UsageError:

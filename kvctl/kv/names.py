@@ -13,7 +13,7 @@ RESERVED = "_kv"
 MAX_BUCKET = 252
 """Characters: a stream's name has 255 at most."""
 
-TAKE_REFS = "get, keys, history, put, create, update, delete, load and dump"
+TAKE_REFS = ("get", "keys", "history", "put", "create", "update", "delete", "load", "dump")
 """The key commands that take NAME@REF, a ref of a repository, in place of a bucket."""
 
 BUCKET_PATTERN = r"[a-zA-Z0-9_-]+"
@@ -33,7 +33,7 @@ def check_bucket(name: str) -> str:
     if "@" in name:
         raise UsageError(
             f"`{name}` is a ref of a repository; here a bucket is meant",
-            hint=f"Key commands that take one: {TAKE_REFS}; `kvctl repo checkout` makes a bucket equal to it",
+            hint=f"Key commands take one ({', '.join(TAKE_REFS)}); `kvctl repo checkout` makes a bucket equal to it",
         )
     if not _BUCKET.match(name):
         what = f"`{name}` is not a bucket name" if name else "The bucket name is empty"

@@ -1,0 +1,110 @@
+"""Looks at what a repository refers to, and at what nothing refers to: cheap, and without an effect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.ordered import untoken
+from kvctl.versions import dropping, fences
+from kvctl.versions.catalog import Found
+from kvctl.versions.model import Commit, Staging
+from kvctl.versions.objects import OBJECTS
+from kvctl.versions.refs import COMMITS
+from kvctl.versions.repository import Repository
+from kvctl.versions.staging import STAGING, partition_of
+from kvctl.versions.store import Store
+
+LOOKED_AT = 1000
+"""Commits, from branches and tags on."""
+MOST_RECORDS = 100_000
+"""Records whose subjects are listed to find what no branch knows: one page of the server's."""
+
+_EPOCHS = partition_of("")
+
+
+class Kind(StrEnum):
+    """What can be wrong."""
+
+    MISSING_COMMIT = "missing-commit"
+    """A branch, a tag or a commit leads to a commit that is not there."""
+    MISSING_OBJECT = "missing-object"
+    """The tree of a commit is not there."""
+    MISSING_STAGING = "missing-staging"
+    """A branch has no record of what is staged: it is neither read nor written."""
+    ORPHANED_EPOCHS = "orphaned-epochs"
+    """Staged changes that no branch knows, recorded or dropped ones included."""
+    INTERRUPTED_COLLECTION = "interrupted-collection"
+    """A collection of garbage was interrupted, or is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One thing that is wrong, and what shows it."""
+
+    kind: Kind
+    evidence: str
+
+
+async def inspect(api: Api, found: Found, repository: Repository) -> list[Flaw]:
+    """What is wrong with a repository. Raises what reading raises."""
+    store = repository.store
+    leads = {f"Branch `{name}`": commit for name, commit in (await repository.branches()).items()}
+    leads |= {f"Tag `{name}`": commit for name, commit in (await repository.tags()).items()}
+    flaws = [flaw async for flaw in _broken(store, leads)]
+    flaws += await _without_staging(store, list(await repository.branches()))
+    if found.info["state"].get("num_subjects", 0) <= MOST_RECORDS and (epochs := await _orphaned(api, found, store)):
+        what = "epoch of staged changes is" if len(epochs) == 1 else "epochs of staged changes are"
+        flaws.append(Flaw(Kind.ORPHANED_EPOCHS, f"{len(epochs)} {what} known to no branch any more"))
+    if (await fences.collections(store)).collection.deleting:
+        flaws.append(Flaw(Kind.INTERRUPTED_COLLECTION, "A collection of garbage was interrupted, or is under way"))
+    return flaws
+
+
+async def _broken(store: Store, leads: dict[str, str]) -> AsyncIterator[Flaw]:
+    """What references lead to nothing, the nearest to branches and tags first."""
+    looked: set[str] = set()
+    while leads and len(looked) < LOOKED_AT:
+        looked.update(leads.values())
+        there = await store.get_many([(COMMITS, bytes.fromhex(commit)) for commit in leads.values()])
+        commits = [Commit.decode(value) for value in {item.value for item in there if item is not None}]
+        for (who, commit), item in zip(leads.items(), there, strict=True):
+            if item is None:
+                yield Flaw(Kind.MISSING_COMMIT, f"{who} leads to commit `{commit}`, which is gone")
+        roots = await store.get_many([(OBJECTS, bytes.fromhex(commit.root)) for commit in commits], lasting=True)
+        for commit_found, root in zip(commits, roots, strict=True):
+            if root is None:
+                text = f"Commit `{commit_found.id}` needs object `{commit_found.root}`, which is gone"
+                yield Flaw(Kind.MISSING_OBJECT, text)
+        leads = {
+            f"Commit `{one.id}`": parent for one in commits for parent in one.parents if parent not in looked
+        }  # fmt: skip
+
+
+async def _without_staging(store: Store, branches: Sequence[str]) -> list[Flaw]:
+    held = await store.get_many([(STAGING, name.encode()) for name in branches])
+    return [
+        Flaw(Kind.MISSING_STAGING, f"Branch `{name}` has no record of what is staged on it")
+        for name, item in zip(branches, held, strict=True) if item is None
+    ]  # fmt: skip
+
+
+async def _orphaned(api: Api, found: Found, store: Store) -> list[str]:
+    """Epochs that have changes and that no branch knows; what is being recorded meanwhile is none."""
+    subjects = await streams.subjects(api, found.stream, f"{found.prefix}>")
+    tokens = {subject[len(found.prefix) :].partition(".")[0] for subject in subjects}
+    partitions = [untoken(text[1:].encode()) for text in tokens]
+    epochs = {name.removeprefix(_EPOCHS).decode() for name in partitions if name.startswith(_EPOCHS)}
+    epochs |= {*await dropping.listed(store)}
+    async with store.scan(STAGING) as entries:
+        async for entry in entries:
+            epochs -= {*Staging.decode(entry.value).epochs}
+    return [epoch for epoch in sorted(epochs) if await _has_changes(store, epoch)]
+
+
+async def _has_changes(store: Store, epoch: str) -> bool:
+    async with store.scan(partition_of(epoch), batch=1, values=False) as entries:
+        return await anext(entries, None) is not None

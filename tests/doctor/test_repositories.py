@@ -1,0 +1,107 @@
+"""What doctor says of repositories."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.doctor import repositories
+from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
+from kvctl.jetstream import streams
+from kvctl.versions import catalog, fences, staging
+from kvctl.versions.config import LAYOUT, RepositoryConfig, stream_name
+from kvctl.versions.fences import COLLECTION, Collection
+from kvctl.versions.model import encode_staged
+from kvctl.versions.objects import OBJECTS
+from kvctl.versions.refs import COMMITS
+from kvctl.versions.staging import STAGING
+
+
+@pytest.fixture
+async def name(client: kvctl.Client, unique: Callable[..., str]) -> str:
+    """A repository with two commits, a tag, and something staged."""
+    name = unique("R")
+    repository = await kvctl.Repositories(client).create(name)
+    await repository.put("main", "key", b"value")
+    await repository.commit("main", "one")
+    await repository.create_tag("v1")
+    await repository.put("main", "key", b"other")
+    return name
+
+
+async def of(client: kvctl.Client, name: str) -> list[Finding]:
+    info = await streams.info(client.api, stream_name(name))
+    return await repositories.examine(client.api, {info["config"]["name"]: info})
+
+
+async def test_a_healthy_repository_has_no_finding(client: kvctl.Client, name: str) -> None:
+    assert await of(client, name) == []
+
+
+async def test_references_that_lead_to_nothing(client: kvctl.Client, name: str) -> None:
+    repository = await kvctl.Repositories(client).open(name)
+    first = (await repository.show("main~1")).id
+    await repository.store.delete(COMMITS, bytes.fromhex(first))
+    (parent,) = await of(client, name)
+    assert (parent.severity, parent.check) == (ERROR, "broken-reference")
+    assert f"leads to commit `{first}`, which is gone" in parent.evidence
+    last = await repository.show("main")
+    await repository.store.delete(OBJECTS, bytes.fromhex(last.root))
+    (_, tree) = sorted(await of(client, name), key=lambda item: "object" in item.evidence)
+    assert tree.evidence == f"Commit `{last.id}` needs object `{last.root}`, which is gone"
+    await repository.store.delete(COMMITS, bytes.fromhex(last.id))
+    assert {item.evidence.partition(" leads")[0] for item in await of(client, name)} == {"Branch `main`", "Tag `v1`"}
+
+
+async def test_a_branch_without_its_staging_record(client: kvctl.Client, name: str) -> None:
+    repository = await kvctl.Repositories(client).open(name)
+    await repository.store.delete(STAGING, b"main")
+    found = await of(client, name)
+    assert [item.evidence for item in found if item.severity is ERROR] == [
+        "Branch `main` has no record of what is staged on it"
+    ]
+
+
+async def test_epochs_that_no_branch_knows_are_named_and_collected(client: kvctl.Client, name: str) -> None:
+    repository = await kvctl.Repositories(client).open(name)
+    held = await staging.read(repository.store, "main")
+    await repository.reset("main")
+    await repository.store.set(staging.partition_of(held.staging.epoch), b"key", encode_staged(b"left"))
+    (left,) = await of(client, name)
+    assert (left.severity, left.check, left.remedy) == (
+        NOTE,
+        "orphaned-epochs",
+        f"`kvctl repo gc {name}` removes what is left",
+    )
+
+
+async def test_an_interrupted_collection(client: kvctl.Client, name: str) -> None:
+    repository = await kvctl.Repositories(client).open(name)
+    held = await fences.collections(repository.store)
+    begun = Collection(held.collection.begun + 1, deleting=True)
+    await repository.store.set(COLLECTION, COLLECTION, begun.encode())
+    (found,) = await of(client, name)
+    assert found.check == "interrupted-gc"
+    await repository.gc()
+    assert await of(client, name) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_age", 10**12), ("max_msgs_per_subject", 5), ("allow_atomic", False)]
+)
+async def test_settings_that_break_it(client: kvctl.Client, name: str, field: str, value: Any) -> None:
+    config = (await streams.info(client.api, stream_name(name)))["config"]
+    await streams.update(client.api, {**config, field: value})
+    found = [item for item in await of(client, name) if item.check == "repository-changed"]
+    assert [item.severity for item in found] == [ERROR]
+    assert f"`{field}`" in found[0].evidence
+
+
+async def test_one_that_is_not_complete_or_of_a_newer_kvctl(client: kvctl.Client, name: str) -> None:
+    other = f"{name}-2"
+    await catalog.create(client.api, RepositoryConfig(other))
+    assert [(item.severity, item.check) for item in await of(client, other)] == [(WARNING, "unfinished")]
+    config = (await streams.info(client.api, stream_name(name)))["config"]
+    await streams.update(client.api, {**config, "metadata": {**config["metadata"], LAYOUT: "2"}})
+    assert [(item.severity, item.check) for item in await of(client, name)] == [(NOTE, "newer-kvctl")]
