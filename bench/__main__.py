@@ -21,6 +21,7 @@ from pathlib import Path
 from bench.bulk import bulk as compare_bulk
 from bench.consuming import consume as compare_consuming
 from bench.measure import Run, Series, in_turn, ratio, run
+from bench.pipeline import pipeline as compare_pipeline
 from bench.table_cases import million_entries
 from bench.table_cases import tables as compare_tables
 from bench.topologies import audits, plans
@@ -254,9 +255,14 @@ def tables(bench: Bench) -> None:
     compare_tables(bench, KVCTL)
 
 
+def pipeline(bench: Bench) -> None:
+    """The pipeline on Spark."""
+    compare_pipeline(bench)
+
+
 CASES = (
     one_shot_get, puts, gets, many_gets, listing, watching, consume, txn, bulk, tables, resume, million,
-    million_entries, audits, plans,
+    million_entries, audits, plans, pipeline,
 )  # fmt: skip
 COLUMNS = ("work", "contender", "median", "spread", "time over ours", "processor", "peak memory", "aim")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"

@@ -44,9 +44,14 @@ class Archive:
         flag = "AOTCacheOutput" if self.java.version >= AHEAD_OF_TIME else "ArchiveClassesAtExit"
         return [f"-XX:{flag}={file}", "-Xlog:disable"]
 
+    @property
+    def in_vain(self) -> Path:
+        """The mark of a Java that was asked and wrote none."""
+        return self.path.with_suffix(".none")
+
     def discard_others(self) -> None:
         """Remove archives beyond the most recently used ones."""
-        others = sorted(self.path.parent.glob("classes-*"), key=_used, reverse=True)
+        others = sorted(self.path.parent.glob("*.classes"), key=_used, reverse=True)
         for path in others[KEPT:]:
             path.unlink(missing_ok=True)
 
@@ -56,7 +61,7 @@ def find_archive(java: Java, spark_home: Path, cache: Path) -> Archive:
     modules = java.home / "lib" / "modules"
     seen = [java.build, str(java.home.resolve()), _stamp(modules), os.environ.get("SPARK_CONF_DIR", "")]
     seen += [str(spark_home), *sorted(_stamp(jar) for jar in (spark_home / "jars").glob("*.jar"))]
-    return Archive(cache / f"classes-{sha256(chr(10).join(seen).encode()).hexdigest()[:16]}", java)
+    return Archive(cache / f"{sha256(chr(10).join(seen).encode()).hexdigest()[:16]}.classes", java)
 
 
 def _stamp(path: Path) -> str:

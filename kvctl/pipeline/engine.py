@@ -55,6 +55,7 @@ class Engine:
         require_spark()
         target = target or Target()
         check_reachable(target)
+        _keep_quiet()
         scratch = scratch or Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
         try:
             started = _Start(target, scratch, record)
@@ -197,6 +198,16 @@ class _Start:
             "SPARK_LOCAL_IP": "127.0.0.1" if local else os.environ.get("SPARK_LOCAL_IP"),
             "SPARK_REMOTE": None,
         }
+
+
+def _keep_quiet() -> None:
+    """Nothing of what pyspark itself prints: each error of a query as JSON, a traceback when the JVM has gone."""
+    from pyspark.accumulators import AccumulatorTCPServer
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    AccumulatorTCPServer.handle_error = lambda *_: None  # type: ignore[method-assign]
 
 
 def _builder(settings: Mapping[str, str]) -> "SparkSession.Builder":

@@ -129,7 +129,7 @@ def _sentence(text: str) -> str:
     """The first line, without what only programs read: `[CONDITION] Words SQLSTATE: 42K03`."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     first = re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", first.strip())
-    return _cut(re.sub(r"\.?\s*(SQLSTATE: \w+)?[.;:]*\s*$", "", first))
+    return _cut(re.sub(r"\.?\s*SQLSTATE: \w+[.;:]*", "", first).rstrip(".;: "))
 
 
 def _cause(text: str) -> str:

@@ -26,7 +26,8 @@ PATIENCE = 120.0
 
 def train_aside(archive: Archive) -> bool:
     """Begin making an archive that is not there, in a process that outlives this one; whether it was begun."""
-    if archive.usable() or os.environ.get(SWITCH) == "off" or _busy(archive):
+    made = archive.usable() or archive.in_vain.exists()
+    if made or os.environ.get(SWITCH) == "off" or _busy(archive):
         return False
     command = [sys.executable, "-m", "kvctl.pipeline.training"]
     nowhere = subprocess.DEVNULL
@@ -37,22 +38,31 @@ def train_aside(archive: Archive) -> bool:
 
 
 def train() -> Path | None:
-    """Make the archive for the Java and the Spark of this machine; None where another process is at it."""
-    from kvctl.pipeline.engine import Engine, archive_here
+    """Make the archive for the Java and the Spark of this machine.
+
+    None where another process is at it, and where the Java writes none.
+    """
+    from kvctl.pipeline.engine import archive_here
 
     archive = archive_here()
     with _alone(archive) as alone, tempfile.TemporaryDirectory(dir=archive.path.parent, prefix="training-") as place:
-        if not alone:
-            return None
-        fresh = Path(place, "classes")
-        if not archive.usable():
-            engine = Engine.start(record=fresh)
-            with engine:
-                _rehearse(engine.spark, Path(place))
-            engine.end_jvm(PATIENCE)
-            fresh.replace(archive.path)  # in one step: nobody sees half of it
-            archive.discard_others()
-    return archive.path
+        if alone and not archive.usable():
+            _make(archive, Path(place))
+    return archive.path if archive.usable() else None
+
+
+def _make(archive: Archive, place: Path) -> None:
+    from kvctl.pipeline.engine import Engine
+
+    fresh = place / "classes"
+    with Engine.start(record=fresh) as engine:
+        _rehearse(engine.spark, place)
+    engine.end_jvm(PATIENCE)
+    if fresh.exists():
+        fresh.replace(archive.path)  # in one step: nobody sees half of it
+        archive.discard_others()
+    else:
+        archive.in_vain.touch()
 
 
 def _rehearse(spark: "SparkSession", place: Path) -> None:

@@ -1,5 +1,6 @@
 """One Spark session for the whole run, and buckets to read."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.settings import Target
 from tests.raw import RawClient
+from tests.readme import ROOT
 
 Fill = Callable[..., str]
 """`fill({"key": b"value"}, max_msgs_per_subject=5)`: a fresh bucket that holds these entries; its name."""
@@ -29,6 +31,10 @@ def engine(spark_home: Path) -> Iterator[Engine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(spark_home))
         patch.setenv("XDG_CONFIG_HOME", str(spark_home / ".config"))
+        # Workers import the functions that tests give them.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        for name in [name for name in os.environ if name.startswith("NATS_")]:
+            patch.delenv(name)
         running = Engine.start(Target(master="local[2]"))
     with running:
         yield running
