@@ -100,14 +100,14 @@ async def test_what_is_left_of_many_failed_commits_is_folded_and_loses_nothing(r
     async def fail(*_: object) -> None:
         raise Fails
 
-    carry = repo.objects.carry
+    updated = repo.objects.updated
     for number in range(100):
         await repo.put("main", f"k{number}", b"v")
         await repo.put("main", "same", b"%d" % number)
-        repo.objects.carry = fail  # type: ignore[method-assign]
+        repo.objects.updated = fail  # type: ignore[method-assign]
         with pytest.raises(Fails):
             await repo.commit("main", "fails")
-        repo.objects.carry = carry  # type: ignore[method-assign]
+        repo.objects.updated = updated  # type: ignore[method-assign]
         assert len(await sealed(repo)) <= folding.MOST + 1
     assert len(await staged(repo)) == 101
     made = await repo.commit("main", "at last")
@@ -124,11 +124,11 @@ async def test_failed_commits_with_nothing_new_staged_seal_once(repo: Repository
         raise Fails
 
     await repo.put("main", "a", b"1")
-    carry, repo.objects.carry = repo.objects.carry, fail  # type: ignore[method-assign]
+    updated, repo.objects.updated = repo.objects.updated, fail  # type: ignore[method-assign]
     for _ in range(3):
         with pytest.raises(Fails):
             await repo.commit("main", "fails")
         assert len(await sealed(repo)) == 1
-    repo.objects.carry = carry  # type: ignore[method-assign]
+    repo.objects.updated = updated  # type: ignore[method-assign]
     await repo.commit("main", "at last")
     assert await held(repo, "main@") == {"a": b"1"}
