@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from kvctl.errors import ConflictError, KvctlError
 from kvctl.versions import dropping, fences, folding, refs, staging
 from kvctl.versions.fences import Stand
-from kvctl.versions.model import Commit, Head, Staging, leaf_value
+from kvctl.versions.model import DROPPED, Commit, Head, leaf_value
 from kvctl.versions.objects import OBJECTS, Objects
 from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Change, PredicateFailed, Store
@@ -74,7 +74,7 @@ async def commit(store: Store, objects: Objects, branch: str, note: Note) -> Com
     for _ in range(staging.TRIES):
         stand = await fences.stand(store, branch)
         if not note.allow_empty:
-            await _check_left(store, own, stand)
+            _check_left(own, stand)
         if prepared is None or not _still_good(prepared, stand):
             prepared = await _prepare(store, objects, stand, note)
         if prepared.commit.root == stand.head.root and not note.allow_empty:
@@ -161,7 +161,7 @@ async def differing(objects: Objects, head: Head, changes: Mapping[bytes, bytes 
 
 async def forget(store: Store, stand: Stand, epochs: Sequence[str]) -> bool:
     """Let go of sealed epochs whose changes are what is committed already; False when the branch moved meanwhile."""
-    after = _without(stand.held.staging, epochs)
+    after = stand.held.staging.without(epochs, stand.head.commit)
     change = Change(STAGING, stand.branch.encode(), after.encode())
     try:
         await store.write([stand.as_staged], [change, *dropping.noted(epochs)])
@@ -171,55 +171,44 @@ async def forget(store: Store, stand: Stand, epochs: Sequence[str]) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What a commit began with: the epochs that were sealed, and where the branch stood then."""
+async def _seal(store: Store, branch: str, note: Note) -> str | None:
+    """Close the epoch that writes go to, unless nothing is staged there; the last that is sealed.
 
-    epochs: tuple[str, ...]
-    head: Head
-
-
-async def _seal(store: Store, branch: str, note: Note) -> _Own:
-    """Close the epoch that writes go to, unless nothing is staged there. Raises NothingToCommit."""
+    Raises NothingToCommit.
+    """
     for _ in range(staging.TRIES):
         stand = await fences.stand(store, branch)
         held = stand.held.staging
         if await nothing(store, [held.epoch]):
             if note.allow_empty or not await nothing(store, held.sealed):
-                return _Own(held.sealed, stand.head)
+                return held.sealed[-1] if held.sealed else None
             raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="`--allow-empty` commits all the same")
         if len(held.sealed) >= folding.MOST:
             await folding.fold(store, stand)
             continue
-        after = Staging(staging.new_epoch(), (*held.sealed, held.epoch))
+        after = held.sealing(staging.new_epoch())
         try:
             await store.set_if(STAGING, branch.encode(), after.encode(), stand.held.predicate)
         except PredicateFailed:
             await staging.pause()
         else:
-            return _Own(after.sealed, stand.head)
+            return held.epoch
     raise staging.busy(branch)
 
 
-async def _check_left(store: Store, own: _Own, stand: Stand) -> None:
+def _check_left(own: str | None, stand: Stand) -> None:
     """Raises NothingToCommit when what this commit sealed is no longer there, and says which commit has it."""
-    left = stand.held.staging.sealed
-    if left and (stand.head == own.head or set(left) & set(own.epochs)):
+    if own is None:
         return
-    if stand.head == own.head:
+    where = stand.held.staging.whereabouts(own)
+    if where in stand.held.staging.sealed:
+        return
+    if where == DROPPED:
         raise NothingToCommit(f"What was staged on `{stand.branch}` was dropped meanwhile")
-    taker = await _taker(store, own, stand)
+    taker = where or stand.head.commit  # that many others came since
     raise NothingToCommit(
         f"What was staged on `{stand.branch}` is committed already: `{taker[:12]}` holds it", taken_by=taker
     )
-
-
-async def _taker(store: Store, own: _Own, stand: Stand) -> str:
-    """The first commit since the seal: each takes all that is sealed."""
-    async for identity, found in refs.ancestors(store, stand.head.commit, first_parent=True):
-        if own.head.commit in found.parents[:1]:
-            return identity
-    return stand.head.commit
 
 
 def _still_good(prepared: _Prepared, stand: Stand) -> bool:
@@ -244,7 +233,7 @@ async def _prepare(store: Store, objects: Objects, stand: Stand, note: Note) -> 
 async def _move(store: Store, objects: Objects, stand: Stand, prepared: _Prepared) -> bool:
     """The objects that are left, the commit and the branch's move, at once."""
     made, name = prepared.commit, stand.branch.encode()
-    after = _without(stand.held.staging, prepared.epochs)
+    after = stand.held.staging.without(prepared.epochs, made.id)
     changes = [
         *_objects(prepared.objects),
         *_heading(made, name),
@@ -287,10 +276,6 @@ def _objects(found: Made) -> list[Change]:
 def _heading(made: Commit, branch: bytes) -> list[Change]:
     head = Head(made.id, made.root, made.generation)
     return [Change(refs.COMMITS, bytes.fromhex(made.id), made.encode()), Change(refs.HEADS, branch, head.encode())]
-
-
-def _without(held: Staging, epochs: Sequence[str]) -> Staging:
-    return Staging(held.epoch, tuple(epoch for epoch in held.sealed if epoch not in epochs))
 
 
 def edits_of(changes: Mapping[bytes, bytes | None]) -> tuple[list[Edit], Made]:

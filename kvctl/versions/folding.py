@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kvctl.versions import dropping, staging
 from kvctl.versions.dropping import DROPPED
 from kvctl.versions.fences import Stand
-from kvctl.versions.model import Staging, encode_staged
+from kvctl.versions.model import DROPPED as NOWHERE
+from kvctl.versions.model import encode_staged
 from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Change, Condition, EntryNotFound, PredicateFailed, Store
 
@@ -33,7 +35,9 @@ async def fold(store: Store, stand: Stand, keep: Callable[[bytes], bool] = _all)
     except EntryNotFound:  # a collection took it at once
         return False
     await store.set_many(staging.partition_of(epoch), {key: encode_staged(value) for key, value in kept.items()})
-    after = Staging(held.epoch, (epoch,) if kept else ())
+    after = held.without(held.sealed, epoch if kept else NOWHERE)
+    if kept:
+        after = replace(after, sealed=(epoch,))
     changes = [Change(STAGING, stand.branch.encode(), after.encode()), *dropping.noted(held.sealed)]
     if kept:
         changes.append(Change(DROPPED, epoch.encode(), None))

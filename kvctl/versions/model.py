@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kvctl.errors import UsageError
@@ -16,6 +16,11 @@ INLINE = 4096
 
 LONGEST_KEY = 2048
 """Bytes of a key: any branch and any live bucket has room for it on the wire."""
+
+REMEMBERED = 16
+"""Epochs that a staging record remembers after it has let go of them."""
+DROPPED = ""
+"""Where the changes of an epoch are that a reset has dropped."""
 
 _INLINE, _APART = b"\0", b"\1"
 _TOMBSTONE, _VALUE = b"\0", b"\1"
@@ -76,21 +81,39 @@ class Staging:
 
     epoch: str
     sealed: tuple[str, ...] = ()
+    gone: tuple[tuple[str, str], ...] = ()
+    """The last epochs that were let go of, each with the commit or the epoch that has its changes, or DROPPED."""
 
     @property
     def epochs(self) -> list[str]:
         """All that may hold staged changes, the newest first."""
         return [self.epoch, *reversed(self.sealed)]
 
+    def sealing(self, epoch: str) -> Staging:
+        """After a seal; writes go to this epoch."""
+        return replace(self, epoch=epoch, sealed=(*self.sealed, self.epoch))
+
+    def without(self, epochs: Sequence[str], successor: str) -> Staging:
+        """After these sealed epochs were let go of; the successor has their changes."""
+        gone = (*self.gone, *((epoch, successor) for epoch in epochs))[-REMEMBERED:]
+        return replace(self, sealed=tuple(one for one in self.sealed if one not in epochs), gone=gone)
+
+    def whereabouts(self, epoch: str) -> str | None:
+        """The commit or the sealed epoch that has an epoch's changes now, or DROPPED; None when that is forgotten."""
+        successors = dict(self.gone)
+        while epoch in successors:
+            epoch = successors[epoch]
+        return epoch if epoch in self.sealed or len(epoch) != len(self.epoch) else None
+
     def encode(self) -> bytes:
         """The record's bytes."""
-        return _encode({"epoch": self.epoch, "sealed": self.sealed})
+        return _encode(asdict(self))
 
     @classmethod
     def decode(cls, data: bytes) -> Staging:
         """The staging of a record."""
         found = json.loads(data)
-        return cls(found["epoch"], tuple(found["sealed"]))
+        return cls(found["epoch"], tuple(found["sealed"]), tuple((one, other) for one, other in found["gone"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kvctl.versions import dropping, fences, staging
 from kvctl.versions.fences import Stand
 from kvctl.versions.folding import fold
-from kvctl.versions.model import Staging
+from kvctl.versions.model import DROPPED
 from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Change, PredicateFailed, Store
 
@@ -19,8 +19,9 @@ async def reset(store: Store, branch: str) -> None:
     """Drop all that is staged. Raises BranchNotFound, ConflictError when it is spent."""
     for _ in range(staging.TRIES):
         stand = await fences.stand(store, branch)
-        epochs = stand.held.staging.epochs
-        change = Change(STAGING, branch.encode(), Staging(staging.new_epoch()).encode())
+        sealed = stand.held.staging.sealing(staging.new_epoch())
+        epochs = sealed.sealed
+        change = Change(STAGING, branch.encode(), sealed.without(epochs, DROPPED).encode())
         try:
             await store.write([stand.as_staged], [change, *dropping.noted(epochs)])
         except PredicateFailed:

@@ -92,7 +92,7 @@ async def seal(store: Store, branch: str) -> Held:
     """Close the epoch that writes go to, and open another. Raises BranchNotFound, ConflictError when it is spent."""
     for _ in range(TRIES):
         held = await read(store, branch)
-        after = Staging(new_epoch(), (*held.staging.sealed, held.staging.epoch))
+        after = held.staging.sealing(new_epoch())
         try:
             await store.set_if(STAGING, branch.encode(), after.encode(), held.predicate)
         except PredicateFailed:

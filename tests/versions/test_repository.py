@@ -1,10 +1,5 @@
 """A repository on both stores: staging, commits, refs, diff, merge; and many at once, counted."""
 
-import asyncio
-import random
-from collections.abc import Sequence
-from contextlib import suppress
-
 import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, UsageError
@@ -13,13 +8,11 @@ from kvctl.versions.changes import Kind
 from kvctl.versions.combining import Conflicting
 from kvctl.versions.committing import NothingToCommit
 from kvctl.versions.comparing import Unrelated
-from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.merge import Strategy
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
-from kvctl.versions.store import Change, Condition, Store
-from tests.versions.conftest import Open
+from kvctl.versions.store import Store
 from tests.versions.repos import committed, held, history, history_ids, staged
 
 
@@ -241,104 +234,3 @@ class TestMerge:
             await repo.revert("main", "main~1")
         with pytest.raises(UsageError, match="first commit"):
             await repo.revert("main", (await history_ids(repo))[-1])
-
-
-class Slow(MemoryStore):
-    """In memory, where others come between any two operations."""
-
-    def __init__(self, dice: random.Random) -> None:
-        super().__init__()
-        self._dice = dice
-
-    async def get(self, partition: bytes, key: bytes) -> object:  # type: ignore[override]
-        await self._wait()
-        return await super().get(partition, key)
-
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
-        await self._wait()
-        await super().write(conditions, changes)
-        await self._wait()
-
-    async def _wait(self) -> None:
-        for _ in range(self._dice.randrange(4)):
-            await asyncio.sleep(0)
-
-
-async def written_while_committed(repos: Sequence[Repository], seconds: float, writers: int) -> None:
-    """Writers of unique keys beside committers: what was acknowledged is in exactly one commit, or staged."""
-    acked: set[str] = set()
-    ends = asyncio.get_running_loop().time() + seconds
-
-    async def write(number: int) -> None:
-        count = 0
-        while asyncio.get_running_loop().time() < ends:
-            key = f"w{number}.{count}"
-            await repos[number % len(repos)].put("main", key, key.encode())
-            acked.add(key)
-            count += 1
-            await asyncio.sleep(0)
-
-    async def commit(number: int) -> None:
-        while asyncio.get_running_loop().time() < ends:
-            before = set(acked)
-            with suppress(NothingToCommit, ConflictError):
-                made = await repos[number % len(repos)].commit("main", "more")
-                there = set(await held(repos[0], made.id))
-                assert before <= there
-            await asyncio.sleep(0.01)
-
-    await asyncio.gather(*(write(number) for number in range(writers)), *(commit(number) for number in range(3)))
-    repo = repos[0]
-    assert acked <= set(await held(repo))
-    introduced: list[str] = []
-    identities = await history_ids(repo)
-    for identity in identities[:-1]:
-        parent = (await refs.commit(repo.store, identity)).parents[0]
-        introduced += [item.key for item in await repo.diff(parent, identity)]
-    left = set(await staged(repo))
-    assert len(introduced) == len(set(introduced))
-    assert set(introduced) | left == acked
-    assert len(identities) > 2
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_acknowledged_writes_are_in_one_commit_or_staged_in_memory(seed: int) -> None:
-    repo = Repository(Slow(random.Random(seed)))
-    await repo.init()
-    await written_while_committed([repo], 0.5, 8)
-
-
-async def test_acknowledged_writes_are_in_one_commit_or_staged(reopen: Open) -> None:
-    repos = [Repository(reopen()) for _ in range(3)]
-    await repos[0].init()
-    await written_while_committed(repos, 1.5, 6)
-
-
-@pytest.mark.parametrize("seed", range(6))
-async def test_a_creation_beside_a_merge_never_replaces_what_the_merge_brought(seed: int) -> None:
-    repo = Repository(Slow(random.Random(seed)))
-    await repo.init()
-    await repo.create_branch("side")
-    for number in range(15):
-        await committed(repo, "side", "side", **{f"k{number}": b"merged"})
-        results = await asyncio.gather(
-            repo.merge("side", "main"), repo.write_if("main", f"k{number}", b"created", None), return_exceptions=True
-        )
-        problems = [item for item in results if isinstance(item, BaseException) and not isinstance(item, ConflictError)]
-        assert problems == []
-        won = not isinstance(results[1], ConflictError)
-        (entry,) = await repo.get("main", f"k{number}")
-        if won:
-            assert entry is not None
-            assert entry.value == b"created"
-            committed_now = await held(repo, "main@")
-            if committed_now.get(f"k{number}") == b"merged":  # the merge came after the creation was staged
-                assert await staged(repo) == {f"k{number}": b"created"}
-        else:
-            assert entry is not None
-            assert entry.value == b"merged"
-        with suppress(NothingToCommit):
-            await repo.commit("main", "next")
-        with suppress(ConflictError):
-            await repo.merge("side", "main", strategy=Strategy.DEST_WINS)
-        await repo.merge("main", "side", strategy=Strategy.SOURCE_WINS)

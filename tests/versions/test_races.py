@@ -1,0 +1,123 @@
+"""Many at once on one branch, on every store, with committers that end in the middle."""
+
+import asyncio
+import random
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from kvctl.versions.bucket_store import BucketStore
+from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.repository import Repository
+from kvctl.versions.store import Change, Condition, Found, Place, Predicate
+from tests.versions.conftest import Open
+from tests.versions.races import Race, Record, roles
+
+
+class Slow(MemoryStore):
+    """In memory, where others come between any two operations."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self._dice = dice
+
+    async def get(self, partition: bytes, key: bytes) -> Found:
+        await self._wait()
+        return await super().get(partition, key)
+
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
+        await self._wait()
+        return await super().get_many(places, lasting=lasting)
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+        await self._wait()
+        await super().set_if(partition, key, value, predicate)
+
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        await self._wait()
+        await super().set_many(partition, values)
+
+    async def clear(self, partition: bytes) -> None:
+        await self._wait()
+        await super().clear(partition)
+
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+        await self._wait()
+        await super().write(conditions, changes)
+        await self._wait()
+
+    async def _wait(self) -> None:
+        for _ in range(self._dice.randrange(4)):
+            await asyncio.sleep(0)
+
+
+def all_have_acted(record: Record) -> bool:
+    """Commits were made, abandoned and read, and garbage was collected meanwhile."""
+    return min(record.commits, record.abandoned, record.listings, record.collections) > 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_in_memory_where_others_come_between_any_two_steps(seed: int) -> None:
+    dice = random.Random(seed)
+    store = Slow(dice)
+    await Repository(store).init()
+    race = Race(lambda: store, 3, dice)
+    await race.run(0.3, *roles(race, writers=8, committers=[0, 0.001, 0.01]), enough=all_have_acted)
+
+
+@pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
+async def test_sixteen_writers_and_a_committer_every_50_ms(reopen: Open) -> None:
+    await Repository(reopen()).init()
+    race = Race(reopen, 3, random.Random(1))
+    await race.run(1.5, *roles(race, writers=16, committers=[0.05]), enough=all_have_acted)
+
+
+@pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
+async def test_committers_that_are_processes_and_killed(reopen: Open) -> None:
+    await killed_committers(reopen, seconds=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
+async def test_many_committers_for_a_minute(reopen: Open) -> None:
+    await Repository(reopen()).init()
+    race = Race(reopen, 4, random.Random(2))
+    await race.run(60, *roles(race, writers=16, committers=[0.05, 0.05, 0.01, 0.2]))
+    assert race.record.commits > 50
+    assert race.record.abandoned > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
+async def test_processes_that_are_killed_for_a_minute(reopen: Open) -> None:
+    assert await killed_committers(reopen, seconds=60) > 10
+
+
+async def killed_committers(reopen: Open, *, seconds: float) -> int:
+    """Writers, a committer, and a process that commits and is killed at any write; how often it was."""
+    dice = random.Random(3)
+    store = reopen()
+    assert isinstance(store, BucketStore)
+    await Repository(store).init()
+    race = Race(reopen, 2, dice)
+    url = store.bucket.binding.api.connection.context.url
+    killed = 0
+
+    async def kill_one_after_another() -> None:
+        nonlocal killed
+        while not race.over or not killed:
+            command = [sys.executable, "-m", "tests.versions.committer", url, store.bucket.name]
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            assert process.stdout is not None
+            for _ in range(dice.randrange(1, 12)):
+                await process.stdout.readline()
+                if race.over:  # nobody writes any more: it has nothing to commit
+                    break
+            process.kill()
+            await process.wait()
+            killed += 1
+
+    committers = [race.writer(number) for number in range(6)]
+    await race.run(seconds, *committers, race.committer(0, 0.3), race.reader(1), kill_one_after_another())
+    return killed
