@@ -94,6 +94,7 @@ def test_it_installs_and_works_on_every_supported_python(python: str, tmp_path: 
 def test_the_wheel_holds_everything_that_is_no_code(wheel: ZipFile) -> None:
     names = set(wheel.namelist())
     inside = [*ROOT.glob("kvctl/labs/*.conf"), *ROOT.glob("kvctl/topics/*.md"), ROOT / "kvctl" / "py.typed"]
+    inside.append(ROOT / "kvctl" / "pipeline" / "log4j2.properties")
     assert len(inside) > 8
     assert not {str(path.relative_to(ROOT)) for path in inside} - names
 
@@ -112,7 +113,7 @@ def test_the_wheel_ships_manual_pages_and_completion_scripts(wheel: ZipFile) -> 
 
 
 def test_the_wheel_holds_nothing_else(wheel: ZipFile) -> None:
-    assert not [name for name in wheel.namelist() if not name.startswith("kvctl")]
+    assert not [name for name in wheel.namelist() if not name.startswith(("kvctl", "pyspark_kvctl/__init__.py"))]
 
 
 def shell(command: str, directory: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -32,7 +32,7 @@ LOG_LINES = 12
 class Engine:
     """A session that a job runs on: `with Engine.start() as engine: engine.spark.read.format("nats-kv")...`.
 
-    What goes wrong in the block leaves it as a KvctlError.
+    What Spark raises in the block leaves it as a KvctlError.
     """
 
     def __init__(self, spark: "SparkSession", target: Target, started: "_Start") -> None:
@@ -77,13 +77,14 @@ class Engine:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Whatever Spark raises inside is raised as the KvctlError that it means."""
+        """What Spark raises inside is raised as the KvctlError that it means."""
         try:
             yield
-        except KvctlError:
-            raise
         except Exception as error:
-            raise explained(error, self.log_tail) from error
+            found = explained(error, self.log_tail)
+            if found is error:
+                raise
+            raise found from error
 
     def cancel(self) -> None:
         """Stop what runs, streams first; the thread that waits for it gets an error. Safe from any thread."""
@@ -122,8 +123,9 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if isinstance(error, Exception) and not isinstance(error, KvctlError):
-                raise explained(error, self.log_tail) from error
+            found = explained(error, self.log_tail) if isinstance(error, Exception) else error
+            if found is not None and found is not error:
+                raise found from error
         finally:
             self.close()
 

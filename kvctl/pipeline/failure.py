@@ -8,20 +8,23 @@ from kvctl.pipeline.crossing import recall
 
 LONGEST = 400
 """Characters of what Spark says that reach the user."""
+_WRAPPERS = r"[\w.]+\.(?:SparkException|ExecutionException|InvocationTargetException|RuntimeException)\b"
+"""Exceptions of Java that say no more than that there was another."""
 
 
-def explained(error: BaseException, log_tail: Callable[[], str] = str) -> KvctlError:
-    """The KvctlError that stands for what a job raised; `log_tail` is the end of Spark's log.
+def explained(error: Exception, log_tail: Callable[[], str] = str) -> Exception:
+    """The KvctlError that stands for what Spark raised; `log_tail` is the end of its log.
 
-    An error that a worker raised is the worker's own. Anything else of Spark is named by its cause.
+    An error that a worker raised is the worker's own; anything else of Spark is named by its cause. An exception that
+    is not Spark's is returned as it is.
     """
-    if isinstance(error, KvctlError):
+    if not _of_spark(error):
         return error
     text = _text(error)
-    return recall(text) or _known(text) or _lost(error, log_tail) or _refused(error, text) or _unknown(text, log_tail)
+    return recall(text) or _known(text) or _lost(error, log_tail) or _refused(error, text) or _unknown(text)
 
 
-def not_started(error: BaseException, log_tail: Callable[[], str]) -> KvctlError:
+def not_started(error: Exception, log_tail: Callable[[], str]) -> KvctlError:
     """Spark did not start: what it said last."""
     if isinstance(error, KvctlError):
         return error
@@ -94,17 +97,25 @@ def _known(text: str) -> KvctlError | None:
     return None
 
 
-def _lost(error: BaseException, log_tail: Callable[[], str]) -> KvctlError | None:
+def _of_spark(error: Exception) -> bool:
+    """Whether pyspark raised it, or the connections to a JVM and a Connect server that it uses."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    connection = isinstance(error, OSError) and error.filename is None
+    return isinstance(error, PySparkException | Py4JError) or connection or type(error).__module__.startswith("grpc")
+
+
+def _lost(error: Exception, log_tail: Callable[[], str]) -> KvctlError | None:
     """The JVM has gone, with all that it could have said."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
-    gone = isinstance(error, OSError) and error.filename is None
-    if gone or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)):
+    if isinstance(error, OSError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)):
         return KvctlError("Spark ended before its time", hint=_end_of_log(log_tail))
     return None
 
 
-def _refused(error: BaseException, text: str) -> KvctlError | None:
+def _refused(error: Exception, text: str) -> KvctlError | None:
     """Spark understood what was asked for and said no: a wrong path, column, or statement."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 
@@ -113,11 +124,11 @@ def _refused(error: BaseException, text: str) -> KvctlError | None:
     return None
 
 
-def _unknown(text: str, log_tail: Callable[[], str]) -> KvctlError:
+def _unknown(text: str) -> KvctlError:
     return KvctlError(f"Spark failed: {_cause(text)}", hint="`-v` shows all that Spark says")
 
 
-def _text(error: BaseException) -> str:
+def _text(error: Exception) -> str:
     """What an error says; one of Spark asks the JVM, which may have gone."""
     try:
         return str(error)
@@ -128,7 +139,7 @@ def _text(error: BaseException) -> str:
 def _sentence(text: str) -> str:
     """The first line, without what only programs read: `[CONDITION] Words SQLSTATE: 42K03`."""
     first = next((line for line in text.splitlines() if line.strip()), "")
-    first = re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", first.strip())
+    first = re.sub(r"\[[A-Z][A-Z_.0-9]+\]\s*", "", first.strip())
     return _cut(re.sub(r"\.?\s*SQLSTATE: \w+[.;:]*", "", first).rstrip(".;: "))
 
 
@@ -139,8 +150,9 @@ def _cause(text: str) -> str:
     )
     if python:
         return _cut(python[-1])
-    java = re.findall(r"^(?:Caused by|)\s*: ?([\w.$]+: .*|[\w.$]+)$", text, re.MULTILINE)
-    return _sentence(re.sub(r"^(?:[a-z_]\w*\.)+", "", java[-1]) if java else text)
+    java = re.findall(r"^(?:Caused by)?\s*: ?((?:[a-z_]\w*\.)+[\w$]+(?:: .*)?)$", text, re.MULTILINE)
+    told = [line for line in java if not re.match(_WRAPPERS, line)] or java[-1:]
+    return _sentence(re.sub(r"^(?:[a-z_]\w*\.)+", "", told[0]) if told else text)
 
 
 def _tracebacks(text: str) -> str:
