@@ -1,0 +1,245 @@
+"""The folder of a capture: a bucket's changes in Parquet by day, and the state that says which files are its own.
+
+    _capture.json       how far the capture is, and the files of its last batch
+    day=2026-01-31/00000000000000000001-00000000000000000850.parquet
+    _staging/           files that are being written
+
+A batch counts from the moment at which the state names its files. Only then do they leave `_staging`, one by one; what
+is interrupted there is completed by the next run. So a reader that takes all Parquet files below the folder sees every
+revision at most once, and after the batch exactly once. `_` keeps Spark and its like out of what is no data, and staged
+files are not named `.parquet` for those that look everywhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from kvctl.errors import ConflictError, KvctlError, NotFoundError, StreamReplaced, UsageError
+
+STATE = "_capture.json"
+STAGING = "_staging"
+VERSION = 1
+MOVING = 1.0
+"""Seconds that a live capture is given to move the files of its last batch."""
+_KIND = "capture"
+_NAME = re.compile(r"day=\d{4}-\d\d-\d\d/\d{20}-\d{20}\.parquet\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One file: a run of revisions of one day."""
+
+    staged: str
+    """Its name below `_staging`."""
+    day: str
+    first: int
+    last: int
+    rows: int
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        """Where it is found, relative to the folder; no other piece can have this name."""
+        return f"day={self.day}/{self.first:020}-{self.last:020}.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far a capture is."""
+
+    bucket: str
+    incarnation: str
+    """When the bucket's stream was created: another one has other revisions."""
+    config: Mapping[str, Any]
+    """The bucket's stream configuration."""
+    forced: bool = False
+    """Whether it was told to go on where changes were lost, and so may lack some."""
+    query: str | None = None
+    """The id in the checkpoint that the capture goes on from."""
+    revision: int = 0
+    """The last revision captured."""
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    last: tuple[Piece, ...] = ()
+    """The files of the last batch, which may not have left `_staging` yet."""
+
+
+def encode(state: State) -> bytes:
+    """The state as a file's content."""
+    return json.dumps({"kvctl": _KIND, "version": VERSION, **asdict(state)}, indent=2).encode() + b"\n"
+
+
+def decode(data: bytes, path: Path) -> State:
+    """The state in a file. Raises ConflictError for one that is damaged or of a newer version."""
+    try:
+        document = json.loads(data)
+        version = document["version"] if document["kvctl"] == _KIND else 0
+        if version > VERSION:
+            raise ConflictError(
+                f"The capture in `{path.parent}` has version {version}, this kvctl knows {VERSION}",
+                hint="Use a newer kvctl",
+            )
+        known = {field.name: document[field.name] for field in fields(State)}
+        return State(**{**known, "last": tuple(Piece(**piece) for piece in known["last"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConflictError(f"`{path}` is no state of a capture: {error!r}") from None
+
+
+class CaptureFolder:
+    """One capture on the disk. All methods raise KvctlError where the system refuses."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.staging = path / STAGING
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """The folder as this process's own, made if need be. Raises ConflictError while another one captures."""
+        with _explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConflictError(f"Another capture is writing into `{self.path}`") from None
+            except OSError:
+                pass  # no locks on this file system
+            yield
+        finally:
+            os.close(handle)
+
+    def state(self) -> State | None:
+        """How far the capture is; None for a folder that holds nothing. Raises ConflictError for one of others."""
+        path = self.path / STATE
+        with _explained(self.path):
+            if path.is_file():
+                return decode(path.read_bytes(), path)
+            if self.path.exists() and not self.path.is_dir():
+                raise UsageError(f"`{self.path}` is no folder")
+            if self.path.is_dir() and any(not name.startswith(("_", ".")) for name in os.listdir(self.path)):
+                raise ConflictError(
+                    f"`{self.path}` holds something that is no capture", hint="Choose another folder, or empty it"
+                )
+        return None
+
+    def existing(self) -> State:
+        """How far the capture is. Raises NotFoundError where there is none."""
+        state = self.state()
+        if state is None:
+            what = "holds no capture" if self.path.exists() else "does not exist"
+            raise NotFoundError(f"`{self.path}` {what}", hint="`kvctl pipeline capture BUCKET --to PATH` makes one")
+        return state
+
+    def begun(self, bucket: str, incarnation: str, config: Mapping[str, Any], *, forced: bool = False) -> State:
+        """The state to go on from, made if there is none; with `forced` also where changes were lost.
+
+        Raises ConflictError for a capture of another bucket, StreamReplaced for one of another life of it.
+        """
+        found = self.state()
+        if found is None:
+            state = State(bucket=bucket, incarnation=incarnation, config=config, forced=forced)
+        else:
+            _check_same(found, bucket, incarnation, self.path)
+            state = replace(found, config=config, forced=found.forced or forced)
+        if state != found:
+            self._store(state)
+        self.settle(state)
+        return state
+
+    def settle(self, state: State) -> None:
+        """Complete the state's last batch, and remove what batches left that came to nothing."""
+        with _explained(self.path):
+            self.staging.mkdir(exist_ok=True)
+            for piece in state.last:
+                staged, target = self.staging / piece.staged, self.path / piece.name
+                if staged.exists():
+                    target.parent.mkdir(exist_ok=True)
+                    os.replace(staged, target)
+            for left in self.staging.iterdir():
+                left.unlink()
+
+    def publish(self, state: State, pieces: Sequence[Piece], query: str | None) -> State:
+        """Take the pieces of a batch, which are newer than all before; with none, only note the query."""
+        ordered = sorted(pieces, key=lambda piece: piece.first)
+        if not ordered and query == state.query:
+            return state
+        new = replace(
+            state,
+            query=query,
+            revision=max([state.revision, *(piece.last for piece in ordered)]),
+            rows=state.rows + sum(piece.rows for piece in ordered),
+            bytes=state.bytes + sum(piece.bytes for piece in ordered),
+            files=state.files + len(ordered),
+            last=tuple(ordered) or state.last,
+        )
+        self._store(new)
+        self.settle(new)
+        return new
+
+    def files(self, state: State) -> list[Path]:
+        """The capture's files as of the state, those included that a killed capture left in `_staging`."""
+        deadline = time.monotonic() + MOVING
+        with _explained(self.path):
+            while (pending := self._pending(state)) and time.monotonic() < deadline:
+                time.sleep(MOVING / 20)
+            found = sorted(path for path in self.path.glob("day=*/*.parquet") if self._owns(path, state))
+            return found + pending
+
+    def _pending(self, state: State) -> list[Path]:
+        """Files of the last batch that have not left `_staging`."""
+        staged = [self.staging / piece.staged for piece in state.last]
+        return [path for path in staged if path.exists()]
+
+    def _owns(self, path: Path, state: State) -> bool:
+        """Whether the file is of the capture, and of no batch after the state's."""
+        return bool(_NAME.match(path.relative_to(self.path).as_posix())) and int(path.stem[21:]) <= state.revision
+
+    def _store(self, state: State) -> None:
+        """Replace the state at once, safe on the disk."""
+        with _explained(self.path):
+            new = self.path / f"{STATE}.new"
+            with new.open("wb") as file:
+                file.write(encode(state))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, self.path / STATE)
+            _flush(self.path)
+
+
+def _check_same(state: State, bucket: str, incarnation: str, path: Path) -> None:
+    if state.bucket != bucket:
+        raise ConflictError(f"`{path}` holds a capture of bucket `{state.bucket}`", hint="Choose another folder")
+    if state.incarnation != incarnation:
+        raise StreamReplaced(
+            f"`{path}` captures the bucket `{bucket}` that was created at {state.incarnation}, up to revision "
+            f"{state.revision}; it was created anew at {incarnation}",
+            hint="Capture the new one into another folder, with another checkpoint",
+        )
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KvctlError(f"The capture in `{path}` cannot be written: {error.strerror}") from None
+
+
+def _flush(folder: Path) -> None:
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
