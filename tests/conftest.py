@@ -34,6 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     directory = tmp_path_factory.mktemp("home", numbered=True)
     monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / ".config"))
+    monkeypatch.setenv("KVCTL_SPARK_ARCHIVE", "off")  # else every run of a pipeline would make one in that new home
     for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("NATS_"))]:
         monkeypatch.delenv(name, raising=False)
     return directory
