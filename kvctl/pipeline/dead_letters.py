@@ -54,6 +54,7 @@ class DeadLetters:
         """Keep these rows of a batch. Raises KvctlError where the folder cannot be written."""
         import pyarrow as pa
 
+        assert chunk.batch is not None
         places = sorted(causes)
         rows = chunk.batch.take(pa.array(places, pa.int32()))
         table = pa.Table.from_batches([rows]).append_column(CAUSE, pa.array([causes[at] for at in places], pa.string()))

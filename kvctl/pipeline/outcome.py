@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pyspark.sql.datasource import WriterCommitMessage
 
 from kvctl.errors import KvctlError, PartlyDone
+from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.publishing import Counts
 from kvctl.pipeline.rows import Chunk
 
@@ -23,6 +24,7 @@ LENGTH = 200
 class Written(WriterCommitMessage):
     """What one task tells the driver; as small for a million rejected rows as for five."""
 
+    job: str
     counts: Counts = field(default_factory=Counts)
     samples: list[tuple[str, str]] = field(default_factory=list)
     """The first rejected rows: key, cause."""
@@ -45,6 +47,8 @@ class Summary:
     rejected: int = 0
     removed: int = 0
     """Keys that an overwrite deleted: they were there, and not among the rows."""
+    first_removed: tuple[str, ...] = ()
+    """A few of them."""
     dead_letters: tuple[str, ...] = ()
     """Files of rejected rows."""
     samples: tuple[tuple[str, str], ...] = ()
@@ -63,24 +67,27 @@ def summary_of(bucket: str, messages: Sequence[WriterCommitMessage | None]) -> S
     )
 
 
-def check(summary: Summary, dead_letter: str | None) -> None:
-    """Raises PartlyDone where rows were rejected and are kept nowhere."""
-    if not summary.rejected or dead_letter:
-        return
+def conclude(summary: Summary, options: SourceOptions) -> None:
+    """Report what became of the rows. Raises PartlyDone where some were rejected and are kept nowhere, KvctlError."""
+    if options.report:
+        _report(summary, options.report)
+    if summary.rejected and not options.dead_letter:
+        raise PartlyDone(
+            f"{summary.written} rows are written into `{summary.bucket}`, but {rejections(summary)}",
+            hint="Option `deadLetter` names a folder that keeps such rows, with their causes, for another try",
+        )
+
+
+def rejections(summary: Summary) -> str:
+    """How many rows cannot be written, and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in summary.samples)
     more = summary.rejected - len(summary.samples)
-    raise PartlyDone(
-        f"{summary.rejected} rows were not written into `{summary.bucket}`, {summary.written} were: {named}"
-        + (f"; and {more} more" if more else ""),
-        hint="Option `deadLetter` names a folder that keeps such rows, with their causes, for another try",
-    )
+    what = "1 row cannot" if summary.rejected == 1 else f"{summary.rejected} rows cannot"
+    return f"{what} be written: {named}" + (f"; and {more} more" if more else "")
 
 
-def report(summary: Summary, path: str | None) -> None:
-    """Put the summary into a file, as JSON, as a whole. Raises KvctlError."""
-    if path is None:
-        return
-    document = {"version": 1, **asdict(summary), "samples": [list(sample) for sample in summary.samples]}
+def _report(summary: Summary, path: str) -> None:
+    document = {"version": 1, **asdict(summary)}
     try:
         partial = f"{path}.part"
         with open(partial, "w") as file:

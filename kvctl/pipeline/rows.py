@@ -70,7 +70,8 @@ _WANTED = "Written are key, value and, where they are there, operation, headers,
 class Chunk:
     """One Arrow batch: parallel lists, as the columns have them. Rows of a partition count from 0."""
 
-    batch: pa.RecordBatch
+    batch: pa.RecordBatch | None
+    """None for rows that come from elsewhere."""
     first: int
     keys: list[str]
     values: list[bytes]

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from kvctl.kv.load_target import Target, target_of
+from kvctl.pipeline.claims import claim
 from kvctl.pipeline.connecting import connected
 from kvctl.pipeline.dead_letters import DeadLetters
 from kvctl.pipeline.deciding import WriteMode
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.outcome import Written
+from kvctl.pipeline.overwriting import Stage, opened, to_stage
 from kvctl.pipeline.publishing import Plan, Publisher
 from kvctl.pipeline.row_ids import RowIds
 from kvctl.pipeline.rows import Chunk, chunk_of
@@ -37,22 +39,30 @@ class Attempt:
     """A revision before all that any attempt stored; None where it is not known."""
 
 
-async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Written:
+async def write_rows(
+    options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch], stage: Stage | None = None
+) -> Written:
     """Write all rows of a task. Raises what keeps them from being written; single rows are in what is told."""
     mode = WriteMode(options.write_mode)
-    told = Written()
+    told = Written(attempt.job)
     with ExitStack() as stack:
         rejected: list[Callable[[Chunk, dict[int, str]], None]] = [told.take]
         if options.dead_letter:
             letters = stack.enter_context(DeadLetters(options.dead_letter, f"{attempt.job}-{attempt.partition}"))
             rejected.append(letters.add)
         async with connected(options) as client:
-            target = await target_of(client.bucket(options.bucket))
-            since = attempt.since if attempt.begun else int(target.info["state"]["last_seq"])
-            ids = ids_of(attempt.job, attempt.partition, target, deduplicated=options.message_ids)
-            plan = Plan(ids=ids, mode=mode, if_different=options.if_different, begun=attempt.begun, since=since)
+            bucket = await target_of(client.bucket(options.bucket))
+            target = await opened(client, stage, options.bucket) if stage else bucket
+            claimed, before = await claim(target, attempt.job, attempt.partition)
+            begun, since = attempt.begun or claimed, attempt.since if attempt.since is not None else before
+            plan = Plan(
+                ids=ids_of(attempt.job, attempt.partition, target, deduplicated=options.message_ids),
+                mode=mode, if_different=options.if_different and stage is None,
+                begun=begun, since=since if begun else int(target.info["state"]["last_seq"]),
+            )  # fmt: skip
             publisher = Publisher(target, plan, lambda chunk, causes: [tell(chunk, causes) for tell in rejected])
-            told.counts = await publisher.run(_chunks(batches, mode))
+            chunks = _chunks(batches, mode)
+            told.counts = await publisher.run(_staged(chunks, bucket) if stage else chunks)
     if options.dead_letter:
         told.dead_letter = letters.name
     return told
@@ -65,9 +75,9 @@ def ids_of(job: str, partition: int, target: Target, *, deduplicated: bool = Fal
 
 
 def attempted_before() -> bool:
-    """Whether Spark has run this task before, or runs it elsewhere, too."""
+    """Whether Spark says that it has run this task before, or runs it elsewhere, too."""
     task = TaskContext.get()
-    return task is not None and task.attemptNumber() + task.stageAttemptNumber() > 0
+    return task is not None and task.attemptNumber() > 0
 
 
 def partition() -> int:
@@ -84,3 +94,8 @@ async def _chunks(batches: Iterator[pa.RecordBatch], mode: WriteMode) -> AsyncIt
             if batch.num_rows:
                 yield chunk_of(batch, first, mode)
                 first += batch.num_rows
+
+
+async def _staged(chunks: AsyncIterator[Chunk], bucket: Target) -> AsyncIterator[Chunk]:
+    async for chunk in chunks:
+        yield to_stage(chunk, bucket)
