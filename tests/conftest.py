@@ -14,6 +14,8 @@ from kvctl.server import Server, run_server
 from tests.raw import RawClient
 
 _numbers = count(1)
+CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+"""The user's own cache: what lies there only saves time."""
 _FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VISUAL", "EDITOR", "PAGER")
 
 
@@ -34,7 +36,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     directory = tmp_path_factory.mktemp("home", numbered=True)
     monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / ".config"))
-    monkeypatch.setenv("KVCTL_SPARK_ARCHIVE", "off")  # else every run of a pipeline would make one in that new home
+    # Where an archive of Spark's classes is at hand it is used; none is made.
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+    monkeypatch.setenv("KVCTL_SPARK_ARCHIVE", "off")
     for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("NATS_"))]:
         monkeypatch.delenv(name, raising=False)
     return directory

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.settings import Target
+from tests.conftest import CACHE
 from tests.raw import RawClient
 from tests.readme import ROOT
 
@@ -31,6 +32,7 @@ def engine(spark_home: Path) -> Iterator[Engine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(spark_home))
         patch.setenv("XDG_CONFIG_HOME", str(spark_home / ".config"))
+        patch.setenv("XDG_CACHE_HOME", CACHE)
         # Workers import the functions that tests give them.
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         for name in [name for name in os.environ if name.startswith("NATS_")]:
