@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kvctl.errors import UsageError
 from kvctl.versions import committing, staging
 from kvctl.versions.chunks import Chunk
 from kvctl.versions.committing import Note
-from kvctl.versions.model import Commit, apart_id, check_versioned_key, inline_value, leaf_value
+from kvctl.versions.model import Commit, apart_id, inline_value, leaf_value
 from kvctl.versions.objects import Objects
 from kvctl.versions.store import Store
 from kvctl.versions.tree import Objects as Made
@@ -18,11 +18,15 @@ Content = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 """Keys and values; where it is no mapping, sorted by the bytes of the keys, none twice."""
 
 
-async def record(store: Store, objects: Objects, branch: str, content: Content, note: Note) -> Commit:
-    """Commit this content, and nothing else, onto a branch. Raises NothingToCommit, Staged, UsageError, BranchNotFound,
-    ConflictError when it is spent."""
+async def record(
+    store: Store, objects: Objects, branch: str, content: Content, note: Note, check: Callable[[str, bytes], None]
+) -> Commit:
+    """Commit this content, and nothing else, onto a branch; `check` raises for what no branch can hold.
+
+    Raises NothingToCommit, Staged, UsageError, BranchNotFound, ConflictError when it is spent.
+    """
     large: Made = {}
-    tree = build(_pairs(content, large))
+    tree = build(_pairs(content, large, check))
     for _ in range(staging.TRIES):
         stand = await committing.clean(store, objects, branch)
         known = await objects.carry(_above_leaves(bytes.fromhex(stand.head.root)))
@@ -33,11 +37,12 @@ async def record(store: Store, objects: Objects, branch: str, content: Content, 
     raise staging.busy(branch)
 
 
-def _pairs(content: Content, large: Made) -> Iterator[tuple[bytes, bytes]]:
+def _pairs(content: Content, large: Made, check: Callable[[str, bytes], None]) -> Iterator[tuple[bytes, bytes]]:
     """Entries as they stand in leaves; the objects of large values are added to `large`. Raises UsageError."""
     before = b""
     for key, value in sorted(content.items()) if isinstance(content, Mapping) else content:
-        name = check_versioned_key(key).encode()
+        check(key, value)
+        name = key.encode()
         if name <= before:
             raise UsageError(f"`{key}` comes after `{before.decode()}`: what is recorded is sorted, no key twice")
         before = name

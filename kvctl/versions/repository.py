@@ -148,7 +148,8 @@ class Repository:
 
         Holds on epoch, key and committed state together. Raises IdentityMismatch, and as `put`.
         """
-        await conditional.write_if(self.store, self.objects, branch, check_versioned_key(key), value, identity)
+        self.check(key, value)
+        await conditional.write_if(self.store, self.objects, branch, key, value, identity)
 
     async def reset(self, branch: str) -> None:
         """Drop what is staged. Raises BranchNotFound, ConflictError when it is spent."""
@@ -183,7 +184,7 @@ class Repository:
         BranchNotFound, ConflictError when it is spent.
         """
         note = Note(message, self.author, meta or {}, allow_empty)
-        return await recording.record(self.store, self.objects, branch, content, note)
+        return await recording.record(self.store, self.objects, branch, content, note, self.check)
 
     async def merge(
         self, source: str, dest: str, message: str = "", *, strategy: Strategy | None = None, squash: bool = False,

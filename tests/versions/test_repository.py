@@ -6,10 +6,10 @@ from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.versions import refs
 from kvctl.versions.changes import Kind
 from kvctl.versions.combining import Conflicting
-from kvctl.versions.committing import NothingToCommit
+from kvctl.versions.committing import NothingToCommit, Staged
 from kvctl.versions.comparing import Unrelated
 from kvctl.versions.merge import Strategy
-from kvctl.versions.model import Commit
+from kvctl.versions.model import INLINE, LONGEST_KEY, Commit
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Store
@@ -234,3 +234,75 @@ class TestMerge:
             await repo.revert("main", "main~1")
         with pytest.raises(UsageError, match="first commit"):
             await repo.revert("main", (await history_ids(repo))[-1])
+
+
+class TestSizes:
+    async def test_the_largest_value_that_is_taken_can_be_committed(self, repo: Repository) -> None:
+        largest = repo.writer.largest
+        value = b"x" * largest
+        await repo.put("main", "large", value)
+        await repo.write_if("main", "created", value[::-1], None)
+        await repo.put_many("main", {"many.1": value + b"", "many.2": b"y" * largest})
+        made = await repo.commit("main", "large")
+        fresh = Repository(repo.store)
+        found = await held(fresh, made.id)
+        assert {key: len(one) for key, one in found.items()} == dict.fromkeys(
+            ("created", "large", "many.1", "many.2"), largest
+        )
+        for attempt in (
+            repo.put("main", "large", value + b"x"),
+            repo.put_many("main", {"a": b"1", "large": value + b"x"}),
+            repo.write_if("main", "new", value + b"x", None),
+            repo.record("main", {"large": value + b"x"}, "too large"),
+        ):
+            with pytest.raises(UsageError, match="bytes"):
+                await attempt
+        assert await staged(repo) == {}
+
+    async def test_the_longest_key_goes_everywhere(self, repo: Repository) -> None:
+        longest = "k" * LONGEST_KEY
+        await repo.put("main", longest, b"1")
+        await repo.write_if("main", longest[:-1], b"2", None)
+        made = await repo.commit("main", "long")
+        assert await held(Repository(repo.store), made.id) == {longest: b"1", longest[:-1]: b"2"}
+        assert [entry and entry.value for entry in await repo.get("main", longest)] == [b"1"]
+        for attempt in (repo.put("main", longest + "k", b"1"), repo.get("main", longest + "k")):
+            with pytest.raises(UsageError, match="2,048"):
+                await attempt
+
+    async def test_values_around_the_border_of_a_leaf(self, repo: Repository) -> None:
+        content = {f"k{size}": b"x" * size for size in (0, 1, INLINE - 1, INLINE, INLINE + 1)}
+        await repo.put_many("main", content)
+        await repo.commit("main", "border")
+        assert await held(Repository(repo.store), "main@") == content
+
+
+class TestRecord:
+    async def test_a_content_becomes_the_commit_and_nothing_else_is_in_it(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", gone=b"1", same=b"x" * 9000, other=b"1")
+        content = {"same": b"x" * 9000, "other": b"2", "new": b"y" * 9000}
+        made = await repo.record("main", content, "recorded", meta={"from": "test"})
+        assert await held(Repository(repo.store)) == content
+        assert (made.message, dict(made.meta), len(made.parents)) == ("recorded", {"from": "test"}, 1)
+        with pytest.raises(NothingToCommit):
+            await repo.record("main", content, "again")
+        assert (await repo.record("main", iter(sorted(content.items())), "empty", allow_empty=True)).root == made.root
+        await repo.record("main", {}, "nothing left")
+        assert await held(repo) == {}
+
+    async def test_it_is_the_tree_of_a_commit_of_the_same(self, repo: Repository) -> None:
+        content = {f"k.{number}": b"%d" % number for number in range(900)}
+        await repo.create_branch("other")
+        await repo.put_many("other", content)
+        assert (await repo.commit("other", "staged")).root == (await repo.record("main", content, "recorded")).root
+
+    async def test_it_is_refused_with_staged_changes_and_for_what_is_not_sorted(self, repo: Repository) -> None:
+        await repo.put("main", "a", b"1")
+        with pytest.raises(Staged):
+            await repo.record("main", {"b": b"1"}, "refused")
+        assert await staged(repo) == {"a": b"1"}
+        await repo.reset("main")
+        for wrong in ([("b", b""), ("a", b"")], [("a", b""), ("a", b"")], [("a..b", b"")]):
+            with pytest.raises(UsageError):
+                await repo.record("main", wrong, "wrong")
+        assert await history(repo) == ["Repository created"]
