@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvctl.cli import branch, repo_commits, repo_merging, repo_upkeep, tag
+from kvctl.cli import branch, repo_checkout, repo_commits, repo_merging, repo_upkeep, tag
 from kvctl.cli.bucket_options import Cluster, Description, MaxBytes, Metadata, Replicas, Storage, Tags, settings
 from kvctl.cli.building import show_config, tell
 from kvctl.cli.command import Entry, command, group
 from kvctl.cli.options import Confirm, DryRun, Yes
+from kvctl.cli.repo_checkout import FromBucket, begin_with, live_bucket
 from kvctl.cli.repo_options import Author, Name, open_repository, parse_at, parse_name, writable
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
@@ -28,6 +29,7 @@ app = group(
 )
 app.entries.update(repo_commits.app.entries)
 app.entries.update(repo_merging.app.entries)
+app.entries.update(repo_checkout.app.entries)
 app.entries.update(repo_upkeep.app.entries)
 for noun in (branch.app, tag.app):
     app.entries[noun.name] = Entry(noun.help.partition("\n")[0], noun.build, hidden=True)
@@ -52,12 +54,17 @@ def _places(ctx: typer.Context, incomplete: str) -> list[str]:
 @command(
     app,
     "init",
-    examples=["kvctl repo init config", "kvctl repo init config --replicas 3 --description 'What services run with'"],
+    examples=[
+        "kvctl repo init config",
+        "kvctl repo init config --replicas 3 --description 'What services run with'",
+        "kvctl repo init config --from services",
+    ],
     see=["repo show", "put", "help versions"],
 )
 async def init(
     session: Session,
     name: NewName,
+    source: FromBucket = None,
     author: Author = None,
     description: Description = None,
     replicas: Replicas = None,
@@ -71,8 +78,9 @@ async def init(
 ) -> None:
     """Create a repository.
 
-    It begins with an empty commit and the branch `main`. One that exists with the same configuration is left as it is;
-    another configuration is an error (4). An interrupted creation is completed by the same command.
+    It begins with an empty commit and the branch `main`; with --from, a second commit on it has what a live bucket
+    holds. One that exists with the same configuration is left as it is; another configuration is an error (4). An
+    interrupted creation is completed by the same command.
     """
     from kvctl.versions import repositories
     from kvctl.versions.config import RepositoryConfig
@@ -88,7 +96,10 @@ async def init(
     if dry_run:
         show_config(session, wanted)
         return
-    _, fresh = await repositories.create(await writable(session), config, author=author)
+    bucket = await live_bucket(session, source)
+    repository, fresh = await repositories.create(await writable(session), config, author=author)
+    if bucket is not None:
+        await begin_with(session, repository, bucket)
     text = f"Created repository `{name}`" if fresh else f"Repository `{name}` exists already, with this configuration"
     tell(session, {"name": name, "stream": wanted["name"], "changed": fresh}, text, always=not fresh)
 

@@ -7,6 +7,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.inputs import number
+from kvctl.cli.repo_checkout import FromBucket, live_bucket, record
 from kvctl.cli.repo_options import (
     AtBranch,
     AtRef,
@@ -66,8 +67,9 @@ async def status(session: Session, at: AtBranch) -> None:
     examples=[
         "kvctl repo commit config@main -m 'Longer timeouts'",
         "kvctl repo commit config@main -m 'Nightly' --meta ticket=OPS-7 --author ci@example.com",
+        "kvctl repo commit config@main -m 'As it runs' --from services",
     ],
-    see=["repo status", "repo log", "repo reset"],
+    see=["repo status", "repo log", "repo reset", "repo checkout"],
 )
 async def commit(
     session: Session,
@@ -75,12 +77,17 @@ async def commit(
     message: Message,
     meta: Meta = None,
     allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Also if nothing is staged")] = False,
+    source: FromBucket = None,
     author: Author = None,
 ) -> None:
     """Record what is staged on a branch.
 
     Everything written to the branch before the command began is in the commit, and nobody has to stop writing for it.
     Prints the commit's id, in a pipe that alone. Where there is nothing to record, the command exits 1.
+
+    --from records what a live bucket holds instead, all of it and nothing else, as it was at one revision, also while
+    it is written to. Nothing may be staged then. Ttls and headers are left out, and so are keys that ADR-8 does not
+    allow: the command names them.
 
     The author is --author, what KVCTL_AUTHOR holds, or user and host as in `ann@laptop`.
     """
@@ -91,8 +98,12 @@ async def commit(
     if not message.strip():
         raise UsageError("The message is empty", hint="`-m` says what the commit is about")
     named = parse_metadata(meta or ())
+    bucket = await live_bucket(session, source)
     repository = await open_branch(session, place, author=author)
-    made = await repository.commit(place.ref, message, meta=named, allow_empty=allow_empty)
+    if bucket is None:
+        made = await repository.commit(place.ref, message, meta=named, allow_empty=allow_empty)
+    else:
+        made = await record(session, repository, place.ref, bucket, message, meta=named, allow_empty=allow_empty)
     show_made(session, place.ref, made)
 
 
@@ -184,8 +195,11 @@ async def diff(
     if other is None and three_dot:
         raise UsageError("`--three-dot` compares two refs", hint=f"As in `kvctl repo diff {place} REF --three-dot`")
     ref = None if other is None else parse_ref(other, place.repository)
-    if ref is None:
-        parse_branch(at)
+    if ref is None and not place.is_name:
+        raise UsageError(
+            f"What is to be compared with `{place.ref}` is missing",
+            hint=f"Only a branch has something staged to compare with: `kvctl repo diff {place} REF`",
+        )
     repository = await open_repository(session, place.repository)
     found = await repository.diff(place.ref, ref, three_dot=three_dot)
     session.show(changes_view(session, found, empty="No differences"))

@@ -24,6 +24,16 @@ class At(NamedTuple):
     def __str__(self) -> str:
         return f"{self.repository}@{self.ref}"
 
+    @property
+    def is_name(self) -> bool:
+        """Whether the ref can be the name of a branch or a tag."""
+        from kvctl.versions.refs import check_name
+
+        try:
+            return bool(check_name(self.ref))
+        except UsageError:
+            return False
+
 
 def parse_at(text: str) -> At:
     """NAME@REF. Raises UsageError; whether the ref means something is the server's to say."""
@@ -39,15 +49,9 @@ def parse_at(text: str) -> At:
 
 def parse_branch(text: str) -> At:
     """NAME@BRANCH, for what writes. Raises UsageError for any other ref."""
-    from kvctl.versions.refs import check_name
-
     at = parse_at(text)
-    try:
-        check_name(at.ref)
-    except UsageError:
-        raise UsageError(
-            f"`{at.ref}` is no branch: only a branch can be written to", hint=_branches(at.repository)
-        ) from None
+    if not at.is_name:
+        raise UsageError(f"`{at.ref}` is no branch: only a branch can be written to", hint=_branches(at.repository))
     return at
 
 
@@ -87,7 +91,7 @@ async def open_repository(
     if author == "":
         raise UsageError("The author is empty")
     api = await (writable(session) if write else _api(session))
-    return await repositories.open_repository(api, name, author=author)
+    return await repositories.open_repository(api, name, author=author, write=write)
 
 
 async def open_branch(session: Session, at: At, *, write: bool = True, author: str | None = None) -> "Repository":

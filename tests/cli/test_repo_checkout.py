@@ -1,0 +1,148 @@
+"""`kvctl repo checkout`, and what a live bucket brings into a repository."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+
+
+@pytest.fixture
+def kv(run: Run, server: Server) -> Run:
+    """Runs kvctl on the shared server."""
+    return lambda *words, **settings: run(*words, "-s", server.url, **settings)
+
+
+@pytest.fixture
+def repo(kv: Run, unique: Callable[..., str]) -> str:
+    """A repository with two commits: `a` and `b`, then `a` changed, `b` gone, `c` added."""
+    name = unique("CONF")
+    assert kv("repo", "init", name).exit_code == 0
+    for changes, message in (({"a": "1", "b": "2"}, "first"), ({"a": "3", "b": None, "c": "4"}, "second")):
+        for key, value in changes.items():
+            words = ("delete", f"{name}@main", key) if value is None else ("put", f"{name}@main", key, value)
+            assert kv(*words).exit_code == 0
+        assert kv("repo", "commit", f"{name}@main", "-m", message).exit_code == 0
+    return name
+
+
+@pytest.fixture
+def bucket(kv: Run, bucket_name: str) -> str:
+    assert kv("bucket", "add", bucket_name).exit_code == 0
+    return bucket_name
+
+
+def values(kv: Run, bucket: str) -> dict[str, str]:
+    return {row["key"]: row["value"] for row in json.loads(kv("get", bucket, ">", "-o", "json").stdout)}
+
+
+def test_rolls_out_and_back(kv: Run, repo: str, bucket: str) -> None:
+    result = kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes", "-o", "json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert (found["written"], found["removed"], found["unchanged"], found["conflicts"]) == (2, 0, 0, [])
+    assert values(kv, bucket) == {"a": "3", "c": "4"}
+    assert kv("repo", "checkout", f"{repo}@main~1", "--to", bucket, "--yes").exit_code == 0
+    assert values(kv, bucket) == {"a": "1", "b": "2"}
+
+
+def test_a_dry_run_lists_every_change_and_makes_none(kv: Run, repo: str, bucket: str) -> None:
+    revision = int(kv("put", bucket, "a", "0").stdout)
+    kv("put", bucket, "stray", "0")
+    found = json.loads(kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--dry-run", "-o", "json").stdout)
+    assert found == [
+        {"change": "changed", "key": "a", "revision": revision},
+        {"change": "added", "key": "c", "revision": 0},
+        {"change": "removed", "key": "stray", "revision": revision + 1},
+    ]
+    assert values(kv, bucket) == {"a": "0", "stray": "0"}
+
+
+def test_asks_on_a_terminal(kv: Run, repo: str, bucket: str, snapshot: object) -> None:
+    kv("put", bucket, "stray", "0")
+    for answer in (b"n\n", b"y\n"):
+        result = kv("repo", "checkout", f"{repo}@main", "--to", bucket, tty=True, stdin=answer)
+        assert result.masked({r"\([0-9a-f]{12}\)": "(COMMIT)"}, REPO=repo, BUCKET=bucket) == snapshot
+    assert values(kv, bucket) == {"a": "3", "c": "4"}
+
+
+def test_needs_yes_in_a_pipe_unless_nothing_differs(kv: Run, repo: str, bucket: str) -> None:
+    assert kv("repo", "checkout", f"{repo}@main", "--to", bucket).exit_code == 2
+    assert values(kv, bucket) == {}
+    assert kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes").exit_code == 0
+    assert kv("repo", "checkout", f"{repo}@main", "--to", bucket).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("{repo}@nosuch", "--to", "{bucket}"), 3),
+        (("{repo}@main", "--to", "nosuch"), 3),
+        (("nosuch@main", "--to", "{bucket}"), 3),
+        (("{repo}", "--to", "{bucket}"), 2),
+        (("{repo}@main", "--to", "not a bucket"), 2),
+        (("{repo}@main",), 2),
+        (("{repo}@main", "--to", "{bucket}", "--read-only"), 1),
+    ],
+)
+def test_what_is_wrong_is_said(kv: Run, repo: str, bucket: str, words: tuple[str, ...], code: int) -> None:
+    named = [word.format(repo=repo, bucket=bucket) for word in words]
+    assert kv("repo", "checkout", *named, "--yes").exit_code == code
+    assert values(kv, bucket) == {}
+
+
+def test_staged_changes_stay_behind(kv: Run, repo: str, bucket: str) -> None:
+    kv("put", f"{repo}@main", "d", "staged")
+    assert kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes").exit_code == 0
+    assert values(kv, bucket) == {"a": "3", "c": "4"}
+
+
+def test_a_bucket_begins_a_repository_and_is_recorded_again(
+    kv: Run, bucket: str, unique: Callable[..., str]
+) -> None:
+    name = unique("CONF")
+    kv("put", bucket, "a", "1")
+    assert kv("repo", "init", name, "--from", bucket).exit_code == 0
+    assert values(kv, f"{name}@main") == {"a": "1"}
+    kv("put", bucket, "b", "2")
+    result = kv("repo", "commit", f"{name}@main", "--from", bucket, "-m", "nightly", "-o", "json")
+    commit = json.loads(result.stdout)
+    assert (commit["message"], commit["meta"]["bucket"]) == ("nightly", bucket)
+    assert values(kv, f"{name}@main") == {"a": "1", "b": "2"}
+    assert kv("repo", "commit", f"{name}@main", "--from", bucket, "-m", "nightly").exit_code == 1
+    kv("put", f"{name}@main", "c", "staged")
+    assert kv("repo", "commit", f"{name}@main", "--from", bucket, "-m", "nightly").exit_code == 4
+
+
+def test_what_a_commit_has_no_room_for_is_named(kv: Run, raw: RawClient, unique: Callable[..., str]) -> None:
+    bucket, name = unique(), unique("CONF")
+    kv("bucket", "add", bucket, "--marker-ttl", "1m")
+    kv("create", bucket, "short.lived", "1", "--ttl", "1h")
+    raw.publish(f"$KV.{bucket}.n\N{LATIN SMALL LETTER E WITH ACUTE}", b"x")
+    result = kv("repo", "init", name, "--from", bucket)
+    assert result.exit_code == 0
+    assert "short.lived" in result.err
+    assert values(kv, f"{name}@main") == {"short.lived": "1"}
+
+
+@pytest.mark.parametrize("after", [0.15, 0.3, 0.6])
+def test_a_killed_checkout_is_completed_by_the_next(
+    kv: Run, start: Callable[..., subprocess.Popen[bytes]], server: Server, bucket: str, unique: Callable[..., str],
+    after: float,
+) -> None:  # fmt: skip
+    name = unique("CONF")
+    rows = "".join(json.dumps({"key": f"k.{number}", "value": "v"}) + "\n" for number in range(3000))
+    kv("repo", "init", name)
+    assert kv("load", f"{name}@main", "-", stdin=rows.encode()).exit_code == 0
+    assert kv("repo", "commit", f"{name}@main", "-m", "many").exit_code == 0
+    process = start("repo", "checkout", f"{name}@main", "--to", bucket, "--yes", "-s", server.url)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(after)
+    process.kill()
+    assert kv("repo", "checkout", f"{name}@main", "--to", bucket, "--yes").exit_code == 0
+    assert len(values(kv, bucket)) == 3000
