@@ -123,11 +123,13 @@ class VersionedEntry:
     key: str
     value: bytes
     staged: bool = False
+    apart: str | None = None
+    """The identity of a value that was not read."""
 
     @property
     def identity(self) -> str:
         """Hex hash of the value: what a conditional write compares."""
-        return object_id(self.value).hex()
+        return self.apart or object_id(self.value).hex()
 
 
 def check_versioned_key(key: str) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import TypeVar
 
 from kvctl.errors import KvctlError
+from kvctl.versions.chunks import Chunk
 from kvctl.versions.model import apart_id, inline_value
 from kvctl.versions.store import Store
-from kvctl.versions.tree import Made, Reading, Tree
+from kvctl.versions.tree import Made, Reading, Tree, child_of
 from kvctl.versions.tree_update import HAND_OVER, Edit, update
 
 OBJECTS = b"objects"
+AHEAD = 64
+"""Leaves that are read together, before they are needed."""
 CACHE = 64 << 20
 """Bytes of objects that are kept: they never change."""
 
@@ -59,6 +63,29 @@ class Objects:
             await storing.end()
         return result
 
+    async def leaves(self, root: bytes, start: bytes = b"") -> AsyncGenerator[Chunk, None]:
+        """The leaves of a tree from a key on, in order, some read ahead. Raises Broken."""
+        top = Chunk.decode((await self.read([root]))[root])
+        if top.level == 0:
+            yield top
+            return
+        children = top.values[child_of(top, start) :]
+        if top.level > 1:
+            for child in children:
+                async with aclosing(self.leaves(child, start)) as leaves:
+                    async for leaf in leaves:
+                        yield leaf
+            return
+        ahead = asyncio.create_task(self.read(children[:AHEAD]))
+        try:
+            for at in range(0, len(children), AHEAD):
+                data = await ahead
+                ahead = asyncio.create_task(self.read(children[at + AHEAD : at + 2 * AHEAD]))
+                for child in children[at : at + AHEAD]:
+                    yield Chunk.decode(data[child])
+        finally:
+            ahead.cancel()
+
     async def read(self, wanted: Iterable[bytes]) -> dict[bytes, bytes]:
         """Objects by their ids. Raises Broken."""
         found: dict[bytes, bytes] = {}
@@ -74,7 +101,7 @@ class Objects:
         return found
 
     async def values(self, stored: Sequence[bytes]) -> list[bytes]:
-        """The values that leaves stand for, those apart included."""
+        """The values that leaves stand for, those apart included. Raises Broken."""
         apart = {apart_id(item) for item in stored if inline_value(item) is None}
         objects = await self.read(apart)
         return [objects[apart_id(item)] if (value := inline_value(item)) is None else value for item in stored]

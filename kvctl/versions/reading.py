@@ -2,58 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from itertools import takewhile
 
+from kvctl.kv.names import matches
 from kvctl.versions import refs, staging, tree
-from kvctl.versions.model import Staging, VersionedEntry
+from kvctl.versions.chunks import Pair
+from kvctl.versions.model import Head, VersionedEntry, apart_id, decode_staged, inline_value
 from kvctl.versions.objects import Objects
-from kvctl.versions.refs import Ref
+from kvctl.versions.refs import HEADS, BranchNotFound, Ref
 from kvctl.versions.staging import Held
-from kvctl.versions.store import Store
+from kvctl.versions.store import Place, Store
+
+Changes = dict[bytes, bytes | None]
+"""Staged values by key; None deletes."""
+
+TOGETHER = 1000
+"""Entries that are given out together."""
+
+
+class Selection:
+    """Which entries to read, and whether with the values that are kept apart."""
+
+    def __init__(self, filters: tuple[str, ...] = (), start: str = "", *, values: bool = True) -> None:
+        heads = [_head(one) for one in filters]
+        self.filters = filters
+        self.values = values
+        self.first = max(start, min(heads, default="")).encode()
+        """No key before it is selected."""
+        self.last = max(f"{head}\x7f" for head in heads).encode() if heads else None
+        """No key after it is."""
+
+    def takes(self, key: bytes) -> bool:
+        """Whether a key is selected."""
+        return key >= self.first and (not self.filters or matches(key.decode(), self.filters))
 
 
 async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> list[VersionedEntry | None]:
     """The entries of keys, None for those that are not there. Raises RefNotFound, ConflictError when it is spent."""
     wanted = [key.encode() for key in keys]
     if ref.branch is None:
-        root = bytes.fromhex((await refs.commit(store, ref.commit)).root)
-        return _entries(keys, await _committed(objects, root, wanted), {})
+        return _entries(keys, await _committed(objects, await _root(store, ref), wanted), {})
     for _ in range(staging.TRIES):
         held = await staging.read(store, ref.branch)
-        changes: dict[bytes, bytes | None] = {}
-        for key in wanted:
-            if change := await staging.find(store, held.staging, key):
-                changes[key] = change.value
-        head, _ = await refs.head(store, ref.branch)
-        found = await _committed(objects, bytes.fromhex(head.root), [key for key in wanted if key not in changes])
-        if await _unmoved(store, ref.branch, held):
+        head, changes = await _staged_of(store, ref.branch, held, wanted)
+        left = [key for key in wanted if key not in changes]
+        found, unmoved = await asyncio.gather(
+            _committed(objects, bytes.fromhex(head.root), left), _unmoved(store, ref.branch, held),
+            return_exceptions=True,
+        )  # fmt: skip
+        if isinstance(unmoved, BaseException):
+            raise unmoved
+        if unmoved and isinstance(found, BaseException):
+            raise found
+        if unmoved and not isinstance(found, BaseException):
             return _entries(keys, found, changes)
     raise staging.busy(ref.branch)
 
 
-async def entries(store: Store, objects: Objects, ref: Ref, start: str = "") -> list[VersionedEntry]:
-    """All entries from a key on, sorted by the bytes of their keys. Raises as `get`."""
+async def batches(
+    store: Store, objects: Objects, ref: Ref, selection: Selection
+) -> AsyncGenerator[list[VersionedEntry], None]:
+    """The entries that are selected, sorted by the bytes of their keys, all of one moment. Raises as `get`, Broken."""
+    root, changes = await _state(store, ref)
+    staged = sorted((key for key in changes if selection.takes(key)), reverse=True)
+    found: list[VersionedEntry] = []
+    async with aclosing(objects.leaves(root, selection.first)) as leaves:
+        async for leaf in leaves:
+            pairs = [(key, stored) for key, stored in leaf.pairs if selection.takes(key)]
+            found += await _merged(objects, pairs, staged, changes, leaf.keys[-1:], selection)
+            if len(found) >= TOGETHER:
+                yield found
+                found = []
+            if selection.last is not None and leaf.keys and leaf.keys[-1] > selection.last:
+                break
+    found += await _merged(objects, [], staged, changes, [], selection)
+    if found:
+        yield found
+
+
+async def _root(store: Store, ref: Ref) -> bytes:
+    return bytes.fromhex(ref.root or (await refs.commit(store, ref.commit)).root)
+
+
+async def _state(store: Store, ref: Ref) -> tuple[bytes, Changes]:
+    """The tree and the staged changes, of one moment."""
     if ref.branch is None:
-        root = bytes.fromhex((await refs.commit(store, ref.commit)).root)
-        return await _listed(objects, root, {}, start)
+        return await _root(store, ref), {}
     for _ in range(staging.TRIES):
         held = await staging.read(store, ref.branch)
-        changes = await staging.listed(store, held.staging.epochs[::-1])
         head, _ = await refs.head(store, ref.branch)
-        found = await _listed(objects, bytes.fromhex(head.root), changes, start)
+        changes = await staging.listed(store, held.staging.epochs[::-1])
         if await _unmoved(store, ref.branch, held):
-            return found
+            return bytes.fromhex(head.root), changes
     raise staging.busy(ref.branch)
 
 
-async def staged(store: Store, branch: str) -> tuple[Staging, dict[bytes, bytes | None]]:
-    """The staged changes of a branch, by key. Raises BranchNotFound, ConflictError when it is spent."""
-    for _ in range(staging.TRIES):
-        held = await staging.read(store, branch)
-        changes = await staging.listed(store, held.staging.epochs[::-1])
-        if await _unmoved(store, branch, held):
-            return held.staging, changes
-    raise staging.busy(branch)
+async def _staged_of(store: Store, branch: str, held: Held, keys: Sequence[bytes]) -> tuple[Head, Changes]:
+    """The head, and what is staged of some keys. Raises BranchNotFound."""
+    epochs = [staging.partition_of(epoch) for epoch in reversed(held.staging.epochs)]
+    places: list[Place] = [(epoch, key) for epoch in epochs for key in keys]
+    head, *found = await store.get_many([(HEADS, branch.encode()), *places])
+    if head is None:
+        raise BranchNotFound(branch)
+    changes = {key: decode_staged(one.value) for (_, key), one in zip(places, found, strict=True) if one is not None}
+    return Head.decode(head.value), changes
 
 
 async def _unmoved(store: Store, branch: str, held: Held) -> bool:
@@ -66,25 +121,40 @@ async def _committed(objects: Objects, root: bytes, keys: Sequence[bytes]) -> di
     return dict(zip(stored, await objects.values(list(stored.values())), strict=True))
 
 
-async def _listed(
-    objects: Objects, root: bytes, changes: dict[bytes, bytes | None], start: str
-) -> list[VersionedEntry]:
-    first = start.encode()
-    stored = dict(await objects.carry(tree.entries(root, first)))
-    committed = [key for key in stored if key not in changes]
-    values = dict(zip(committed, await objects.values([stored[key] for key in committed]), strict=True))
-    found = {key: VersionedEntry(key.decode(), value) for key, value in values.items()}
-    for key, change in changes.items():
-        if change is not None and key >= first:
-            found[key] = VersionedEntry(key.decode(), change, staged=True)
-    return [found[key] for key in sorted(found)]
+async def _merged(
+    objects: Objects, pairs: Sequence[Pair], staged: list[bytes], changes: Changes, end: Sequence[bytes],
+    selection: Selection,
+) -> list[VersionedEntry]:  # fmt: skip
+    """Committed pairs with the staged keys up to the end, if there is one, which are taken from those left."""
+    own: list[bytes] = []
+    while staged and (not end or staged[-1] <= end[0]):
+        own.append(staged.pop())
+    left = [pair for pair in pairs if pair[0] not in changes]
+    stored = [value for _, value in left]
+    values = await objects.values(stored) if selection.values else [inline_value(value) for value in stored]
+    entries = list(_as_entries(left, values))
+    if not own:
+        return entries
+    entries += (VersionedEntry(key.decode(), value, True) for key in own if (value := changes[key]) is not None)
+    return sorted(entries, key=lambda entry: entry.key.encode())
 
 
-def _entries(
-    keys: Sequence[str], found: dict[bytes, bytes], changes: dict[bytes, bytes | None]
-) -> list[VersionedEntry | None]:
+def _as_entries(pairs: Sequence[Pair], values: Sequence[bytes | None]) -> Iterator[VersionedEntry]:
+    for (key, stored), value in zip(pairs, values, strict=True):
+        if value is None:
+            yield VersionedEntry(key.decode(), b"", apart=apart_id(stored).hex())
+        else:
+            yield VersionedEntry(key.decode(), value)
+
+
+def _entries(keys: Sequence[str], found: dict[bytes, bytes], changes: Changes) -> list[VersionedEntry | None]:
     result: list[VersionedEntry | None] = []
     for key in keys:
         value = changes.get(key.encode(), found.get(key.encode()))
         result.append(None if value is None else VersionedEntry(key, value, key.encode() in changes))
     return result
+
+
+def _head(pattern: str) -> str:
+    """What all keys that a filter selects begin with."""
+    return ".".join(takewhile(lambda token: token not in ("*", ">"), pattern.split(".")))

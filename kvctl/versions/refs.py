@@ -41,6 +41,8 @@ class Ref:
     commit: str
     branch: str | None = None
     """The branch whose staged changes belong to it; None for what is committed alone."""
+    root: str | None = None
+    """Hex id of its tree, where that is known."""
 
 
 def check_name(name: str, what: str = "branch") -> str:
@@ -84,7 +86,7 @@ async def resolve(store: Store, expression: str) -> Ref:
     if mark == "@" or steps:
         if mark == "$" and steps:
             raise UsageError("Staged changes have no ancestors")
-        found = Ref(found.commit)
+        found = Ref(found.commit, root=found.root)
     for kind, number in _STEP.findall(steps):
         found = Ref(await _step(store, found.commit, kind, int(number or 1), expression))
     return found
@@ -133,7 +135,8 @@ async def merge_base(store: Store, one: str, other: str) -> str | None:
 
 async def _named(store: Store, name: str) -> Ref:
     try:
-        return Ref((await head(store, name))[0].commit, name)
+        found, _ = await head(store, name)
+        return Ref(found.commit, name, found.root)
     except BranchNotFound:
         pass
     try:

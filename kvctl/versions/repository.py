@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 
 from kvctl.errors import ConflictError
-from kvctl.kv.names import matches
 from kvctl.versions import (
     collect,
     combining,
@@ -30,6 +30,7 @@ from kvctl.versions.history import Annotation
 from kvctl.versions.merge import Strategy
 from kvctl.versions.model import Commit, Head, VersionedEntry, check_versioned_key
 from kvctl.versions.objects import OBJECTS, Objects
+from kvctl.versions.reading import Selection
 from kvctl.versions.recording import Content
 from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS
 from kvctl.versions.store import ABSENT, Change, Condition, PredicateFailed, Store
@@ -77,10 +78,24 @@ class Repository:
             check_versioned_key(key)
         return await reading.get(self.store, self.objects, await refs.resolve(self.store, ref), keys)
 
+    async def entry_batches(
+        self, ref: str, *filters: str, start: str = "", values: bool = True
+    ) -> AsyncGenerator[list[VersionedEntry], None]:
+        """The entries at a ref, all or those that filters select, sorted by the bytes of their keys, some at a time.
+
+        All of one moment; from a key on where `start` says so. Without `values` those that are large are left out:
+        `value` is empty then. Memory grows with what is staged, not with what is committed. Raises RefNotFound,
+        UsageError.
+        """
+        at = await refs.resolve(self.store, ref)
+        selection = Selection(filters, start, values=values)
+        async with aclosing(reading.batches(self.store, self.objects, at, selection)) as batches:
+            async for batch in batches:
+                yield batch
+
     async def entries(self, ref: str, *filters: str) -> list[VersionedEntry]:
-        """The entries at a ref, all or those that filters select, sorted. Raises RefNotFound, UsageError."""
-        found = await reading.entries(self.store, self.objects, await refs.resolve(self.store, ref))
-        return [entry for entry in found if matches(entry.key, filters)]
+        """All of them at once. Raises as `entry_batches`."""
+        return [entry async for batch in self.entry_batches(ref, *filters) for entry in batch]
 
     async def show(self, ref: str) -> Commit:
         """The commit that a ref means; a branch's is its last. Raises RefNotFound, UsageError."""
