@@ -10,6 +10,7 @@ from kvctl.cli.repo_options import (
     Name,
     open_branch,
     open_repository,
+    parse_at,
     parse_branch,
     parse_name,
     parse_ref,
@@ -79,7 +80,7 @@ async def create(
     from kvctl.cli.repo_views import short
     from kvctl.versions import refs
 
-    place = parse_branch(at)
+    place = parse_at(at)
     refs.check_name(place.ref)
     repository = await open_repository(session, place.repository, write=not dry_run)
     commit = (await refs.resolve(repository.store, parse_ref(source, place.repository))).commit
@@ -108,6 +109,7 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
 
     Its commits stay as long as another branch or a tag leads to them; `kvctl repo gc` removes what nothing leads to.
     """
+    from kvctl.cli.bucket_data import counted
     from kvctl.cli.repo_views import short
 
     place = parse_branch(at)
@@ -115,7 +117,7 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
         session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent
     repository = await open_branch(session, place)
     status = await repository.status(place.ref)
-    staged = f" with {len(status.changes)} staged changes" if status.changes else ""
+    staged = f" with {counted(len(status.changes), 'staged change')}" if status.changes else ""
     what = f"branch `{place.ref}` of `{place.repository}`{staged}, at commit `{short(status.commit)}`"
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
     if dry_run:

@@ -8,7 +8,7 @@ from kvctl.cli.inputs import check_filters, check_keys, listed
 from kvctl.cli.ref_entries import written_row
 from kvctl.cli.repo_options import open_branch, parse_branch
 from kvctl.cli.session import Session
-from kvctl.errors import ConflictError, KeyNotFound, UsageError
+from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -34,9 +34,14 @@ async def put(session: Session, place: str, key: str, value: bytes, *, if_differ
 
 async def create(session: Session, place: str, key: str, value: bytes) -> None:
     """`create NAME@BRANCH KEY VALUE`: neither staged nor committed may there be one."""
+    from kvctl.versions.conditional import IdentityMismatch
+
     at = parse_branch(place)
     repository = await open_branch(session, at)
-    await repository.write_if(at.ref, key, value, None)
+    try:
+        await repository.write_if(at.ref, key, value, None)
+    except IdentityMismatch as error:
+        raise KeyExists(f"`{key}` exists at `{at}`", hint=f"It has identity {error.found}") from None
     await _show(session, repository, at, {key: value}, single=True)
 
 

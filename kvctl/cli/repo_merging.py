@@ -247,7 +247,8 @@ async def _reset_staged(
             await repository.reset(place.ref)
     done = f"{'Would drop' if dry_run else 'Dropped'} {counted(len(dropped), 'staged change')} of `{place}`"
     row = {"repository": place.repository, "branch": place.ref, "keys": dropped, "changed": bool(dropped)}
-    tell(session, row, done if dropped else f"Nothing of that is staged on `{place}`", always=dry_run or not dropped)
+    idle = f"Nothing{' of that' if key or prefix else ''} is staged on `{place}`"
+    tell(session, row, done if dropped else idle, always=dry_run or not dropped)
 
 
 async def _reset_hard(session: Session, repository: "Repository", place: "At", ref: str, dry_run: bool) -> None:

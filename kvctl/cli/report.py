@@ -33,6 +33,8 @@ _ON_REPOSITORIES = {
     "key": {"watch": "log", "revert": "revert", "purge": "reset"},
 }
 """The same for repositories; key commands that take a ref do it themselves."""
+_KEYS = ("keys", "writes", "removing", "load", "dump")
+"""Where those are."""
 
 
 def report(error: BaseException, terminal: Terminal) -> int:
@@ -62,7 +64,7 @@ def direct(error: KvctlError, call: Any) -> None:
 def _on_repository(noun: str, name: str, call: Any) -> str | None:
     from kvctl.kv.names import TAKE_REFS
 
-    if noun not in _ON_REPOSITORIES and name in TAKE_REFS:
+    if noun in _KEYS and name in TAKE_REFS:
         return f"{name} {call.keywords.get('bucket', 'NAME')}@main"
     instead = _ON_REPOSITORIES.get(noun, _ON_REPOSITORIES["key"]).get(name)
     return f"repo {instead}" if instead else None

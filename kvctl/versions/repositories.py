@@ -15,7 +15,7 @@ from kvctl.kv.client import Client
 from kvctl.versions import catalog
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.catalog import Found
-from kvctl.versions.config import RepositoryConfig
+from kvctl.versions.config import STREAM_PREFIX, RepositoryConfig
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
 
@@ -70,9 +70,15 @@ async def create(api: Api, config: RepositoryConfig, *, author: str | None = Non
     return repository, True
 
 
-async def open_repository(api: Api, name: str, *, author: str | None = None) -> Repository:
-    """A handle on the repository. Raises RepositoryNotFound, and when its creation was interrupted."""
+async def open_repository(api: Api, name: str, *, author: str | None = None, write: bool = False) -> Repository:
+    """A handle on the repository. Raises RepositoryNotFound, also when its creation was interrupted.
+
+    Raises ReadOnly for a mirror that is to be written to.
+    """
     found = await catalog.find(api, name)
+    if write and found.origin:
+        origin = found.origin.removeprefix(STREAM_PREFIX)
+        raise ReadOnly(f"`{name}` mirrors repository `{origin}`", hint=f"Write to `{origin}` itself")
     if not found.info["state"]["messages"]:
         raise RepositoryNotFound(
             f"Repository `{name}` is not complete: its creation was interrupted, or goes on",

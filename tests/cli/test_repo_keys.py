@@ -1,0 +1,224 @@
+"""The key commands at a ref of a repository, and completion of NAME@REF."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.cli.repos import Repo
+
+
+@pytest.fixture
+def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]:
+    """A repository with a tag, and one key of it staged."""
+    made = Repo(run, server.url, unique("R"))
+    assert made("init", ".").exit_code == 0
+    made.commit("one", app_port="80", app_host="here")
+    made.text("tag", "create", "@v1")
+    made.put(app_port="81")
+    yield made
+    made("delete", ".", "--yes")
+
+
+class TestReading:
+    def test_what_is_staged_is_read_at_the_branch_alone(self, repo: Repo) -> None:
+        one = repo.json("repo", "show", "@v1")["id"]
+        assert repo.text("get", "@main", "app.port") == repo.text("get", "@main$", "app.port") == "81"
+        for ref in ("v1", "main@", one, one[:6]):
+            assert repo.text("get", f"@{ref}", "app.port") == "80"
+        assert repo.run("get", "@main~1", "app.port").exit_code == 3
+        assert repo.run("get", "@nope", "app.port").exit_code == 3
+        assert repo.run("get", "@v1@", "app.port").exit_code == 2
+
+    def test_exact_bytes(self, repo: Repo) -> None:
+        value = bytes(range(256))
+        for data in (value, b"", value * 40):
+            assert repo.run("put", "@main", "raw", "-", stdin=data).exit_code == 0
+            assert repo.run("get", "@main", "raw").stdout == data
+        repo.text("repo", "commit", "@main", "-m", "raw")
+        assert repo.run("get", "@main", "raw").stdout == value * 40
+        assert repo.run("get", "@main", "raw", "--encoding", "utf-8").exit_code == 1
+        assert repo.json("get", "@main", "raw")["encoding"] == "base64"
+
+    def test_entries_have_an_identity_and_staged_ones_a_revision(self, repo: Repo, snapshot: Any) -> None:
+        assert repo.run("get", "@main", "app.port", "-o", "json") == snapshot(name="staged")
+        assert repo.run("get", "@main", "app.host", "-o", "json") == snapshot(name="committed")
+        assert repo.run("get", "@main", "app.host", "app.port", tty=True) == snapshot(name="terminal")
+        assert repo.run("get", "@main", "app.port", "app.*", "none") == snapshot(name="several")
+        assert repo.run("get", "@main", "zzz.*", tty=True) == snapshot(name="nothing matches")
+
+    def test_keys(self, repo: Repo, snapshot: Any) -> None:
+        repo.text("delete", "@main", "app.host")
+        assert repo.text("keys", "@main") == "app.port"
+        assert repo.text("keys", "@main@").split() == ["app.host", "app.port"]
+        assert repo.text("keys", "@v1", "app.*", "--limit", "1") == "app.host"
+        assert repo.run("keys", "@main", "-o", "json") == snapshot(name="json")
+        assert repo.run("keys", "@main", "a..b").exit_code == 2
+
+    def test_history(self, repo: Repo, snapshot: Any) -> None:
+        repo.commit("two")
+        repo.text("delete", "@main", "app.port")
+        assert repo.run("history", "@main", "app.port", tty=True) == snapshot(name="terminal")
+        assert repo.run("history", "@main") == snapshot(name="pipe")
+        rows = [json.loads(line) for line in repo.text("history", "@main", "app.port", "-o", "ndjson").splitlines()]
+        assert [(row["operation"], row["value"], row.get("message")) for row in rows] == [
+            ("PUT", "80", "one"), ("PUT", "81", "two"), ("DEL", "", None)
+        ]  # fmt: skip
+        assert len(repo.json("history", "@main@", "--limit", "2")) == 2
+
+    def test_options_that_mean_nothing_there_are_refused(self, repo: Repo, snapshot: Any) -> None:
+        for number, line in enumerate((
+            ("get", "@main", "k", "--revision", "1"),
+            ("get", "@main", "k", "--as-of", "-1h"),
+            ("get", "@main", "k", "--headers"),
+            ("keys", "@main", "--deleted"),
+            ("history", "@main", "--literal"),
+            ("create", "@main", "k", "v", "--ttl", "1h"),
+            ("update", "@main", "k", "v", "1", "--ttl", "1h"),
+            ("delete", "@main", "k", "--literal"),
+            ("dump", "@main", "--history"),
+            ("load", "@main", "rows.ndjson", "--resume"),
+        )):  # fmt: skip
+            result = repo.run(*line)
+            assert result == snapshot(name=f"{number} {line[0]}")
+            assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("line", [
+    "watch r@main", "purge r@main k --yes", "edit r@main k", "copy r@main k l", "rename r@main k l",
+    "revert r@main k 1", "wait r@main k", "txn r@main -f -", "lock r@main k -- true", "env r@main -- true",
+    "bucket show r@main", "bucket compact r@main", "mirror create m --origin r@main", "topology audit r@main",
+], ids=lambda line: " ".join(line.split()[:2]))  # fmt: skip
+def test_other_commands_name_those_that_take_a_ref(run: Run, server: Server, line: str) -> None:
+    words = line.split()
+    result = run(words[0], "-s", server.url, *words[1:], stdin=b'{"then": [{"put": "k", "value": "v"}]}')
+    assert result.exit_code == 2
+    assert "get, keys, history, put, create, update, delete, load, dump" in result.err
+
+
+class TestWriting:
+    def test_a_write_prints_its_revision_alone(self, repo: Repo) -> None:
+        revision = repo.text("put", "@main", "k", "v")
+        assert int(revision) > 10**15
+        assert repo.json("get", "@main", "k")["revision"] == int(revision)
+        written = repo.json("put", "@main", "k", "w")
+        assert list(written) == ["bucket", "ref", "key", "revision", "identity"]
+        assert written["identity"] == repo.json("get", "@main", "k")["identity"]
+
+    def test_put_if_different_writes_only_what_is(self, repo: Repo) -> None:
+        assert repo.text("put", "@main", "app.host", "here", "--if-different") == ""
+        assert repo.json("repo", "status", "@main")["changes"] == [{"change": "changed", "key": "app.port"}]
+        assert repo.text("put", "@main", "app.port", "81", "--if-different") == repo.text(
+            "put", "@main", "app.port", "81", "--if-different"
+        )
+
+    def test_create(self, repo: Repo, snapshot: Any) -> None:
+        assert repo.run("create", "@main", "app.host", "x") == snapshot(name="committed")
+        assert repo.run("create", "@main", "app.port", "x") == snapshot(name="staged")
+        repo.text("create", "@main", "new", "x")
+        repo.text("delete", "@main", "app.host")
+        repo.text("create", "@main", "app.host", "again")
+
+    def test_update_by_identity_or_staged_revision(self, repo: Repo, snapshot: Any) -> None:
+        committed = repo.json("get", "@main", "app.host")["identity"]
+        staged = repo.json("get", "@main", "app.port")
+        repo.text("update", "@main", "app.host", "there", committed)
+        assert repo.run("update", "@main", "app.host", "x", committed) == snapshot(name="identity")
+        repo.text("update", "@main", "app.port", "82", "--if-revision", str(staged["revision"]))
+        assert repo.run("update", "@main", "app.port", "83", str(staged["revision"])) == snapshot(name="revision")
+        assert repo.run("update", "@main", "none", "x", "7") == snapshot(name="missing")
+        assert repo.run("update", "@main", "app.port", "x", "v1") == snapshot(name="no revision")
+        repo.text("update", "@main", "fresh", "x", "0")
+        assert repo.run("update", "@main", "fresh", "x", "0").exit_code == 4
+        assert repo.text("get", "@main", "app.port") == "82"
+
+    def test_delete(self, repo: Repo, snapshot: Any) -> None:
+        identity = repo.json("get", "@main", "app.host")["identity"]
+        assert repo.run("delete", "@main", "app.host", "--if-revision", "0" * 40).exit_code == 4
+        assert repo.run("delete", "@main", "app.host", "none") == snapshot(name="one is missing")
+        assert repo.run("delete", "@main", "app.host").exit_code == 3
+        repo.text("delete", "@main", "app.host", "--ignore-missing")
+        repo.text("repo", "reset", "@main", "--key", "app.host")
+        repo.text("delete", "@main", "app.host", "--if-revision", identity)
+
+    def test_delete_what_matches(self, repo: Repo, snapshot: Any) -> None:
+        assert repo.run("delete", "@main", "--match", "app.*") == snapshot(name="pipe")
+        assert repo.run("delete", "@main", "--match", "app.*", "--dry-run") == snapshot(name="dry run")
+        assert repo.run("delete", "@main", "--match", "app.*", tty=True, stdin=b"n\n") == snapshot(name="no")
+        assert len(repo.text("delete", "@main", "--match", "app.*", "--yes").split()) == 2
+        assert repo.text("keys", "@main") == ""
+        assert repo.text("keys", "@v1").split() == ["app.host", "app.port"]
+
+    def test_writes_need_a_branch(self, repo: Repo) -> None:
+        one = repo.json("repo", "show", "@v1")["id"]
+        for ref in ("v1", one, "main@", "main~0", "main$"):
+            for line in (("put", f"@{ref}", "k", "v"), ("delete", f"@{ref}", "app.port"), ("load", f"@{ref}", "-")):
+                assert repo.run(*line).exit_code == 2
+        assert repo.run("put", "@nope", "k", "v").exit_code == 3
+        assert repo.run("put", "@main", "a..b", "v").exit_code == 2
+        assert repo.run("put", "@main", "k").exit_code == 2
+
+
+class TestTransfer:
+    def test_what_is_dumped_is_loaded(self, repo: Repo, tmp_path: Path) -> None:
+        repo.run("put", "@main", "raw", "-", stdin=b"\xff\x00")
+        path = tmp_path / "dump.ndjson"
+        assert json.loads(repo.text("dump", "@main", "--to", str(path), "-o", "json"))["entries"] == 3
+        header = json.loads(path.read_text().splitlines()[0])
+        assert (header["kvctl"], header["bucket"], header["ref"], header["exact"]) == (
+            "dump", repo.name, "main", True
+        )  # fmt: skip
+        repo.text("branch", "create", "@copy")
+        assert repo.json("load", "@copy", str(path)) == {"written": 3, "unchanged": 0, "rejected": 0}
+        assert repo.json("load", "@copy", str(path), "--if-different")["unchanged"] == 3
+        assert repo.run("get", "@copy", "raw").stdout == b"\xff\x00"
+        repo.text("bucket", "add", f"{repo.name}-B")
+        assert repo.text("dump", "@v1", "app.port").count("\n") == 2
+        assert json.loads(repo.text("load", f"{repo.name}-B", str(path), "-o", "json"))["written"] == 3
+        damaged = path.read_bytes().replace(b"here", b"gone")
+        assert repo.run("load", "@copy", "-", stdin=damaged).exit_code == 4
+
+    def test_rows(self, repo: Repo, snapshot: Any) -> None:
+        rows = [
+            {"key": "app.host", "value": "other"},
+            {"key": "new", "value": "AP8=", "encoding": "base64"},
+            {"key": "short", "value": "1", "ttl": 60},
+            {"key": "a..b", "value": "1"},
+            {"key": "new", "value": "last"},
+        ]
+        text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        assert repo.run("load", "@main", "-", "--strict", stdin=text).exit_code == 2
+        assert repo.run("load", "@main", "-", "--dry-run", stdin=text).out == "3\t0\t2\n"
+        assert repo.text("get", "@main", "app.host") == "here"
+        assert repo.run("load", "@main", "-", "--create-only", stdin=text) == snapshot(name="create only")
+        assert repo.text("get", "@main", "app.host") == "here"
+        assert repo.run("load", "@main", "-", stdin=text).exit_code == 7
+        assert [repo.text("get", "@main", key) for key in ("app.host", "new")] == ["other", "last"]
+
+    def test_a_table_of_rows(self, repo: Repo, tmp_path: Path) -> None:
+        path = tmp_path / "rows.csv"
+        path.write_text("key,value\n" + "".join(f"k.{number},{number}\n" for number in range(2500)))
+        assert repo.json("load", "@main", str(path)) == {"written": 2500, "unchanged": 0, "rejected": 0}
+        assert len(repo.text("keys", "@main", "k.*").split()) == 2500
+
+
+class TestCompletion:
+    def test_of_places(self, repo: Repo, run: Run, server: Server) -> None:
+        def offered(*words: str) -> list[str]:
+            lines = run("__complete", "--", "-s", server.url, *words).out.splitlines()
+            return [line.partition("\t")[0] for line in lines]
+
+        assert offered("get", repo.name) == [f"{repo.name}@"]
+        assert offered("get", f"{repo.name}@") == [f"{repo.name}@main", f"{repo.name}@v1"]
+        assert offered("put", f"{repo.name}@m") == [f"{repo.name}@main"]
+        assert offered("get", f"{repo.name}@main", "app.p") == ["app.port"]
+        assert offered("repo", "show", f"{repo.name}@v") == [f"{repo.name}@v1"]
+        assert offered("repo", "status", f"{repo.name}@") == [f"{repo.name}@main"]
+        assert offered("tag", "delete", f"{repo.name}@") == [f"{repo.name}@v1"]
+        assert offered("repo", "merge", repo.name, "v") == ["v1"]
+        assert offered("repo", "diff", f"{repo.name}@main", "") == ["main", "v1"]
+        assert offered("watch", repo.name) == []
