@@ -95,6 +95,8 @@ async def _first_page(binding: Binding, subjects: Sequence[str]) -> Page | None:
 async def _one_by_one(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> dict[str, Stored]:
     """A request a key, all in flight."""
     binding = bucket.binding
+    if not keys:
+        return {}
     if len(keys) == 1 and not leader:
         message = await direct.last(binding.api, binding.stream, binding.subject(keys[0]))
         return _living(binding, [message] if message else [])

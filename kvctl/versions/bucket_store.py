@@ -7,6 +7,7 @@ leader: others may lag behind a write that succeeded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 
@@ -109,7 +110,9 @@ class BucketStore:
         """See `Store.set_many`: a window of messages, but with a fence on several replicas a batch after the other."""
         self.check_open()
         check_partition(partition)
-        streams.require_writable(self.bucket.binding.api)
+        self.bucket._check_writable(None)
+        if not values:
+            return
         if fence is None or await self._sole():
             await self._set_each(partition, values, b"" if fence is None else self._fence_of(*self._wanted(fence)))
             return
@@ -155,26 +158,22 @@ class BucketStore:
 
     async def delete(self, partition: bytes, key: bytes) -> None:
         """See `Store.delete`."""
-        place = self._place(partition, key)
-        if not _lives(await self.bucket.last_entry(place, leader=True)):
-            return
-        try:
-            await self.bucket.purge(place, ttl=MARKER_TTL)
-        except KeyNotFound:  # it went meanwhile
-            return
+        with suppress(KeyNotFound):
+            await self.bucket.purge(self._place(partition, key), ttl=MARKER_TTL)
 
     async def clear(self, partition: bytes) -> None:
         """See `Store.clear`."""
         self.check_open()
         check_partition(partition)
+        self.bucket._check_writable(None)
         binding = self.bucket.binding
         await streams.purge(binding.api, binding.stream, filter=binding.subject(f"{_head(bytes(partition))}*"))
 
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
         """See `Store.write`."""
         self.check_open()
+        self.bucket._check_writable(None)
         check_write(conditions, changes, self.largest)
-        streams.require_writable(self.bucket.binding.api)
         wish = Wish(
             [self._wanted(item) for item in conditions],
             {_name(item.partition, item.key): None if item.value is None else bytes(item.value) for item in changes},
