@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kvctl.errors import ConflictError
 from kvctl.versions import fences, reading, staging
+from kvctl.versions.chunks import object_id
 from kvctl.versions.model import encode_staged
 from kvctl.versions.objects import Objects
-from kvctl.versions.refs import Ref
 from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Change, Condition, PredicateFailed, Store
 
@@ -31,17 +31,16 @@ async def write_if(
     """
     name = key.encode()
     for _ in range(staging.TRIES):
-        held = await staging.read(store, branch)
-        own = await staging.find_in(store, held.staging.epoch, name)
-        (entry,) = await reading.get(store, objects, Ref("", branch), [key])
-        found = entry.identity if entry else None
+        looked = await reading.look(store, objects, branch, key)
+        found = None if looked.value is None else object_id(looked.value).hex()
         if found != identity:
             raise IdentityMismatch(branch, key, found)
+        epoch = looked.held.staging.epoch
         conditions = [
-            Condition(STAGING, branch.encode(), held.predicate),
-            staging.own_condition(held.staging.epoch, name, own),
+            Condition(STAGING, branch.encode(), looked.held.predicate),
+            staging.own_condition(epoch, name, looked.own),
         ]
-        change = Change(staging.partition_of(held.staging.epoch), name, encode_staged(value))
+        change = Change(staging.partition_of(epoch), name, encode_staged(value))
         try:
             return await store.write(conditions, [change, fences.touch(branch)])
         except PredicateFailed:

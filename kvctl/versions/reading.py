@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import takewhile
 
 from kvctl.kv.names import matches
@@ -14,7 +15,7 @@ from kvctl.versions.model import Head, VersionedEntry, apart_id, decode_staged, 
 from kvctl.versions.objects import Objects
 from kvctl.versions.refs import HEADS, BranchNotFound, Ref
 from kvctl.versions.staging import Held
-from kvctl.versions.store import Place, Store
+from kvctl.versions.store import Found, Place, Store
 
 Changes = dict[bytes, bytes | None]
 """Staged values by key; None deletes."""
@@ -40,6 +41,28 @@ class Selection:
         return key >= self.first and (not self.filters or matches(key.decode(), self.filters))
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a key is at a branch, None for not there; it is so while the staging record stays as it was read."""
+
+    held: Held
+    own: Found | None
+    """Its change in the epoch that writes go to."""
+    value: bytes | None
+
+
+async def look(store: Store, objects: Objects, branch: str, key: str) -> Looked:
+    """See what a write that is conditional on it has to know. Raises BranchNotFound, Broken."""
+    held = await staging.read(store, branch)
+    name = key.encode()
+    head, staged = await _staged_of(store, branch, held, [name])
+    own, newest = staged[0][1], next((one for _, one in staged if one is not None), None)
+    if newest is not None:
+        return Looked(held, own, decode_staged(newest.value))
+    committed = await _committed(objects, bytes.fromhex(head.root), [name])
+    return Looked(held, own, committed.get(name))
+
+
 async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> list[VersionedEntry | None]:
     """The entries of keys, None for those that are not there. Raises RefNotFound, ConflictError when it is spent."""
     wanted = [key.encode() for key in keys]
@@ -47,7 +70,8 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
         return _entries(keys, await _committed(objects, await _root(store, ref), wanted), {})
     for _ in range(staging.TRIES):
         held = await staging.read(store, ref.branch)
-        head, changes = await _staged_of(store, ref.branch, held, wanted)
+        head, staged = await _staged_of(store, ref.branch, held, wanted)
+        changes = {key: decode_staged(one.value) for key, one in reversed(staged) if one is not None}
         left = [key for key in wanted if key not in changes]
         found, unmoved = await asyncio.gather(
             _committed(objects, bytes.fromhex(head.root), left), _unmoved(store, ref.branch, held),
@@ -100,15 +124,15 @@ async def _state(store: Store, ref: Ref) -> tuple[bytes, Changes]:
     raise staging.busy(ref.branch)
 
 
-async def _staged_of(store: Store, branch: str, held: Held, keys: Sequence[bytes]) -> tuple[Head, Changes]:
-    """The head, and what is staged of some keys. Raises BranchNotFound."""
-    epochs = [staging.partition_of(epoch) for epoch in reversed(held.staging.epochs)]
-    places: list[Place] = [(epoch, key) for epoch in epochs for key in keys]
+async def _staged_of(
+    store: Store, branch: str, held: Held, keys: Sequence[bytes]
+) -> tuple[Head, list[tuple[bytes, Found | None]]]:
+    """The head, and what each epoch has of some keys, the newest first. Raises BranchNotFound."""
+    places: list[Place] = [(staging.partition_of(epoch), key) for epoch in held.staging.epochs for key in keys]
     head, *found = await store.get_many([(HEADS, branch.encode()), *places])
     if head is None:
         raise BranchNotFound(branch)
-    changes = {key: decode_staged(one.value) for (_, key), one in zip(places, found, strict=True) if one is not None}
-    return Head.decode(head.value), changes
+    return Head.decode(head.value), [(key, one) for (_, key), one in zip(places, found, strict=True)]
 
 
 async def _unmoved(store: Store, branch: str, held: Held) -> bool:

@@ -34,14 +34,6 @@ class Held:
     predicate: Predicate
 
 
-@dataclass(frozen=True, slots=True)
-class StagedChange:
-    """The newest staged change of a key; None deletes it."""
-
-    value: bytes | None
-    epoch: str
-
-
 def new_epoch() -> str:
     """A name that no epoch ever had."""
     return secrets.token_hex(8)
@@ -59,23 +51,6 @@ async def read(store: Store, branch: str) -> Held:
     except EntryNotFound:
         raise BranchNotFound(branch) from None
     return Held(Staging.decode(found.value), found.predicate)
-
-
-async def find(store: Store, staging: Staging, key: bytes) -> StagedChange | None:
-    """The newest staged change of a key."""
-    for epoch in staging.epochs:
-        found = await find_in(store, epoch, key)
-        if found is not None:
-            return StagedChange(decode_staged(found.value), epoch)
-    return None
-
-
-async def find_in(store: Store, epoch: str, key: bytes) -> Found | None:
-    """The change of a key in one epoch, as it is stored."""
-    try:
-        return await store.get(partition_of(epoch), key)
-    except EntryNotFound:
-        return None
 
 
 async def listed(store: Store, epochs: Sequence[str]) -> dict[bytes, bytes | None]:
