@@ -36,7 +36,7 @@ WaitFor = Annotated[
 
 
 @dataclass
-class _Work:
+class Work:
     """What one run is about, and what it has found."""
 
     replicas: "list[Replica]"
@@ -88,20 +88,20 @@ async def audit(
     patience = wait_for or timedelta(seconds=10)
     if not repair:
         await _show(session, work, patience, list_all=list_all)
-        return _exit_code(work)
+        return exit_code(work)
     await _audit(session, work, patience, for_repair=True)
     if not work.repairs and not work.left:
-        _say(session, work, list_all=list_all)
-        return _exit_code(work)
+        say(session, work, list_all=list_all)
+        return exit_code(work)
     if dry_run:
         _show_steps(session, work)
         return 0
     if session.terminal.is_terminal:
-        _say(session, work, list_all=list_all)
+        say(session, work, list_all=list_all)
     await _repair(session, work, wait_for, yes=yes)
     again = await _find(apis, names or [], topology)
     await _show(session, again, patience, list_all=list_all)
-    return _exit_code(again)
+    return exit_code(again)
 
 
 def _check(
@@ -123,7 +123,7 @@ def _check(
             session.confirm("Repair the replicas that differ?", yes=yes)
 
 
-async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> _Work:
+async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
     """What is to be audited. Raises BucketNotFound."""
     from kvctl.topology import repair, replicas
     from kvctl.topology.world import survey
@@ -131,14 +131,14 @@ async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topo
     world = await survey(apis)
     found, left = replicas.in_view(world), repair.stand_ins(world, names)
     if topology is not None:
-        return _Work(_of_file(topology, found), left)
+        return Work(_of_file(topology, found), left)
     known = {*(item.name for item in found), *(item.name for item in left)}
     for name in names:
         if name not in known and not replicas.is_origin(found, name):
             from kvctl.kv import catalog
 
             await catalog.find(apis[""], name)
-    return _Work(replicas.named(found, names) if names else found, left)
+    return Work(replicas.named(found, names) if names else found, left)
 
 
 def _of_file(topology: "Topology", found: "Sequence[Replica]") -> "list[Replica]":
@@ -151,7 +151,7 @@ def _of_file(topology: "Topology", found: "Sequence[Replica]") -> "list[Replica]
     return chosen
 
 
-async def _audit(session: Session, work: _Work, patience: timedelta, *, for_repair: bool = False) -> None:
+async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
     """Compare everything; `for_repair` what would have to be repaired is noted."""
     from kvctl.topology import repair
     from kvctl.topology.audit import audit
@@ -166,17 +166,17 @@ async def _audit(session: Session, work: _Work, patience: timedelta, *, for_repa
             work.repairs.append(needed)
 
 
-async def _show(session: Session, work: _Work, patience: timedelta, *, list_all: bool) -> None:
+async def _show(session: Session, work: Work, patience: timedelta, *, list_all: bool) -> None:
     from kvctl.cli.audit_views import differences_view
 
     if list_all:
         await session.stream(differences_view(), _differences(session, work, patience))
     else:
         await _audit(session, work, patience)
-    _say(session, work, list_all=list_all)
+    say(session, work, list_all=list_all)
 
 
-async def _differences(session: Session, work: _Work, patience: timedelta) -> AsyncIterator[list[dict[str, Any]]]:
+async def _differences(session: Session, work: Work, patience: timedelta) -> AsyncIterator[list[dict[str, Any]]]:
     """Every difference as soon as it is known."""
     import asyncio
 
@@ -198,7 +198,7 @@ async def _differences(session: Session, work: _Work, patience: timedelta) -> As
             task.cancel()
 
 
-def _say(session: Session, work: _Work, *, list_all: bool) -> None:
+def say(session: Session, work: Work, *, list_all: bool) -> None:
     """The outcomes, and in words what does not show in numbers."""
     from kvctl.cli.audit_views import outcomes_view
     from kvctl.topology import repair
@@ -232,7 +232,7 @@ def _warnings(outcome: "Outcome") -> list[str]:
     return found
 
 
-def _show_steps(session: Session, work: _Work) -> None:
+def _show_steps(session: Session, work: Work) -> None:
     from kvctl.cli.audit_views import repairs_view
 
     session.show(repairs_view(work.repairs))
@@ -240,7 +240,7 @@ def _show_steps(session: Session, work: _Work) -> None:
         session.note(f"The interrupted repair of mirror `{left.name}` would be completed", always=True)
 
 
-async def _repair(session: Session, work: _Work, wait_for: timedelta | None, *, yes: bool) -> None:
+async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, yes: bool) -> None:
     """Ask, and repair one after the other; what fails is said, and the others go on."""
     from kvctl.topology import repair, waiting
 
@@ -280,7 +280,7 @@ def _step(item: "Repair") -> str:
     return f"Aggregate `{name}`: {', '.join(parts)}"
 
 
-def _exit_code(work: _Work) -> int:
+def exit_code(work: Work) -> int:
     """A difference that was found is certain; what could not be read may be as it should."""
     missing = any(not left.exists for left in work.left)
     if missing or any(outcome.consistent is False for outcome in work.outcomes):

@@ -1,0 +1,150 @@
+"""Compare an origin with its replicas on Spark, through what the topology does to keys on their way.
+
+Spark reads both sides, brings the origin's keys to where they land, and puts hashes side by side. Of what does not
+match each key is looked at again at the leaders, as `topology audit` does, so the verdict is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from kvctl.jetstream.api import Api
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.kinds import Kind
+from kvctl.pipeline import connecting
+from kvctl.pipeline.both_sides import Fed, Readable, put_side_by_side
+from kvctl.pipeline.options import SourceOptions
+from kvctl.topology import replicas
+from kvctl.topology.audit import Compared
+from kvctl.topology.audit import audit as audit_replica
+from kvctl.topology.comparison import DELETED
+from kvctl.topology.findings import Difference, Outcome
+from kvctl.topology.mapping import Mapping
+from kvctl.topology.replicas import Replica
+from kvctl.topology.settling import Feed, key_of
+from kvctl.topology.sides import Side
+from kvctl.topology.subjects import Transform
+from kvctl.topology.verdicts import Held, difference, held
+from kvctl.topology.world import survey
+
+if TYPE_CHECKING:
+    from kvctl.pipeline.engine import Engine
+
+PATIENCE = timedelta(seconds=10)
+"""How long what is late is waited for, unless said otherwise."""
+
+PAUSE = 0.05
+"""Seconds between two looks at keys of buckets that are not each other's replicas."""
+
+Report = Callable[[Difference], None]
+
+
+def audit(
+    engine: Engine, options: SourceOptions, names: Sequence[str], patience: timedelta = PATIENCE,
+    *, report: Report = lambda _: None,
+) -> list[Outcome]:  # fmt: skip
+    """Compare `options.bucket` with the replicas of these names; buckets that do not replicate it key by key.
+
+    Raises BucketNotFound, and what a connection raises; what keeps a pair from being read is its outcome's error.
+    """
+    return connecting.run(_Audit(engine, options, patience, report).run(names))
+
+
+class _Audit:
+    def __init__(self, engine: Engine, options: SourceOptions, patience: timedelta, report: Report) -> None:
+        self._engine = engine
+        self._options = options
+        self._patience = patience
+        self._report = report
+
+    async def run(self, names: Sequence[str]) -> list[Outcome]:
+        async with connecting.connected(self._options) as client:
+            known = replicas.in_view(await survey({"": client.api}))
+            pairs = [(name, self._replica_in(known, name)) for name in names]
+            for name in dict.fromkeys(name for name, replica in pairs if replica is None):
+                await client.bucket(self._options.bucket).locate()
+                await client.bucket(name).locate()
+            outcomes: list[Outcome] = []
+            for name, replica in pairs:
+                outcomes += await (self._replica(replica) if replica else self._other(client.api, name))
+        return outcomes
+
+    def _replica_in(self, known: Sequence[Replica], name: str) -> Replica | None:
+        """The replica of this name, where it reads from the origin."""
+        origin = self._options.bucket
+        reads = (item for item in known if any(replicas.origin_name(link) == origin for link in item.links))
+        return next((item for item in reads if item.name == name), None)
+
+    async def _replica(self, replica: Replica) -> list[Outcome]:
+        """One that reads from the origin, compared with all that it reads: what the others bring is not too much."""
+        origin = self._options.bucket
+        outcomes = await audit_replica(
+            replica,
+            self._patience,
+            compare=self._compare,
+            report=lambda item: self._report(item) if item.origin == origin else None,
+        )
+        return [outcome for outcome in outcomes if outcome.origin == origin]
+
+    async def _compare(self, replica: Replica, feeds: Sequence[Feed]) -> Compared:
+        held = await self._readable(replica.place.api, replica.name)
+        origins = [await self._fed(feed) for feed in feeds]
+        with self._engine.explaining():
+            spark, mirror = self._engine.spark, replica.kind is Kind.MIRROR
+            return await asyncio.to_thread(put_side_by_side, spark, held, origins, revisions=mirror, own=not mirror)
+
+    async def _other(self, api: Api, name: str) -> list[Outcome]:
+        """A bucket that does not replicate the origin, key by key."""
+        origin, other = await self._readable(api, self._options.bucket), await self._readable(api, name)
+        rules = Mapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
+        fed = Fed(origin.options, origin.prefix, "", rules)
+        with self._engine.explaining():
+            spark = self._engine.spark
+            found = await asyncio.to_thread(put_side_by_side, spark, other, [fed], revisions=False, own=False)
+        outcome = Outcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
+        sides = [await Side(api, (await Bucket(api, item).locate()).stream).ready() for item in (outcome.origin, name)]
+        await self._settle(
+            outcome, sides[0], sides[1], {subject: str(rules.origin(subject)) for subject in found.suspects}
+        )
+        return [outcome]
+
+    async def _settle(self, outcome: Outcome, origin: Side, other: Side, names: dict[str, str]) -> None:
+        """Look again at what seemed to differ, until it is seen twice to do so in the same way, or time is up."""
+        deadline, seen = time.monotonic() + self._patience.total_seconds(), dict.fromkeys(names)
+        while seen:
+            here = await other.latest(seen)
+            there = await origin.latest(names[subject] for subject in seen)
+            last = time.monotonic() > deadline
+            for subject, before in list(seen.items()):
+                one, two = held(here.get(subject)), held(there.get(names[subject]))
+                if (one.mark if one else DELETED) == (two.mark if two else DELETED):
+                    del seen[subject]
+                elif before == (one, two) or last:
+                    del seen[subject]
+                    self._add(outcome, subject, names[subject], one, two)
+                else:
+                    seen[subject] = one, two
+            await asyncio.sleep(PAUSE)
+
+    def _add(self, outcome: Outcome, subject: str, name: str, here: Held | None, there: Held | None) -> None:
+        found = Difference(
+            outcome.origin, outcome.replica, key_of(subject), difference(here, there, 0), key_of(name),
+            there.revision if there else None, here.revision if here else None, subject=subject,
+        )  # fmt: skip
+        outcome.add(found)
+        self._report(found)
+
+    async def _fed(self, feed: Feed) -> Fed:
+        held = await self._readable(feed.side.api, feed.side.stream.removeprefix("KV_"))
+        return Fed(held.options, held.prefix, feed.side.stream, feed.rules)
+
+    async def _readable(self, api: Api, name: str) -> Readable:
+        """A bucket as the workers read it, also in another domain or account."""
+        binding = await Bucket(api, name).locate()
+        options = replace(self._options, bucket=name, domain=None, api_prefix=api.prefix)
+        return Readable(options, binding.prefix)
