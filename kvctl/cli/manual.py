@@ -15,6 +15,7 @@ from kvctl.cli.help import TOPICS, topics
 from kvctl.cli.help_page import argument_line, arguments, metavar, option_line, own_options, usage
 from kvctl.cli.main import root
 from kvctl.cli.shared import Shared, shared_options
+from kvctl.pipeline.option_list import with_option_list
 
 ROOT = Path(__file__).parent.parent.parent
 COMPLETIONS = {"bash": "kvctl.bash", "zsh": "_kvctl", "fish": "kvctl.fish"}
@@ -32,7 +33,10 @@ def main(directory: Path = ROOT) -> None:
 
 
 def generated() -> dict[str, str]:
-    """File name -> text: a page for the root and for each group, one for each topic, and the completion scripts."""
+    """File name -> text: a page for the root and for each group, one for each topic, and the completion scripts.
+
+    So is the topic whose list of options is made from the code.
+    """
     tree = root()
     pages = {"man/man1/kvctl.1": _root_page(tree)}
     for name in tree.list_commands(None):
@@ -41,7 +45,8 @@ def generated() -> dict[str, str]:
             pages[f"man/man1/kvctl-{name}.1"] = _group_page(tree, command)
     for topic, title in topics().items():
         pages[f"man/man7/kvctl-{topic}.7"] = _topic_page(topic, title)
-    return {**pages, **{f"completions/{COMPLETIONS[shell]}": script for shell, script in SCRIPTS.items()}}
+    scripts = {f"completions/{COMPLETIONS[shell]}": script for shell, script in SCRIPTS.items()}
+    return {**pages, **scripts, "kvctl/topics/pipeline.md": _topic("pipeline")}
 
 
 def walk(group: Group, parent: Any = None) -> Iterator[tuple[Any, Command]]:
@@ -84,8 +89,14 @@ def _group_page(tree: Group, group: Group) -> str:
 
 
 def _topic_page(topic: str, title: str) -> str:
-    _, _, text = (TOPICS / f"{topic}.md").read_text(encoding="utf-8").partition("\n")
+    _, _, text = _topic(topic).partition("\n")
     return f"{_head(f'kvctl-{topic}', 7, title)}.SH DESCRIPTION\n{_markdown(text)}{_see_also(['kvctl(1)'])}"
+
+
+def _topic(topic: str) -> str:
+    """A topic's text; what the code says better is written anew."""
+    text = (TOPICS / f"{topic}.md").read_text(encoding="utf-8")
+    return with_option_list(text) if topic == "pipeline" else text
 
 
 def _context(tree: Group) -> Any:
