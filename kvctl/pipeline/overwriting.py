@@ -111,7 +111,7 @@ def to_stage(chunk: Chunk, target: Target) -> Chunk:
 
 
 async def exchange(
-    client: kvctl.Client, bucket: str, stage: Stage, written: int, ids: RowIds, *, if_different: bool
+    client: kvctl.Client, bucket: str, stage: Stage, written: int, ids: RowIds, *, if_different: bool = False
 ) -> Exchanged:
     """Replace the bucket's content by what is staged, of which `written` rows were acknowledged.
 
