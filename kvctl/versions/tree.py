@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,6 +20,8 @@ Objects = dict[bytes, bytes]
 T = TypeVar("T")
 Reading = Generator[set[bytes], Mapping[bytes, bytes], T]
 """Yields ids, is sent the bytes of all of them, returns its result."""
+LEAVES = 512
+"""Leaves of a side that are compared at a time."""
 EMPTY_ROOT = object_id(EMPTY.encode())
 
 
@@ -87,28 +90,76 @@ def entries(root: bytes, start: bytes = b"") -> Reading[list[Pair]]:
 
 def diff(before: bytes, after: bytes) -> Reading[list[Difference]]:
     """The keys that differ, sorted; subtrees with the same id are never read."""
-    left, right = {before}, {after}
-    held: tuple[dict[bytes, bytes], dict[bytes, bytes]] = ({}, {})
-    while left != right:
-        left, right = left - right, right - left
-        data = yield left | right
-        sides = [[Chunk.decode(data[identity]) for identity in side] for side in (left, right)]
-        top = max(chunk.level for side in sides for chunk in side)
-        following: list[set[bytes]] = []
-        for side, ids, leaves in zip(sides, (left, right), held, strict=True):
-            below: set[bytes] = set()
-            for identity, chunk in zip(ids, side, strict=True):
-                if chunk.level < top:
-                    below.add(identity)  # the other side is taller: it comes down first
-                elif chunk.level == 0:
-                    leaves.update(chunk.pairs)
-                else:
-                    below.update(child for _, child in chunk.pairs)
-            following.append(below)
-        left, right = following
-    first, second = held
-    keys = sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
-    return [Difference(key, first.get(key), second.get(key)) for key in keys]
+    found: list[Difference] = []
+    step = differences(before, after)
+    data: Mapping[bytes, bytes] = {}
+    with suppress(StopIteration):
+        wanted = next(step)
+        while True:
+            if isinstance(wanted, set):
+                data = yield wanted
+            else:
+                found += wanted
+            wanted = step.send(data)
+    return found
+
+
+def differences(before: bytes, after: bytes) -> Generator[set[bytes] | list[Difference], Mapping[bytes, bytes], None]:
+    """`diff`, some at a time: yields ids, of which it is sent the bytes, or what it found, for which it needs nothing.
+
+    Holds the ids of all leaves that differ, and the content of some.
+    """
+    left, right = yield from _differing_leaves(before, after)
+    mine: dict[bytes, bytes] = {}
+    theirs: dict[bytes, bytes] = {}
+    while left or right:
+        ends = [side[LEAVES - 1][0] for side in (left, right) if len(side) > LEAVES]
+        end = min(ends) if ends else None
+        first, left = _up_to(left, end)
+        second, right = _up_to(right, end)
+        data = yield {identity for _, identity in (*first, *second)}
+        for held, side in ((mine, first), (theirs, second)):
+            for _, identity in side:
+                chunk = Chunk.decode(data[identity])
+                held.update(zip(chunk.keys, chunk.values, strict=True))
+        yield _compared(mine, theirs, end)
+        mine, theirs = _after(mine, end), _after(theirs, end)
+
+
+def _differing_leaves(before: bytes, after: bytes) -> Reading[tuple[list[Pair], list[Pair]]]:
+    """The leaves that only one of the trees has, as pairs of last key and id, in order."""
+    if before == after:
+        return [], []
+    data = dict((yield {before, after}))
+    sides = [[(b"", before)], [(b"", after)]]
+    levels = [Chunk.decode(data[root]).level for root in (before, after)]
+    while top := max(levels):
+        wanted = {identity for side, level in zip(sides, levels, strict=True) if level == top for _, identity in side}
+        if missing := wanted - data.keys():
+            data.update((yield missing))
+        for number in (0, 1):
+            if levels[number] == top:
+                levels[number] -= 1
+                sides[number] = [pair for _, identity in sides[number] for pair in Chunk.decode(data[identity]).pairs]
+        common = {identity for _, identity in sides[0]} & {identity for _, identity in sides[1]}
+        sides = [[pair for pair in side if pair[1] not in common] for side in sides]
+    return sides[0], sides[1]
+
+
+def _up_to(leaves: list[Pair], end: bytes | None) -> tuple[list[Pair], list[Pair]]:
+    """Those with keys up to the end, and the others."""
+    count = len(leaves) if end is None else bisect_left(leaves, end, key=lambda pair: pair[0]) + 1
+    return leaves[:count], leaves[count:]
+
+
+def _compared(mine: dict[bytes, bytes], theirs: dict[bytes, bytes], end: bytes | None) -> list[Difference]:
+    keys = {key for key, value in mine.items() if theirs.get(key) != value}
+    keys |= theirs.keys() - mine.keys()
+    return [Difference(key, mine.get(key), theirs.get(key)) for key in sorted(keys) if end is None or key <= end]
+
+
+def _after(held: dict[bytes, bytes], end: bytes | None) -> dict[bytes, bytes]:
+    return {} if end is None else {key: value for key, value in held.items() if key > end}
 
 
 def run(reading: Reading[T], objects: Mapping[bytes, bytes]) -> T:

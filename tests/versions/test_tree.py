@@ -1,5 +1,6 @@
 """Trees of chunks against a plain dictionary: the same entries have the same root, changes touch little."""
 
+import contextlib
 import random
 from collections.abc import Mapping
 from typing import TypeVar
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from kvctl.versions import chunks, tree, tree_update
 from kvctl.versions.chunks import Chunk, Chunker, chunks_of, object_id
 from kvctl.versions.merge import Conflict, Strategy, merge
-from kvctl.versions.tree import EMPTY_ROOT, Difference, Made, Reading, Tree, build, diff, entries, get, run
+from kvctl.versions.tree import EMPTY_ROOT, Difference, Made, Reading, Tree, build, diff, differences, entries, get, run
 from kvctl.versions.tree_update import Edit, update
 
 T = TypeVar("T")
@@ -242,6 +243,7 @@ class TestDiff:
     def test_it_is_the_dictionaries_difference(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         dice = random.Random(seed)
         tiny(monkeypatch)
+        monkeypatch.setattr(tree, "LEAVES", dice.choice([1, 2, 5, 100]))
         before = some(dice.choice([0, 1, 30, 300]), seed)
         after = changed(before, edits_of(dice, before, dice.choice([0, 1, 20, 200])))
         left, right = made(before), made(after)
@@ -251,6 +253,24 @@ class TestDiff:
             if before.get(key) != after.get(key)
         ]
         assert run(diff(left.root, right.root), {**left.objects, **right.objects}) == expected
+
+    def test_it_holds_a_part_of_the_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tree, "LEAVES", 10)
+        left, right = made(some(20_000)), made({key: value + b"+" for key, value in some(20_000).items()})
+        objects = {**left.objects, **right.objects}
+        step = differences(left.root, right.root)
+        found, sizes, sent = 0, [], dict[bytes, bytes]()
+        with contextlib.suppress(StopIteration):
+            wanted = next(step)
+            while True:
+                if isinstance(wanted, set):
+                    sent = {identity: objects[identity] for identity in wanted}
+                    sizes.append(len(wanted))
+                else:
+                    found += len(wanted)
+                wanted = step.send(sent)
+        assert found == 20_000
+        assert max(sizes) < 30
 
     def test_it_reads_in_proportion_to_what_changed(self) -> None:
         content = some(20_000)
