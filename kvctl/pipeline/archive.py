@@ -5,6 +5,7 @@ it, and starts without it where it does not fit. `kvctl.pipeline.training` makes
 """
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,6 +15,7 @@ from kvctl.pipeline.java import Java
 
 AHEAD_OF_TIME = 25
 """The Java from which on the file holds linked classes and profiles too (JEP 514)."""
+DAY = 86_400.0
 KEPT = 3
 """Archives in a cache: one each for as many environments, the least used go."""
 
@@ -46,8 +48,12 @@ class Archive:
 
     @property
     def in_vain(self) -> Path:
-        """The mark of a Java that was asked and wrote none."""
+        """The mark of an attempt to make it that did not come to its end."""
         return self.path.with_suffix(".none")
+
+    def tried_lately(self) -> bool:
+        """Whether it could not be made in the last day, so that trying again would not help."""
+        return time.time() - _used(self.in_vain) < DAY
 
     def discard_others(self) -> None:
         """Remove archives beyond the most recently used ones."""

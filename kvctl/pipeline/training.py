@@ -5,9 +5,9 @@ That takes a while, so it runs aside: `python -m kvctl.pipeline.training`, which
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 SWITCH = "KVCTL_SPARK_ARCHIVE"
 """The variable that is `off` where nothing shall be made aside."""
-PATIENCE = 120.0
-"""Seconds for a JVM to end and write its archive."""
+PATIENCE = 600.0
+"""Seconds for a JVM to end and write its archive; nobody waits for it."""
 
 
 def train_aside(archive: Archive) -> bool:
     """Begin making an archive that is not there, in a process that outlives this one; whether it was begun."""
-    made = archive.usable() or archive.in_vain.exists()
-    if made or os.environ.get(SWITCH) == "off" or _busy(archive):
+    if archive.usable() or archive.tried_lately() or os.environ.get(SWITCH) == "off" or _busy(archive):
         return False
     command = [sys.executable, "-m", "kvctl.pipeline.training"]
     nowhere = subprocess.DEVNULL
@@ -45,9 +44,15 @@ def train() -> Path | None:
     from kvctl.pipeline.engine import archive_here
 
     archive = archive_here()
-    with _alone(archive) as alone, tempfile.TemporaryDirectory(dir=archive.path.parent, prefix="training-") as place:
+    with _alone(archive) as alone:
         if alone and not archive.usable():
-            _make(archive, Path(place))
+            place = archive.path.parent / "training"
+            shutil.rmtree(place, ignore_errors=True)  # of one that was killed
+            place.mkdir()
+            try:
+                _make(archive, place)
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
     return archive.path if archive.usable() else None
 
 
@@ -55,24 +60,24 @@ def _make(archive: Archive, place: Path) -> None:
     from kvctl.pipeline.engine import Engine
 
     fresh = place / "classes"
+    archive.in_vain.touch()
     with Engine.start(record=fresh) as engine:
-        _rehearse(engine.spark, place)
+        rehearse(engine.spark, place)
     engine.end_jvm(PATIENCE)
     if fresh.exists():
         fresh.replace(archive.path)  # in one step: nobody sees half of it
+        archive.in_vain.unlink()
         archive.discard_others()
-    else:
-        archive.in_vain.touch()
 
 
-def _rehearse(spark: "SparkSession", place: Path) -> None:
+def rehearse(spark: "SparkSession", place: Path) -> None:
     """What jobs do: read, shuffle, join, write and read files, a stream."""
     rows = spark.range(1000).selectExpr("cast(id as string) as key", "id % 7 as part", "current_timestamp() as created")
     for form in ("parquet", "json", "csv"):
         rows.write.mode("overwrite").partitionBy("part").format(form).save(f"{place}/{form}")
     stored = spark.read.parquet(f"{place}/parquet")
     stored.groupBy("part").count().orderBy("part").collect()
-    stored.join(rows, "key", "full_outer").selectExpr("sum(hash(key))", "max(created)").collect()
+    stored.join(rows.select("key", "part"), ["key", "part"], "full_outer").selectExpr("sum(hash(key))").collect()
     stream = spark.readStream.schema(stored.schema).parquet(f"{place}/parquet").writeStream.format("parquet")
     query = stream.option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True).start(f"{place}/out")
     query.awaitTermination(60)
@@ -80,8 +85,8 @@ def _rehearse(spark: "SparkSession", place: Path) -> None:
 
 @contextmanager
 def _alone(archive: Archive) -> Iterator[bool]:
-    """Whether no other process makes this archive; none does while the block runs."""
-    with open(archive.path.with_suffix(".lock"), "w") as lock:
+    """Whether no other process makes one in this cache; none does while the block runs."""
+    with open(archive.path.parent / "training.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from kvctl.pipeline import engine as engine_module
 from kvctl.pipeline import training
 from kvctl.pipeline.archive import KEPT, Archive, find_archive
 from kvctl.pipeline.java import Java
+from tests.pipeline.cluster import wait_until
 from tests.readme import ROOT
 
 JAVA = Java(Path("/opt/java"), 17, "Maker 17.0.1")
@@ -72,15 +74,21 @@ class TestMaking:
         monkeypatch.setenv("KVCTL_SPARK_ARCHIVE", "off")
         assert training.train_aside(archive) is False
 
-    def test_nothing_begins_for_a_java_that_wrote_none(self, archive: Archive) -> None:
+    def test_nothing_begins_for_a_day_where_it_could_not_be_made(self, archive: Archive) -> None:
         archive.in_vain.touch()
         assert training.train_aside(archive) is False
+        os.utime(archive.in_vain, (0, 0))
+        assert not archive.tried_lately()
+
+    def test_what_it_rehearses_runs(self, spark: SparkSession, tmp_path: Path) -> None:
+        training.rehearse(spark, tmp_path)
+        assert spark.read.parquet(f"{tmp_path}/out").count() == 1000
 
     def test_nothing_begins_while_another_process_is_at_it(
         self, archive: Archive, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(engine_module, "archive_here", lambda: archive)
-        with open(archive.path.with_suffix(".lock"), "w") as held:
+        with open(archive.path.parent / "training.lock", "w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             assert training.train_aside(archive) is False
             assert training.train() is None
@@ -112,10 +120,10 @@ def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
         assert "rror" not in done.stderr
         return done.stdout
 
-    run("-m", "kvctl.pipeline.training")
+    run("-m", "kvctl", "pipeline", "check")
+    wait_until(lambda: list((tmp_path / "kvctl" / "spark").glob("*.classes")), "the archive that is made aside")
     (made,) = (tmp_path / "kvctl" / "spark").glob("*.classes")
     assert made.stat().st_size > 50_000_000
-    assert sorted(path.name for path in made.parent.iterdir()) == [made.name, f"{made.stem}.lock"]
     assert str(made) in run("-c", STARTED).split("\n", 1)[1]  # mapped into the JVM
     os.truncate(made, made.stat().st_size // 2)
     run("-c", STARTED)

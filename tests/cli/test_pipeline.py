@@ -1,0 +1,135 @@
+"""`kvctl pipeline`: where it runs, what it says when it cannot, and how it ends when it is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, open_terminal, run_process
+from tests.readme import ROOT
+
+WITHOUT_SPARK = """
+from importlib.machinery import PathFinder
+from kvctl.cli.main import main
+
+find = PathFinder.find_spec
+
+def find_others(name, *more):
+    return None if name.split(".")[0] in ("pyspark", "pyarrow", "pandas") else find(name, *more)
+
+PathFinder.find_spec = find_others
+main()
+"""
+"""kvctl, installed without the extra."""
+
+ENDLESS = """
+import sys, time
+from kvctl.cli.command import command
+from kvctl.cli.main import main
+from kvctl.cli.pipeline import app
+from kvctl.cli.spark import run_job, spark_target
+
+def slowly(batches):
+    for batch in batches:
+        time.sleep(0.05)
+        yield batch
+
+def work(engine):
+    engine.doing = "working"
+    rows = engine.spark.range(0, 10**9, 1, 2).mapInArrow(slowly, "id bigint")
+    rows.write.format("noop").mode("overwrite").save()
+
+@command(app, "endless", examples=["kvctl pipeline endless"])
+async def endless(session):
+    await run_job(session, spark_target("local[2]", None, None), "Moving", work, incomplete="`out` is incomplete")
+
+main()
+"""
+"""kvctl with one more command."""
+
+
+def test_without_the_extra_it_says_how_to_install_it() -> None:
+    found = run_process("pipeline", "check", command=[sys.executable, "-c", WITHOUT_SPARK])
+    assert found.exit_code == 1
+    assert found.err == (
+        "error: The pipeline needs Spark: `pyspark` is not installed\n\n"
+        "hint: Install it with `pip install 'kvctl[spark]'`\n"
+    )
+
+
+def test_without_the_extra_there_is_help_all_the_same() -> None:
+    found = run_process("pipeline", "check", "--help", command=[sys.executable, "-c", WITHOUT_SPARK])
+    assert found.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code"),
+    [
+        (["--conf", "spark.ui.enabled"], 2),
+        (["--master", "local", "--remote", "sc://127.0.0.1"], 2),
+        (["--remote", "spark://127.0.0.1:7077"], 2),
+        (["--master", "spark://127.0.0.1:1"], 5),
+        (["--remote", "sc://127.0.0.1:1"], 5),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_used_is_said_at_once(run: Run, options: list[str], exit_code: int) -> None:
+    found = run("pipeline", "check", *options)
+    assert found.exit_code == exit_code
+    assert found.err.startswith("error: ")
+    assert found.out == ""
+
+
+def test_ctrl_c_ends_it_and_names_what_is_incomplete(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDLESS, "pipeline", "endless"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
+    master, terminal = open_terminal()
+    process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, env=environment)
+    os.close(terminal)
+    try:
+        wait_until(lambda: b" rows, " in seen(master), "progress")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert b"warning: `out` is incomplete" in seen(master)
+        wait_until(lambda: not processes_with(str(tmp_path)), "the end of the JVM")
+        assert not list(tmp_path.glob("kvctl-*"))
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(master)
+
+
+def seen(terminal: int, so_far: dict[int, bytes] = {}) -> bytes:  # noqa: B006
+    """What was shown on a terminal until now."""
+    os.set_blocking(terminal, False)
+    try:
+        while data := os.read(terminal, 65536):
+            so_far[terminal] = so_far.get(terminal, b"") + data
+    except OSError:
+        pass
+    return so_far.get(terminal, b"")
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def processes_with(text: str) -> list[str]:
+    """Processes whose command line holds a text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in line:
+            found.append(line)
+    return found

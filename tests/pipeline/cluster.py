@@ -1,0 +1,125 @@
+"""Spark's own servers on loopback, from the pip package: a standalone cluster of one worker, and a Connect server."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+import pyspark
+
+from kvctl.pipeline.java import find_java
+
+SPARK_HOME = Path(pyspark.__file__).parent
+READY = 600.0
+"""Seconds for a server of Spark to be up on a machine that is busy."""
+SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2")
+"""Options for a job on the small cluster."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A master and a worker: the master's URL, its page, and where the worker keeps the files of its executors."""
+
+    url: str
+    page: str
+    work: Path
+
+
+@contextmanager
+def run_cluster(place: Path, variables: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """A cluster whose worker has these variables in its environment; its logs are in `place`."""
+    port, page, worker_page = free_ports(3)
+    url, work = f"spark://127.0.0.1:{port}", place / "work"
+    master = ["master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
+    worker = ["worker.Worker", "--host", "127.0.0.1", "--webui-port", str(worker_page), "-c", "2", "-m", "2g"]
+    with ExitStack() as stack:
+        for name, *options in (master, [*worker, "-d", str(work), url]):
+            command = ["spark-class", f"org.apache.spark.deploy.{name}", *options]
+            stack.enter_context(_running(command, place / f"{name}.log", environment(place, variables)))
+        wait_until(lambda: _workers(page) == 1, "the cluster")
+        yield Cluster(url, f"http://127.0.0.1:{page}", work)
+
+
+@contextmanager
+def run_connect(place: Path, variables: Mapping[str, str] | None = None) -> Iterator[str]:
+    """A Spark Connect server; its URL."""
+    (port,) = free_ports(1)
+    conf = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(place / "warehouse"),
+    }
+    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    service = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    command = ["spark-submit", "--class", service, "--master", "local[2,4]", *settings]
+    with _running(command, place / "connect.log", environment(place, variables)):
+        wait_until(lambda: _listens(port), "the Connect server")
+        yield f"sc://127.0.0.1:{port}"
+
+
+def environment(place: Path, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What Spark's scripts need: a Java, this Python, loopback; nothing of NATS and nothing of the user."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
+    ours = {
+        "HOME": str(place),
+        "JAVA_HOME": str(find_java().spark_home(place)),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(place / "local"),
+    }
+    return {**kept, **ours, **(variables or {})}
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Poll, up to `READY`."""
+    deadline = time.monotonic() + READY
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+@contextmanager
+def _running(command: list[str], log: Path, variables: Mapping[str, str]) -> Iterator[None]:
+    with open(log, "wb") as output:
+        program = str(SPARK_HOME / "bin" / command[0])
+        process = subprocess.Popen([program, *command[1:]], stdout=output, stderr=output, env=variables, cwd=log.parent)
+    try:
+        yield
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        process.kill()
+        process.wait()
+        shutil.rmtree(log.parent / "local", ignore_errors=True)
+
+
+def _workers(page: int) -> int:
+    with suppress(OSError), urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
+        return int(json.load(answer)["aliveworkers"])
+    return 0
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
