@@ -14,7 +14,6 @@ from typing import TypeVar
 from kvctl.errors import ConflictError
 from kvctl.versions import dropping, fences, staging
 from kvctl.versions.chunks import Chunk
-from kvctl.versions.dropping import DROPPED
 from kvctl.versions.fences import COLLECTION, Collection, CollectionHeld
 from kvctl.versions.model import Commit, Head, apart_id, inline_value
 from kvctl.versions.objects import OBJECTS, Broken, Objects
@@ -67,7 +66,7 @@ async def collect(store: Store, objects: Objects, *, dry_run: bool = False) -> C
     """Remove what nothing refers to. Raises Broken, where something refers to what is gone; ConflictError."""
     if dry_run:
         return await _look(store, objects)
-    epochs = await _clear_dropped(store)
+    epochs = await dropping.clear_all(store)
     gone = [0, 0]
     for _ in range(staging.TRIES):
         listed = await _listing(store)
@@ -178,21 +177,6 @@ async def _end(store: Store, held: CollectionHeld) -> None:
         await store.set_if(COLLECTION, COLLECTION, Collection(held.collection.begun).encode(), held.predicate)
     except PredicateFailed:
         return  # somebody who links did so
-
-
-async def _clear_dropped(store: Store) -> int:
-    """Clear epochs that no branch knows; how many. One that is about to be known is not, once it was claimed here."""
-    cleared = 0
-    async with store.scan(DROPPED, values=False) as entries:
-        found = [(entry.key, entry.predicate) async for entry in entries]
-    for key, predicate in found:
-        try:
-            await store.set_if(DROPPED, key, b"", predicate)
-        except PredicateFailed:
-            continue
-        await dropping.clear(store, [key.decode()])
-        cleared += 1
-    return cleared
 
 
 async def _reach(store: Store, objects: Objects) -> _Reached:

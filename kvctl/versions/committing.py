@@ -134,9 +134,8 @@ async def clean(store: Store, objects: Objects, branch: str, *, linking: bool = 
             return stand
         changes = await staging.listed(store, held.epochs[::-1])
         if await differing(objects, stand.head, changes):
-            if (await staging.read(store, branch)).predicate == stand.held.predicate:
-                raise Staged(branch)
-        elif not await nothing(store, [held.epoch]):
+            raise Staged(branch)
+        if not await nothing(store, [held.epoch]):
             await staging.seal(store, branch)
         else:
             await forget(store, stand, held.sealed)

@@ -11,7 +11,7 @@ from kvctl.versions.fences import Stand
 from kvctl.versions.model import DROPPED as NOWHERE
 from kvctl.versions.model import encode_staged
 from kvctl.versions.staging import STAGING
-from kvctl.versions.store import Change, Condition, EntryNotFound, PredicateFailed, Store
+from kvctl.versions.store import Change, PredicateFailed, Store
 
 MOST = 4
 """Sealed epochs that a commit lets stand beside the one it seals."""
@@ -29,10 +29,8 @@ async def fold(store: Store, stand: Stand, keep: Callable[[bytes], bool] = _all)
     held = stand.held.staging
     kept = {key: value for key, value in (await staging.listed(store, held.sealed)).items() if keep(key)}
     epoch = staging.new_epoch()
-    await store.set(DROPPED, epoch.encode(), b"")
-    try:
-        own = Condition(DROPPED, epoch.encode(), (await store.get(DROPPED, epoch.encode())).predicate)
-    except EntryNotFound:  # a collection took it at once
+    own = await dropping.reserve(store, epoch)
+    if own is None:
         return False
     await store.set_many(staging.partition_of(epoch), {key: encode_staged(value) for key, value in kept.items()})
     after = held.without(held.sealed, epoch if kept else NOWHERE)

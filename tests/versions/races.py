@@ -46,7 +46,7 @@ class Race:
 
     def __init__(self, open_store: Callable[[], Store], sessions: int, dice: random.Random) -> None:
         self.record = Record()
-        self.over = False
+        self.ended = asyncio.Event()
         self._open = open_store
         self._dice = dice
         self.repos = [Repository(open_store()) for _ in range(sessions)]
@@ -64,13 +64,13 @@ class Race:
             if enough(self.record):
                 break
             await asyncio.sleep(0.1)
-        self.over = True
+        self.ended.set()
 
     async def writer(self, number: int) -> None:
         """Unique keys, a key that is counted up, and keys that all want to create."""
         repo, record = self._repo(number), self.record
         for count in range(1 << 30):
-            if self.over:
+            if self.ended.is_set():
                 return
             key = f"w{number}.{count}"
             record.tried.add(key)
@@ -85,7 +85,7 @@ class Race:
     async def committer(self, number: int, every: float) -> None:
         """Commits of what is staged; what was acknowledged before is in them."""
         repo, record = self._repo(number), self.record
-        while not self.over:
+        while not self.ended.is_set():
             before, counted = set(record.acknowledged), dict(record.counted)
             try:
                 made = await repo.commit("main", MESSAGE)
@@ -103,7 +103,7 @@ class Race:
 
     async def abandoner(self, number: int, every: float) -> None:
         """Commits that end in the middle, at any write."""
-        while not self.over:
+        while not self.ended.is_set():
             fuse = Fuse(self._dice.randrange(1, 8), kill=True)
             repo = Repository(SteppedStore(self._repo(number).store, fuse))
             with suppress(NothingToCommit, ConflictError, Killed):
@@ -114,7 +114,7 @@ class Race:
     async def reader(self, number: int) -> None:
         """Listings, which hold all that was acknowledged before they began."""
         repo, record = self._repo(number), self.record
-        while not self.over:
+        while not self.ended.is_set():
             before, counted = set(record.acknowledged), dict(record.counted)
             with suppress(ConflictError):
                 self._check(await held(repo), before, counted)
@@ -123,7 +123,7 @@ class Race:
 
     async def collector(self, number: int, every: float) -> None:
         """Collections of garbage."""
-        while not self.over:
+        while not self.ended.is_set():
             with suppress(ConflictError):
                 await self._repo(number).gc()
                 self.record.collections += 1

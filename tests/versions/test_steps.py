@@ -1,5 +1,6 @@
 """Killed at every write, and met by others at every step: nothing half-made is seen, nothing acknowledged is lost."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -275,3 +276,61 @@ async def test_what_changes_a_branch_while_a_key_is_created_is_seen_or_refused(o
 
     assert await at_every_step(scenario, kill=False) > 2
     assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["commit-meets-reset", "reset-meets-commit"])
+async def test_a_reset_and_a_commit_come_one_after_the_other(first: bool) -> None:
+    outcomes: set[bool] = set()
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        dropped: list[int] = []
+
+        async def reset_t(repo: Repository) -> None:
+            dropped.append(await repo.reset_prefix("third", "t"))
+
+        outer, inner = (commit, reset_t) if first else (reset_t, commit)
+        fuse.then = lambda: inner(Repository(store))
+        await outer(Repository(SteppedStore(store, fuse)))
+        if fuse.finished:
+            await inner(repo)
+        expected = {"u": b"1", "v": b"1"} | ({} if dropped == [1] else {"t": LARGE + b"third"})
+        under = await held(repo, "third@")
+        assert {key: value for key, value in under.items() if key in ("t", "u", "v")} == expected
+        assert await staged(repo, "third") == {}
+        outcomes.add(dropped == [1])
+
+    await at_every_step(scenario, kill=False)
+    assert outcomes == {True, False}
+
+
+async def test_what_a_reset_keeps_is_never_taken_by_a_collection_between_any_two_of_its_steps() -> None:
+    """Three parts: some steps of the reset, some of the collection, then the rest of both."""
+    for pause in range(1, 8):
+
+        async def scenario(fuse: Fuse, pause: int = pause) -> None:
+            store = MemoryStore()
+            repo = await forked(store)
+            reached, go_on = asyncio.Event(), asyncio.Event()
+            collecting: list[asyncio.Task[object]] = []
+
+            async def wait() -> None:
+                reached.set()
+                await go_on.wait()
+
+            async def collect_in_part() -> None:
+                paused = Fuse(pause, kill=False)
+                paused.then = wait
+                collecting.append(asyncio.create_task(gc(Repository(SteppedStore(store, paused)))))
+                waiting = asyncio.create_task(reached.wait())
+                await asyncio.wait({collecting[0], waiting}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+
+            fuse.then = collect_in_part
+            await reset_prefix(Repository(SteppedStore(store, fuse)))
+            go_on.set()
+            await asyncio.gather(*collecting)
+            assert set(await staged(repo, "third")) == {"u", "v"}
+
+        assert await at_every_step(scenario, kill=False) > 5
