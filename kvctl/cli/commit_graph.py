@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 
 class Drawn(NamedTuple):
-    """What stands before the lines of one commit."""
+    """What stands beside and below one commit."""
 
     mark: str
-    """Before its first line."""
-    lanes: str
-    """Before its further lines."""
+    """On its line."""
     slants: list[str]
     """Lines of their own, after it: where lanes begin and end."""
 
@@ -29,8 +27,7 @@ class Graph:
         at = self._lanes.index(commit)
         mark = _row(len(self._lanes), {at: "*"})
         forks = self._descend(at, parents)
-        lanes = _row(len(self._lanes)) if self._lanes else ""
-        return Drawn(mark, lanes, [*forks, *self._meet()])
+        return Drawn(mark, [*forks, *self._meet()])
 
     def _descend(self, at: int, parents: Sequence[str]) -> list[str]:
         """Go on to the parents: the first in the same lane, others in lanes that begin beside it."""

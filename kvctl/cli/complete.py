@@ -166,8 +166,8 @@ async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
     from kvctl.versions.repositories import Repositories
 
     repository = await Repositories(client).open(name)
-    for entry in await repository.entries(ref):
-        if entry.key.startswith(head):
+    async for batch in repository.entry_batches(ref, *filters, values=False):
+        for entry in batch:
             yield entry.key
 
 

@@ -1,78 +1,110 @@
 """What get, keys and history show at a ref of a repository."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.inputs import check_filters, listed, split_keys
 from kvctl.cli.ref_entries import entries_view, entry_row, version_row, versions_view
 from kvctl.cli.repo_options import open_repository, parse_at
+from kvctl.cli.repo_views import short
 from kvctl.cli.session import Session
-from kvctl.cli.table_views import text_of
 from kvctl.errors import KeyNotFound
 from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
     from kvctl.cli.repo_options import At
     from kvctl.versions.model import VersionedEntry
+    from kvctl.versions.repository import Repository
 
 
 async def get(session: Session, place: str, texts: Sequence[str], encoding: str | None) -> None:
     """`get NAME@REF KEY...`, as of a bucket."""
-    from kvctl.versions import staged_revisions
-
     named, filters = split_keys(texts)
     at = parse_at(place)
     repository = await open_repository(session, at.repository)
     found = await repository.get(at.ref, *named)
     there = [entry for entry in found if entry is not None]
-    if filters:
-        matching = await repository.entries(at.ref, *filters)
-        there += [entry for entry in matching if entry.key not in set(named)]
-    revisions = await staged_revisions.of_entries(repository, at.ref, there)
     if filters or len(named) != 1:
-        rows = [entry_row(at, entry, revisions, encoding) for entry in there]
-        session.show(entries_view(rows, empty="" if named else "No keys match"))
+        rows = _rows(repository, at, _several(repository, at, there, named, filters), encoding)
+        await session.stream(entries_view(empty="" if named else "No keys match"), rows)
     elif there:
-        _show_one(session, at, there[0], revisions, encoding)
-    _report_missing(at, [key for key, entry in zip(named, found, strict=True) if entry is None])
-
-
-def _show_one(
-    session: Session, at: "At", entry: "VersionedEntry", revisions: Mapping[str, int], encoding: str | None
-) -> None:
-    if session.options.output is not None:
-        session.show(entries_view([entry_row(at, entry, revisions, encoding)], single=True))
-    elif encoding == "base64":
-        session.value(f"{text_of(entry.value, encoding)[0]}\n".encode())
-    else:
-        text_of(entry.value, encoding) if encoding else None  # not UTF-8 is an error where that was asked for
-        session.value(entry.value)
-
-
-def _report_missing(at: "At", missing: list[str]) -> None:
+        (row,) = await _described(repository, at, there, encoding)
+        _show_one(session, there[0], row, encoding)
+    missing = [key for key, entry in zip(named, found, strict=True) if entry is None]
     if missing:
         raise KeyNotFound(f"{listed(missing)} not in `{at}`", hint=f"`kvctl keys {at}` lists those that are")
 
 
-async def keys(session: Session, place: str, texts: Sequence[str] | None, limit: int | None) -> None:
-    """`keys NAME@REF [FILTER...]`: always in the order of their bytes."""
+async def _several(
+    repository: "Repository", at: "At", there: list["VersionedEntry"], named: Sequence[str], filters: Sequence[str]
+) -> AsyncGenerator[list["VersionedEntry"], None]:
+    """Those that were named, then what the filters match."""
+    yield there
+    if not filters:
+        return
+    shown = set(named)
+    async with aclosing(repository.entry_batches(at.ref, *filters)) as batches:
+        async for batch in batches:
+            yield [entry for entry in batch if entry.key not in shown]
+
+
+async def _rows(
+    repository: "Repository", at: "At", batches: AsyncGenerator[list["VersionedEntry"], None], encoding: str | None
+) -> AsyncGenerator[Sequence[Row], None]:
+    async with aclosing(batches):
+        async for batch in batches:
+            yield await _described(repository, at, batch, encoding)
+
+
+async def _described(
+    repository: "Repository", at: "At", entries: Sequence["VersionedEntry"], encoding: str | None
+) -> list[dict[str, Any]]:
     from kvctl.versions import staged_revisions
 
+    revisions = await staged_revisions.of_entries(repository, at.ref, entries)
+    return [entry_row(at, entry, revisions, encoding) for entry in entries]
+
+
+def _show_one(session: Session, entry: "VersionedEntry", row: dict[str, Any], encoding: str | None) -> None:
+    """The bare value, unless a format asks for more."""
+    if session.options.output is not None:
+        session.show(entries_view([row], single=True))
+    elif encoding == "base64":
+        session.value(f"{row['value']}\n".encode())
+    else:
+        session.value(entry.value)
+
+
+async def keys(session: Session, place: str, texts: Sequence[str] | None, limit: int | None) -> None:
+    """`keys NAME@REF [FILTER...]`: always in the order of their bytes."""
     at, filters = parse_at(place), check_filters(texts)
     repository = await open_repository(session, at.repository)
-    found = (await repository.entries(at.ref, *filters))[:limit]
-    revisions = await staged_revisions.of_entries(repository, at.ref, found)
-    rows: list[dict[str, Any]] = []
-    for entry in found:
-        revision = {"revision": revisions[entry.key]} if entry.key in revisions else {}
-        rows.append({"key": entry.key, **revision, "identity": entry.identity})
+    names = session.output in ("tsv", "name")
     columns = [
         Column("key"),
         Column("revision", "STAGED", right=True, tsv=False),
-        Column("identity", text=lambda identity: identity[:12], tsv=False),
+        Column("identity", text=short, tsv=False),
     ]
-    session.show(View(columns=columns, rows=rows, name="key", empty="No keys"))
+
+    async def rows() -> AsyncGenerator[Sequence[Row], None]:
+        left = limit
+        async with aclosing(repository.entry_batches(at.ref, *filters, values=not names)) as batches:
+            async for batch in batches:
+                some = batch[:left]
+                yield [{"key": entry.key} for entry in some] if names else await _key_rows(repository, at, some)
+                left = None if left is None else left - len(some)
+                if left == 0:
+                    return
+
+    await session.stream(View(columns=columns, name="key", empty="No keys"), rows())
+
+
+async def _key_rows(repository: "Repository", at: "At", entries: Sequence["VersionedEntry"]) -> list[dict[str, Any]]:
+    fields = ("key", "revision", "identity")
+    described = await _described(repository, at, entries, "base64")
+    return [{name: row[name] for name in fields if name in row} for row in described]
 
 
 async def history(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from typing import Any, BinaryIO
 
 from kvctl.kv.dump_file import DumpWriter
@@ -12,8 +13,6 @@ from kvctl.kv.dumping import Dumped
 from kvctl.quantities import format_time
 from kvctl.versions import refs
 from kvctl.versions.repository import Repository
-
-AT_ONCE = 1000
 
 
 async def dump(
@@ -35,9 +34,8 @@ async def dump(
         **({"filters": list(filters)} if filters else {}),
     }
     writer = DumpWriter(file, header)
-    entries = await repository.entries(ref, *filters)
-    for start in range(0, len(entries), AT_ONCE):
-        some = entries[start : start + AT_ONCE]
-        writer.add(b"".join(entry_line(name, entry.key, entry.value) for entry in some), len(some))
-        advance(len(some))
+    async with aclosing(repository.entry_batches(ref, *filters)) as batches:
+        async for batch in batches:
+            writer.add(b"".join([entry_line(name, entry.key, entry.value) for entry in batch]), len(batch))
+            advance(len(batch))
     return Dumped(writer.entries, commit, writer.finish(exact=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,11 +13,14 @@ from kvctl.kv.load_input import LoadInput
 from kvctl.kv.loading import Loaded, Mode
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
+from kvctl.versions.conditional import IdentityMismatch
 from kvctl.versions.repository import Repository
 
-TOGETHER = 1000
+TOGETHER = 10_000
 """Rows of distinct keys that are staged at once."""
-TOGETHER_BYTES = 4 << 20
+TOGETHER_BYTES = 16 << 20
+AT_ONCE = 200
+"""Conditional writes under way at the same time, which go together."""
 
 
 async def load(repository: Repository, branch: str, source: LoadInput, options: LoadOptions) -> Loaded:
@@ -61,7 +65,11 @@ class _Loading:
             wanted = await self._wanted(rows)
             self.loaded.unchanged += len(rows) - len(wanted)
             self.loaded.written += len(wanted)
-            if wanted and not self._options.dry_run:
+            if self._options.dry_run:
+                continue
+            if self._options.mode is Mode.CREATE_ONLY:
+                await self._create(wanted)
+            elif wanted:
                 await self._repository.put_each(self._branch, {row.key: _value(row) for row in wanted})
 
     def _acceptable(self, row: Row) -> bool:
@@ -80,6 +88,20 @@ class _Loading:
     def _reject(self, line: int, reason: str) -> None:
         self.loaded.rejected += 1
         self._options.rejected(BadRow(line, reason))
+
+    async def _create(self, rows: Sequence[Row]) -> None:
+        """Each on condition that there still is no such key; who came first is left alone."""
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def one(row: Row) -> None:
+            async with slots:
+                try:
+                    await self._repository.write_if(self._branch, row.key, _value(row), None)
+                except IdentityMismatch:
+                    self.loaded.written -= 1
+                    self.loaded.unchanged += 1
+
+        await asyncio.gather(*(one(row) for row in rows))
 
     async def _wanted(self, rows: Sequence[Row]) -> Sequence[Row]:
         """The rows that the mode writes."""

@@ -93,9 +93,32 @@ async def test_a_connection_for_reading_writes_nothing(
         repositories = kvctl.Repositories(reader)
         opened = await repositories.open(name)
         assert await opened.entries("main") == []
-        for write in (opened.put("main", "key", b""), repositories.create(name), repositories.delete(name)):
+        writes = (
+            opened.put("main", "key", b""),
+            opened.put_many("main", dict.fromkeys("abc", b"")),
+            opened.reset("main"),
+        )
+        for write in (*writes, repositories.create(name), repositories.delete(name)):
             with pytest.raises(ReadOnly):
                 await write
+
+
+async def test_a_mirror_of_one_is_read_and_never_written(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    repositories, name = kvctl.Repositories(client), unique("R")
+    made = await repositories.create(name)
+    await made.put("main", "key", b"value")
+    await made.commit("main", "one")
+    await kvctl.create_mirror(client, kvctl.Mirror(f"{name}-M", kvctl.Origin(name)))
+    mirror = await repositories.open(f"{name}-M")
+    assert [entry.value for entry in await mirror.entries("main")] == [b"value"]
+    for write in (
+        mirror.put("main", "key", b""), mirror.put_many("main", dict.fromkeys("abc", b"")), mirror.reset("main"),
+        mirror.create_tag("v1"), client.bucket(f"{name}-M").put("key", b""),
+    ):  # fmt: skip
+        with pytest.raises(ReadOnly):
+            await write
+    with pytest.raises(RefusedError, match="is a mirror"):
+        await repositories.delete(f"{name}-M")
 
 
 def test_names_are_checked() -> None:

@@ -1,0 +1,161 @@
+"""What became of keys, commit by commit; revisions of what is staged; loads and dumps of a branch."""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import HazardRefused, UsageError
+from kvctl.kv import load_input
+from kvctl.kv.bulk import LoadOptions
+from kvctl.kv.dump_file import DumpWriter
+from kvctl.kv.dump_format import entry_line
+from kvctl.kv.loading import Loaded, Mode
+from kvctl.versions import dumping, loading, staged_revisions, staging
+from kvctl.versions.key_history import key_history
+from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.repository import Repository
+from tests.versions.repos import committed, held
+
+
+@pytest.fixture
+async def repo() -> Repository:
+    """A repository in memory."""
+    made = Repository(MemoryStore(), author="ann")
+    await made.init()
+    return made
+
+
+@pytest.fixture
+async def stored(client: kvctl.Client, unique: Callable[..., str]) -> Repository:
+    """A repository on a server."""
+    return await kvctl.Repositories(client).create(unique("R"))
+
+
+async def versions(repo: Repository, ref: str = "main", *filters: str) -> list[tuple[str, bytes | None, str | None]]:
+    return [
+        (one.key, one.value, one.commit.message if one.commit else None)
+        async for batch in key_history(repo, ref, filters)
+        for one in batch
+    ]
+
+
+class TestHistory:
+    async def test_each_commit_says_what_it_changed_oldest_first_and_what_is_staged_comes_last(
+        self, repo: Repository
+    ) -> None:
+        await committed(repo, "main", "one", a=b"1", b=b"1")
+        await committed(repo, "main", "two", a=b"2", b=None)
+        await repo.put("main", "c", b"3")
+        assert await versions(repo) == [
+            ("a", b"1", "one"), ("b", b"1", "one"), ("a", b"2", "two"), ("b", None, "two"), ("c", b"3", None)
+        ]  # fmt: skip
+        assert await versions(repo, "main@", "b") == [("b", b"1", "one"), ("b", None, "two")]
+        assert await versions(repo, "main~1", "a") == [("a", b"1", "one")]
+
+    async def test_a_merge_counts_where_a_key_is_as_in_none_of_its_parents(self, repo: Repository) -> None:
+        await committed(repo, "main", "base", a=b"0", b=b"0")
+        await repo.create_branch("try")
+        await committed(repo, "main", "left", a=b"1")
+        await committed(repo, "try", "right", b=b"1")
+        await repo.merge("try", "main", "merge")
+        assert [message for *_, message in await versions(repo, "main", "a", "b")] == ["base", "base", "left", "right"]
+
+    async def test_large_values_are_whole(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"x" * 100_000)
+        assert await versions(repo) == [("a", b"x" * 100_000, "one")]
+
+
+class TestRevisions:
+    async def test_they_are_those_of_the_stream_and_rise(self, stored: Repository) -> None:
+        await stored.put("main", "a", b"1")
+        first = await staged_revisions.of_values(stored, "main", {"a": b"1"})
+        await stored.put("main", "a", b"1")
+        second = await staged_revisions.of_entries(stored, "main", await stored.get("main", "a"))
+        assert second["a"] > first["a"] > 10**15
+
+    async def test_what_is_staged_otherwise_or_committed_has_none(self, stored: Repository) -> None:
+        await stored.put("main", "a", b"1")
+        await stored.delete("main", "b")
+        assert await staged_revisions.of_values(stored, "main", {"a": b"2", "c": b"1"}) == {}
+        assert list(await staged_revisions.of_values(stored, "main", {"b": None})) == ["b"]
+        await stored.commit("main", "one")
+        assert await staged_revisions.of_entries(stored, "main", await stored.entries("main")) == {}
+
+    async def test_the_newest_of_several_epochs_counts(self, stored: Repository) -> None:
+        await stored.put("main", "a", b"1")
+        await stored.put("main", "b", b"1")
+        await staging.seal(stored.store, "main")
+        await stored.put("main", "a", b"2")
+        assert set(await staged_revisions.of_values(stored, "main", {"a": b"1", "b": b"1"})) == {"b"}
+
+
+async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> Loaded:
+    text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    source = load_input.open_input("rows.ndjson", io.BytesIO(text))
+    return await loading.load(repo, "main", source, LoadOptions(**options))
+
+
+class TestTransfer:
+    async def test_the_last_row_of_a_key_counts(self, repo: Repository) -> None:
+        rows = [{"key": "a", "value": str(number)} for number in range(5)] + [{"key": "b", "operation": "DEL"}]
+        await committed(repo, "main", "one", b=b"1")
+        assert await load(repo, *rows) == Loaded(6, 0, 0)
+        assert [(one.key, one.value) for one in await repo.entries("main")] == [("a", b"4")]
+
+    async def test_modes(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1", b=b"1")
+        rows = [{"key": key, "value": "1" if key == "a" else "2"} for key in "abc"]
+        assert await load(repo, *rows, mode=Mode.IF_DIFFERENT, dry_run=True) == Loaded(2, 1, 0)
+        assert await load(repo, *rows, mode=Mode.CREATE_ONLY) == Loaded(1, 2, 0)
+        assert await load(repo, *rows, mode=Mode.IF_DIFFERENT) == Loaded(1, 2, 0)
+        assert [(one.key, one.value) for one in await repo.entries("main")] == [("a", b"1"), ("b", b"2"), ("c", b"2")]
+
+    async def test_what_comes_between_is_left_alone(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        get = repo.get
+
+        async def then_created(ref: str, *keys: str) -> Any:
+            found = await get(ref, *keys)
+            await repo.put("main", "a", b"theirs")
+            return found
+
+        monkeypatch.setattr(repo, "get", then_created)
+        rows = [{"key": key, "value": "ours"} for key in "ab"]
+        assert await load(repo, *rows, mode=Mode.CREATE_ONLY) == Loaded(1, 1, 0)
+        assert [one.value for one in await repo.entries("main")] == [b"theirs", b"ours"]
+
+    async def test_rows_that_no_repository_holds_are_rejected(self, repo: Repository) -> None:
+        bad: list[Any] = []
+        rows = [{"key": "a", "value": "1", "ttl": 5}, {"key": "k" * 3000, "value": "1"}, {"key": "b", "value": "1"}]
+        assert await load(repo, *rows, rejected=bad.append) == Loaded(1, 0, 2)
+        assert sorted(row.line for row in bad) == [1, 2]
+        with pytest.raises(UsageError, match="nothing was written"):
+            await load(repo, {"key": "c", "value": "1"}, *rows, strict=True)
+        assert [one.key for one in await repo.entries("main")] == ["b"]
+
+    async def test_what_is_dumped_is_loaded(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1", b=bytes(range(256)), c=b"x" * 9000)
+        await repo.delete("main", "a")
+        file = io.BytesIO()
+        made = await dumping.dump(repo, "R", {}, "main", file)
+        assert (made.entries, made.cut, made.exact) == (2, (await repo.show("main")).id, True)
+        file.seek(0)
+        await repo.create_branch("copy", "main~1")
+        await loading.load(repo, "copy", load_input.open_input("dump", file), LoadOptions())
+        assert await held(repo, "copy") == {"b": bytes(range(256)), "c": b"x" * 9000}
+        assert (await dumping.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
+
+    async def test_a_dump_of_history_says_that_it_is_more(self, repo: Repository) -> None:
+        file = io.BytesIO()
+        writer = DumpWriter(file, {"bucket": "B", "config": {}, "cut": 1, "created": "", "history": True})
+        writer.add(entry_line("B", "a", b"1") + entry_line("B", "a", b"2"), 2)
+        writer.finish(exact=True)
+        file.seek(0)
+        source = load_input.open_input("dump", file)
+        with pytest.raises(HazardRefused, match="only the last of it"):
+            await loading.load(repo, "main", source, LoadOptions())
+        await loading.load(repo, "main", source, LoadOptions(shorter_history=True))
+        assert [one.value for one in await repo.entries("main")] == [b"2"]
