@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -52,8 +53,16 @@ async def connected(options: SourceOptions) -> AsyncIterator[kvctl.Client]:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """What the coroutine returns; KvctlErrors are marked for the driver."""
-    with crossing(), asyncio.Runner() as runner:
+    """What the coroutine returns; KvctlErrors are marked for the driver. Notebooks, where a loop runs, may call it."""
+    with crossing():
+        if asyncio._get_running_loop() is None:
+            return _run(work)
+        with ThreadPoolExecutor(1) as beside:
+            return beside.submit(_run, work).result()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner() as runner:
         return runner.run(work)
 
 

@@ -18,6 +18,11 @@ from kvctl.pipeline.options import SourceOptions, given_as
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+TTL_LEFT = """
+    case when ttl is not null
+         then greatest(1D, round(ttl - (unix_micros(current_timestamp()) - unix_micros(created)) / 1000000D)) end
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
@@ -37,12 +42,18 @@ class Contents:
 
 
 def of_bucket(spark: SparkSession, options: SourceOptions) -> Contents:
-    """A bucket's latest entries or its history, as of its last revision now. Raises BucketNotFound, RefusedError."""
+    """A bucket's latest entries or its history, as of its last revision now; ttls are what is left of them.
+
+    Raises BucketNotFound, RefusedError.
+    """
     info = connecting.run(_info(options))
     cut = int(info["state"]["last_seq"])
+    from pyspark.sql.functions import expr
+
     wanted = replace(options, columns=COLUMNS, include_deleted=options.mode == "latest", as_of=cut or None)
+    rows = read(spark, wanted).withColumn("ttl", expr(TTL_LEFT))
     return Contents(
-        rows=read(spark, wanted), bucket=options.bucket, incarnation=info["created"], config=info["config"],
+        rows=rows, bucket=options.bucket, incarnation=info["created"], config=info["config"],
         mode=options.mode, filters=options.filter, cut=cut,
     )  # fmt: skip
 

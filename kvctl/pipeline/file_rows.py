@@ -8,18 +8,21 @@ is a line for every reader.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvctl.errors import UsageError
 from kvctl.pipeline.files import data_files
+from kvctl.pipeline.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ("key", "value", "revision", "created", "operation", "ttl", "headers")
 """What a file holds of an entry: columns of the data source; ttl is what was left of it at the export."""
+READ = ("key", "value", "revision", "operation", "ttl", "headers")
+"""Of them, what is read again."""
 EXTENSIONS = {
     ".parquet": "parquet", ".json": "json", ".ndjson": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv",
     ".tab": "tsv",
@@ -53,22 +56,26 @@ def write(rows: DataFrame, path: Path, format: str, *, bucket: str, by_prefix: b
     (writer.partitionBy(PREFIX) if by_prefix else writer).save(f"file:{path}")
 
 
-def read(spark: SparkSession, folder: Path, names: Sequence[str], format: str) -> DataFrame:
-    """The rows of an export's files, as columns of the data source; `created` is left out."""
-    reader = spark.read.schema(_SCHEMAS[format]).format(format).option("mode", "FAILFAST")
-    if not names:
-        return spark.createDataFrame([], _SCHEMAS["parquet"])
-    rows = reader.options(**(_CSV if format == "csv" else {})).load([_literal(folder / name) for name in names])
-    if format == "parquet":
-        return rows
-    headers = "from_json(headers, 'map<string, string>') as headers" if format == "csv" else "headers"
-    return rows.selectExpr("key", f"{_BYTES} as value", "revision", "operation", "ttl", headers)
+def read(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
+    """The rows of an export, as columns of the data source; `created`, and columns that hold nothing, are left out."""
+    format = manifest.format
+    wanted = [name for name in READ if name in manifest.columns]
+    paths = [literal(folder / part.name) for part in manifest.files if part.rows]
+    if not paths:
+        return spark.createDataFrame([], _SCHEMAS["parquet"]).select(*wanted)
+    reader = spark.read.schema(_SCHEMAS[format]).format(format).options(**(_CSV if format == "csv" else {}))
+    if format != "parquet":
+        reader = reader.option("mode", "FAILFAST")
+    rows = reader.load(paths)
+    bytes_of = {"value": f"{_BYTES} as value", "headers": "from_json(headers, 'map<string, string>') as headers"}
+    special = {"parquet": (), "json": ("value",), "csv": ("value", "headers")}[format]
+    return rows.selectExpr(*(bytes_of[name] if name in special else name for name in wanted))
 
 
 def read_table(spark: SparkSession, path: Path, format: str, key: str, value: str) -> DataFrame:
     """The rows of somebody else's table as `key`, `value` and, if it has one, `ttl`. Raises UsageError."""
     table = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
-    found = table.load(_literal(path))
+    found = table.load(literal(path))
     types = dict(found.dtypes)
     for name, option in ((key, "--key"), (value, "--value")):
         if name not in types:
@@ -128,7 +135,7 @@ def _table_options(format: str) -> Mapping[str, str]:
     return {}
 
 
-def _literal(path: Path) -> str:
+def literal(path: Path) -> str:
     """A path to be read as Spark takes it: of this machine's file system, and no pattern."""
     return "file:" + re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", str(path))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kvctl.errors import KvctlError, NotFoundError, UsageError
+from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.manifest import MANIFEST, Manifest, Part, damaged, decode
 
 BLOCK = 1 << 20
@@ -50,7 +50,7 @@ def has_manifest(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an export. Raises NotFoundError where there is none, ConflictError where it is damaged."""
+    """The manifest of an export. Raises NotFoundError where there is no folder, ConflictError where none is whole."""
     path = folder / MANIFEST
     try:
         if path.stat().st_size > _LARGEST:
@@ -59,7 +59,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists():
             raise NotFoundError(f"`{folder}` does not exist") from None
-        raise NotFoundError(
+        raise ConflictError(
             f"`{folder}` holds no whole export: `{MANIFEST}` is missing",
             hint="An export that was interrupted has none: run it again with `--overwrite`",
         ) from None

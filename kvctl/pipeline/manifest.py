@@ -49,6 +49,8 @@ class Manifest:
     filters: tuple[str, ...] = ()
     format: str
     partitioned_by: str | None = None
+    columns: tuple[str, ...] = ()
+    """Those that hold something: of most buckets neither ttls nor headers."""
     created: str
     rows: int
     bytes: int
@@ -94,7 +96,7 @@ def decode(data: bytes, folder: str) -> Manifest:
     try:
         known = {field.name: document[field.name] for field in fields(Manifest) if field.name in document}
         known["files"] = tuple(Part(**part) for part in known["files"])
-        known["filters"] = tuple(known.get("filters", ()))
+        known |= {name: tuple(known.get(name, ())) for name in ("filters", "columns")}
         manifest = Manifest(**known)
     except (TypeError, KeyError) as error:
         raise damaged(folder, f"`{MANIFEST}`: {error}") from None

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kvctl.errors import UsageError
 from kvctl.pipeline import file_rows
 from kvctl.pipeline.files import data_files
+from kvctl.pipeline.manifest import Manifest, Part
 
 FORMATS = ("parquet", "json", "csv")
 ODD = [
@@ -37,9 +38,9 @@ def values() -> list[bytes]:
 def rows(spark: SparkSession) -> DataFrame:
     """Entries with those values, in two partitions; every tenth with a ttl and headers."""
     found = [
-        (f"a.{n}" if n % 3 else f"k{n}", value, n + 1, "PUT", 60.5 if n % 10 == 0 else None, {"X": '"1,2'} if n % 10 == 0 else None)
+        (f"a.{n}" if n % 3 else f"k{n}", value, n + 1, "PUT", *((60.5, {"X": '"1,2'}) if n % 10 == 0 else (None, None)))
         for n, value in enumerate(values())
-    ]  # fmt: skip
+    ]
     schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
     frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00.000009' as created")
     return frame.repartition(2)
@@ -50,8 +51,12 @@ def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: Spa
     folder = tmp_path / "an [odd] {folder}, 100%3D #1"
     file_rows.write(rows, folder, format, bucket="B", by_prefix=True)
     names = [str(path.relative_to(folder)) for path in data_files(folder)]
+    manifest = Manifest(
+        bucket="B", incarnation="", config={}, cut=1, mode="latest", format=format, columns=file_rows.COLUMNS,
+        created="", rows=0, bytes=0, files=tuple(Part(name, 1, 1, "") for name in names),
+    )  # fmt: skip
     assert {name.split("/")[0] for name in names} == {"prefix=a", "prefix=__HIVE_DEFAULT_PARTITION__"}
-    found = sorted(file_rows.read(spark, folder, names, format).collect(), key=lambda row: row.revision)
+    found = sorted(file_rows.read(spark, folder, manifest).collect(), key=lambda row: row.revision)
     assert [bytes(row.value) for row in found] == values()
     assert [(row.ttl, row.headers) for row in found[:11:10]] == [(60.5, {"X": '"1,2'})] * 2
     assert {row.operation for row in found} == {"PUT"}

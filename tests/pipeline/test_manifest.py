@@ -152,7 +152,7 @@ def test_a_manifest_names_no_files_elsewhere(name: str) -> None:
 
 def test_without_a_manifest_nothing_is_an_export(export: Path) -> None:
     (export / MANIFEST).unlink()
-    with pytest.raises(NotFoundError, match="holds no whole export"):
+    with pytest.raises(ConflictError, match="holds no whole export"):
         files.read_manifest(export)
     with pytest.raises(NotFoundError, match="does not exist"):
         files.read_manifest(export / "nowhere")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from kvctl.pipeline.placing import Removed, Staged
 from kvctl.quantities import format_time
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from kvctl.pipeline.engine import Engine
 
 
@@ -31,10 +33,10 @@ class Exported:
 
 
 def export(
-    engine: Engine, contents: Callable[[], Contents], folder: Path, *, format: str = "parquet",
+    engine: Engine, contents: Callable[[SparkSession], Contents], folder: Path, *, format: str = "parquet",
     by_prefix: bool = False, overwrite: bool = False, hashed: Advance = lambda _: None,
 ) -> Exported:  # fmt: skip
-    """Write the rows into the folder, which holds them, and a manifest that says so, when all is there and counted.
+    """Write the rows that `contents` gives into the folder, and a manifest when all of them are there.
 
     Raises ConflictError where the folder holds something, unless `overwrite`; what was there stays until the end.
     """
@@ -42,24 +44,32 @@ def export(
     placing.check_vacant(folder, overwrite=overwrite)
     removed = placing.occupants(folder)
     with placing.taken(folder) as staging, engine.explaining():
-        found = contents()
+        found = contents(engine.spark)
+        engine.doing = f"writing {format}"
         told = _write(found, staging, format, by_prefix)
+        engine.doing = "hashing"
         files = placing.staged(staging, format, hashed)
         _require_all(folder, files, told["rows"])
-        manifest = _manifest(found, files, format, by_prefix, told["newer"])
+        manifest = _manifest(found, files, format, by_prefix, told)
         placing.take_over(folder, files, manifest)
     return Exported(str(folder), manifest, removed, time.monotonic() - begun)
 
 
 def _write(contents: Contents, staging: Path, format: str, by_prefix: bool) -> dict[str, Any]:
-    """Write what comes; how many rows that are, and how many entries are newer than the cut, deletions included."""
+    """Write what comes. Counts rows, entries that are newer than the cut, deletions included, ttls and headers."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import expr
 
     observation = Observation()
     wanted = "true" if contents.mode == HISTORY else "operation = 'PUT'"
     newer = "false" if contents.cut is None else f"revision > {contents.cut}"
-    counts = [expr(f"count_if({wanted})").alias("rows"), expr(f"count_if({newer})").alias("newer")]
+    counted = {
+        "rows": f"count_if({wanted})",
+        "newer": f"count_if({newer})",
+        "ttl": "count(ttl)",
+        "headers": "count(headers)",
+    }
+    counts = [expr(text).alias(name) for name, text in counted.items()]
     rows = contents.rows.observe(observation, *counts).where(wanted)
     file_rows.write(rows, staging, format, bucket=contents.bucket, by_prefix=by_prefix)
     return observation.get
@@ -75,7 +85,9 @@ def _require_all(folder: Path, files: list[Staged], rows: int) -> None:
         )
 
 
-def _manifest(contents: Contents, files: list[Staged], format: str, by_prefix: bool, newer: int) -> Manifest:
+def _manifest(
+    contents: Contents, files: list[Staged], format: str, by_prefix: bool, told: Mapping[str, int]
+) -> Manifest:
     parts = tuple(sorted((file.part for file in files), key=lambda part: part.name))
     return Manifest(
         bucket=contents.bucket,
@@ -83,11 +95,12 @@ def _manifest(contents: Contents, files: list[Staged], format: str, by_prefix: b
         incarnation=contents.incarnation,
         config=contents.config,
         cut=contents.cut,
-        newer=newer,
+        newer=told["newer"],
         mode=contents.mode,
         filters=contents.filters,
         format=format,
         partitioned_by=file_rows.PREFIX if by_prefix else None,
+        columns=tuple(name for name in file_rows.COLUMNS if told.get(name, 1)),
         created=format_time(time.time_ns()),
         rows=sum(part.rows for part in parts),
         bytes=sum(part.bytes for part in parts),

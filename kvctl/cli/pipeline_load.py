@@ -1,0 +1,164 @@
+"""`kvctl pipeline load`: an export, or a table of one's own, into a bucket."""
+
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.bucket_options import Cluster, Replicas, Storage
+from kvctl.cli.command import command, group
+from kvctl.cli.inputs import check_forced, check_writable
+from kvctl.cli.options import DryRun, Force, bucket_names
+from kvctl.cli.pipeline_export import one_of
+from kvctl.cli.pipeline_verify import hashing
+from kvctl.cli.session import Session
+from kvctl.cli.spark import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.errors import PartlyDone, UsageError
+from kvctl.kv.names import check_bucket
+from kvctl.render.view import Column, document, duration_text
+
+if TYPE_CHECKING:
+    from kvctl.pipeline.jobs.load import Input, Loaded, Order
+    from kvctl.pipeline.settings import Target
+
+app = group()
+
+Path = Annotated[str, typer.Argument(metavar="PATH", help="Folder of an export, or a table: a file or a folder")]
+Into = Annotated[
+    str, typer.Option("--into", metavar="BUCKET", help="Bucket to write into", autocompletion=bucket_names)
+]
+KeyColumn = Annotated[
+    str | None, typer.Option("--key", metavar="COL", help="Column of a table that holds the key; else `key`")
+]
+ValueColumn = Annotated[
+    str | None, typer.Option("--value", metavar="COL", help="Column of a table that holds the value; else `value`")
+]
+TableFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Of a table: `parquet`, `json`, `csv` or `tsv`; else by its extension",
+        autocompletion=one_of("parquet", "json", "csv", "tsv"),
+    ),
+]
+Create = Annotated[bool, typer.Option("--create", help="Make the bucket like the exported one")]
+IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only what differs from what the bucket holds")]
+DeadLetter = Annotated[
+    str | None, typer.Option("--dead-letter", metavar="DIR", help="Keep rejected rows there, with the causes")
+]
+
+
+@command(
+    app,
+    "load",
+    examples=[
+        "kvctl pipeline load orders.export --into orders-copy --create",
+        "kvctl pipeline load orders.export --into orders --if-different",
+        "kvctl pipeline load stock.parquet --into stock --key sku --value count",
+    ],
+    see=["pipeline export", "load", "help pipeline"],
+)
+async def load(
+    session: Session,
+    path: Path,
+    into: Into,
+    key: KeyColumn = None,
+    value: ValueColumn = None,
+    format: TableFormat = None,
+    create: Create = False,
+    if_different: IfDifferent = False,
+    dead_letter: DeadLetter = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    cluster: Cluster = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Load an export or a table into a bucket.
+
+    The files of an export are compared with its manifest first: a damaged one is refused (4), and nothing written. With
+    --key or --value PATH is a table of your own: Parquet, JSON with an object a line, CSV or TSV with a heading. Its
+    text is written as UTF-8, numbers as text, what is nested as JSON; columns `encoding` (`base64`) and `ttl` (seconds)
+    count.
+
+    --create makes the bucket with the export's configuration, also under another name; without it, it has to be there
+    (3). Revisions and times are the bucket's own. Of an export of history the entries of each key come in their order;
+    the bucket has to keep as many, or --force shorter-history. Entries that a key's history ends with already are not
+    written again.
+
+    A load that was interrupted, or killed, completes when it is run again. Rows that cannot be written are counted, the
+    first ones named, and the command exits 7; the others are written.
+    """
+    from kvctl.pipeline import files
+    from kvctl.pipeline.jobs import load as job
+
+    check_bucket(into) if dry_run else check_writable(session, into)
+    check_forced(force, "shorter-history")
+    folder, target = files.folder_of(path), spark_target(master, remote, conf)
+    changes = _changes(create, replicas, storage, cluster)
+    if key or value or format:
+        source = job.open_table(folder, key=key, value=value, format=format)
+    else:
+        total = files.read_manifest(folder).bytes
+        source = await hashing(session, f"Verifying {folder.name}", total, partial(job.open_export, folder))
+    order = job.Order(
+        create=create, changes=changes, shorter_history="shorter-history" in (force or ()), dry_run=dry_run
+    )
+    loaded = await _load(session, target, source, into, order, if_different=if_different, dead_letter=dead_letter)
+    row = {name: value for name, value in asdict(loaded).items() if name != "samples"}
+    row["seconds"] = round(loaded.seconds, 3)
+    session.show(document(row, *LOADED, name="bucket"))
+    _complain(loaded, dead_letter)
+
+
+LOADED = (
+    Column("bucket"), Column("path"), Column("created", table=False), Column("rows"), Column("written"),
+    Column("unchanged"), Column("rejected"), Column("seconds", "Time", text=duration_text),
+)  # fmt: skip
+
+
+async def _load(
+    session: Session, target: "Target", source: "Input", into: str, order: "Order",
+    *, if_different: bool, dead_letter: str | None,
+) -> "Loaded":  # fmt: skip
+    from kvctl.pipeline.files import folder_of
+    from kvctl.pipeline.jobs.load import load
+    from kvctl.pipeline.options import parse
+
+    options = parse({"bucket": into, **source_options(session, target)})
+    options = replace(
+        options, if_different=if_different and not source.history,
+        dead_letter=str(folder_of(dead_letter)) if dead_letter else None,
+    )  # fmt: skip
+    return await run_job(
+        session, target, f"Loading {into}", partial(load, source=source, target=options, order=order),
+        incomplete=f"Interrupted: bucket `{into}` may hold a part of the rows; the same command completes it",
+    )  # fmt: skip
+
+
+def _complain(loaded: "Loaded", dead_letter: str | None) -> None:
+    """Raises PartlyDone for rows that were rejected."""
+    if not loaded.rejected:
+        return
+    named = "; ".join(f"`{key}`: {cause}" for key, cause in loaded.samples)
+    more = loaded.rejected - len(loaded.samples)
+    rows = "1 row was" if loaded.rejected == 1 else f"{loaded.rejected} rows were"
+    kept = f"`{dead_letter}` has them all" if dead_letter else "`--dead-letter DIR` keeps them all"
+    raise PartlyDone(
+        f"{rows} rejected: {named}" + (f"; and {more} more" if more else ""), hint=f"The others are written; {kept}"
+    )
+
+
+def _changes(create: bool, replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:
+    from kvctl.kv.fields import edited
+
+    given = {"replicas": replicas, "storage": storage, "cluster": cluster}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen and not create:
+        raise UsageError(f"`--{next(iter(chosen))}` goes with `--create`")
+    return edited({}, chosen)

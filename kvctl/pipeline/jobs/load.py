@@ -1,0 +1,200 @@
+"""Load an export, or a table of one's own, into a bucket."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import BucketNotFound, HazardRefused, NotFoundError, PartlyDone, UsageError
+from kvctl.kv import catalog
+from kvctl.kv.bulk import SHORTER_HISTORY
+from kvctl.kv.config import BucketConfig
+from kvctl.kv.copying import copied_config
+from kvctl.kv.load_target import target_of
+from kvctl.pipeline import connecting, contents, file_rows, files
+from kvctl.pipeline.files import Advance
+from kvctl.pipeline.manifest import Manifest
+from kvctl.pipeline.missing_history import missing
+from kvctl.pipeline.options import SourceOptions, given_as
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from kvctl.pipeline.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What is loaded: an export that was found whole, or a table with its columns of keys and values."""
+
+    path: Path
+    format: str
+    manifest: Manifest | None = None
+    key: str = "key"
+    value: str = "value"
+
+    @property
+    def history(self) -> bool:
+        """Whether it holds every entry of its keys."""
+        return self.manifest is not None and self.manifest.history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """How to load."""
+
+    create: bool = False
+    """Make the bucket like the export's, or with a bucket's defaults for a table."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """What of the stream configuration is to be otherwise."""
+    shorter_history: bool = False
+    """Allow a history that the bucket does not keep whole."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What became of the rows."""
+
+    bucket: str
+    path: str
+    created: bool
+    """Whether the bucket was made for it."""
+    rows: int
+    written: int
+    unchanged: int
+    rejected: int
+    samples: tuple[tuple[str, str], ...]
+    """The first rejected rows: key and cause."""
+    seconds: float
+
+
+def open_export(path: Path, advance: Advance = lambda _: None) -> Input:
+    """An export, after all its files were compared with its manifest.
+
+    Raises NotFoundError, and ConflictError for one that is damaged: nothing was written.
+    """
+    manifest = files.read_manifest(path)
+    files.require_whole(path, manifest, advance)
+    return Input(path=path, format=manifest.format, manifest=manifest)
+
+
+def open_table(path: Path, *, key: str | None, value: str | None, format: str | None = None) -> Input:
+    """Somebody else's table: a file or a folder of files. Raises NotFoundError, UsageError."""
+    if not path.exists():
+        raise NotFoundError(f"`{path}` does not exist")
+    if files.has_manifest(path):
+        raise UsageError("`--key` and `--value` are for tables; this is an export", hint="Leave them out")
+    known = format or file_rows.format_of(path) or ""
+    if known not in file_rows.EXTENSIONS.values():
+        formats = ", ".join(dict.fromkeys(file_rows.EXTENSIONS.values()))
+        problem = f"`{format}` is not a format of tables" if format else f"The format of `{path}` is not known"
+        raise UsageError(problem, hint=f"`--format` is one of {formats}")
+    named = (key or "key", value or "value")
+    if named[0] == named[1]:
+        raise UsageError(f"`{named[0]}` cannot hold both key and value")
+    return Input(path=path, format=known, key=named[0], value=named[1])
+
+
+def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> Loaded:
+    """Write the rows into the bucket; run again after it was killed, it ends like one that was not.
+
+    Raises BucketNotFound without `create`, BucketExists where the bucket is another one, HazardRefused.
+    """
+    begun = time.monotonic()
+    with engine.explaining():
+        created, entries = connecting.run(_prepare(source, target, order))
+        rows = _rows(engine, source)
+        if order.dry_run:
+            told: dict[str, Any] = {"written": source.manifest.rows if source.manifest else rows.count()}
+        else:
+            if source.history:
+                rows = _in_order(engine, rows, target, entries)
+            elif order.create and entries:
+                target = replace(target, if_different=True)  # what an interrupted load left
+            engine.doing = f"writing {target.bucket}"
+            told = write(rows, target)
+    written, rejected = told["written"], told.get("rejected", 0)
+    count = source.manifest.rows if source.manifest else written + rejected + told.get("unchanged", 0)
+    samples = tuple((key, cause) for key, cause in told.get("samples", ()))
+    return Loaded(
+        target.bucket, str(source.path), created, count, written, count - written - rejected, rejected,
+        samples, time.monotonic() - begun,
+    )  # fmt: skip
+
+
+async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple[bool, int]:
+    """Make the bucket if it is to be made, and look whether it takes the rows; how many entries it holds before."""
+    async with connecting.connected(options) as client:
+        created = False
+        if order.create:
+            wanted = _wanted(source, options.bucket, order.changes)
+            if order.dry_run:
+                created = await catalog.existing(client.api, wanted) is None
+            else:
+                created = (await catalog.create_like(client.api, wanted)).created
+            if created and order.dry_run:
+                return True, 0
+        try:
+            target = await target_of(client.bucket(options.bucket), dry_run=order.dry_run)
+        except BucketNotFound as error:
+            error.hint = f"{error.hint}; `--create` makes it"
+            raise
+    depth = source.manifest.config.get("max_msgs_per_subject", 0) if source.manifest and source.history else 0
+    if depth > target.history and not order.shorter_history:
+        raise HazardRefused(
+            SHORTER_HISTORY,
+            f"The export holds up to {depth} entries of a key, bucket `{options.bucket}` keeps {target.history}: "
+            "the oldest would be lost",
+            hint=f"`kvctl bucket edit {options.bucket} --history {depth}` keeps them, "
+            f"`--force {SHORTER_HISTORY}` loses them",
+        )
+    return created, int(target.info["state"]["messages"])
+
+
+def _wanted(source: Input, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The stream configuration of a bucket that is made for the rows."""
+    if source.manifest is not None:
+        return copied_config(dict(source.manifest.config), bucket, dict(changes))
+    return {**BucketConfig(bucket).to_stream(), **changes}
+
+
+def _rows(engine: Engine, source: Input) -> DataFrame:
+    if source.manifest is None:
+        return file_rows.read_table(engine.spark, source.path, source.format, source.key, source.value)
+    rows = file_rows.read(engine.spark, source.path, source.manifest)
+    return rows if source.history else rows.drop("operation", "revision")
+
+
+def _in_order(engine: Engine, rows: DataFrame, target: SourceOptions, entries: int) -> DataFrame:
+    """A history as tasks that each have all of a key's entries, one after the other, without what is stored."""
+    if entries:
+        columns = ("key", "value", "revision", "operation")
+        there = contents.read(engine.spark, replace(target, mode="history", columns=columns))
+        rows = missing(rows, there)
+    return rows.repartition("key").sortWithinPartitions("revision")
+
+
+def write(rows: DataFrame, target: SourceOptions) -> dict[str, Any]:
+    """Write the rows; what the data source reports."""
+    report = Path(tempfile.gettempdir(), f"kvctl-load-{secrets.token_hex(8)}.json")
+    options = given_as(replace(target, report=str(report)))
+    try:
+        try:
+            rows.write.format("nats-kv").options(**options).mode("append").save()
+        except Exception as error:
+            from kvctl.pipeline.failure import explained
+
+            if not isinstance(explained(error), PartlyDone) or not report.exists():
+                raise
+        # Behind a Connect server it is on another machine; without an error all rows were taken.
+        told: dict[str, Any] = json.loads(report.read_bytes()) if report.exists() else {"written": rows.count()}
+        return told
+    finally:
+        report.unlink(missing_ok=True)
