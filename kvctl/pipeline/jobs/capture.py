@@ -1,0 +1,148 @@
+"""Capture a bucket's changes into a folder of Parquet files: each revision once, for any reader of the folder.
+
+What is captured already is what the folder says, not what Spark's checkpoint does: a batch that comes again, because
+its query was killed before it noted the batch as done, is only asked for what the folder lacks.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import ConflictError, UsageError
+from kvctl.jetstream import streams
+from kvctl.pipeline import checkpoints, connecting
+from kvctl.pipeline.capture_folder import CaptureFolder, Piece, State
+from kvctl.pipeline.crossing import crossing
+from kvctl.pipeline.file_rows import COLUMNS
+from kvctl.pipeline.options import SourceOptions, given_as
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from kvctl.pipeline.engine import Engine
+
+TRIGGER = timedelta(seconds=1)
+A_BATCH = 1_000_000
+"""Revisions after which a batch is done, unless told otherwise: what a killed capture does again at the most."""
+PAUSE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a capture came to."""
+
+    path: str
+    checkpoint: str
+    state: State
+    rows: int
+    """Captured by this run."""
+    files: int
+    seconds: float
+
+
+def capture(
+    engine: Engine, options: SourceOptions, folder: Path, checkpoint: Path, *, once: bool = False,
+    trigger: timedelta = TRIGGER,
+) -> Captured:  # fmt: skip
+    """Capture until the query is stopped, or with `once` until everything there is has been captured.
+
+    Raises ConflictError where the folder or the checkpoint is another capture's, StreamReplaced for a bucket that was
+    created anew, HistoryLost where some of its changes are gone that were not captured.
+    """
+    begun = time.monotonic()
+    check_places(folder, checkpoint)
+    target = CaptureFolder(folder)
+    with target.claimed(), engine.explaining():
+        start = _begin(target, options, checkpoint)
+        query = _start(engine, _wanted(options, start), target, checkpoint, None if once else trigger)
+        try:
+            while not query.awaitTermination(PAUSE):  # type: ignore[arg-type]
+                engine.doing = _standing(target.existing(), start)
+        finally:
+            query.stop()
+        end = target.existing()
+    rows, files = end.rows - start.rows, end.files - start.files
+    return Captured(str(folder), str(checkpoint), end, rows, files, time.monotonic() - begun)
+
+
+def check_places(folder: Path, checkpoint: Path) -> None:
+    """Raises UsageError for a checkpoint that readers of the folder would come upon, ConflictError for others' folders.
+
+    Needs no Spark.
+    """
+    if folder == checkpoint or checkpoint in folder.parents:
+        raise UsageError(f"`{folder}` lies in the checkpoint")
+    if folder in checkpoint.parents and not checkpoint.relative_to(folder).parts[0].startswith(("_", ".")):
+        raise UsageError(
+            f"The checkpoint `{checkpoint}` lies among the data",
+            hint="Choose a folder beside it, or one below it whose name begins with `_`",
+        )
+    CaptureFolder(folder).state()
+
+
+def store_batch(rows: DataFrame, folder: str, checkpoint: str) -> None:
+    """Add what a batch holds to a capture: only what is newer than the capture is."""
+    from kvctl.pipeline.pieces import PIECES, write_pieces
+
+    target = CaptureFolder(Path(folder))
+    state = target.existing()
+    target.settle(state)
+    staging = str(target.staging)
+    new = rows.where(f"revision > {state.revision}")
+    written = new.mapInArrow(lambda batches: write_pieces(batches, staging), PIECES).collect()
+    target.publish(state, [Piece(**row.asDict()) for row in written], checkpoints.read(Path(checkpoint)).query)
+
+
+def _begin(target: CaptureFolder, options: SourceOptions, checkpoint: Path) -> State:
+    """The state to go on from, with a checkpoint that belongs to it."""
+    before = target.state()
+    checkpoints.recover(checkpoint)
+    reached = checkpoints.read(checkpoint)
+    if reached.committed and (before is None or before.query != reached.query):
+        raise ConflictError(
+            f"The checkpoint `{checkpoint}` is not that of the capture in `{target.path}`",
+            hint="Give the one it belongs to, or an empty folder: the capture then goes on from where it is",
+        )
+    info = connecting.run(_info(options))
+    return target.begun(options.bucket, info["created"], info["config"], forced=not options.fail_on_data_loss)
+
+
+def _wanted(options: SourceOptions, state: State) -> SourceOptions:
+    """What to read: where Spark has no checkpoint yet, from where the folder is."""
+    begin = str(state.revision + 1) if state.revision else options.starting_revision
+    since = None if state.revision else options.starting_time
+    most = options.max_revisions_per_trigger or A_BATCH
+    return replace(
+        options, columns=COLUMNS, starting_revision=begin, starting_time=since, max_revisions_per_trigger=most
+    )
+
+
+def _start(
+    engine: Engine, options: SourceOptions, target: CaptureFolder, checkpoint: Path, trigger: timedelta | None
+) -> StreamingQuery:
+    folder, kept = str(target.path), str(checkpoint)
+
+    def store(rows: DataFrame, _: int) -> None:
+        with crossing():
+            store_batch(rows, folder, kept)
+
+    changes = engine.spark.readStream.format("nats-kv").options(**given_as(options)).load()
+    writer = changes.writeStream.option("checkpointLocation", f"file:{checkpoint}").foreachBatch(store)
+    if trigger is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{trigger.total_seconds() * 1000:.0f} milliseconds").start()
+
+
+async def _info(options: SourceOptions) -> dict[str, Any]:
+    async with connecting.connected(options) as client:
+        source = (await client.bucket(options.bucket).locate(fresh=True)).source
+        return await streams.info(source.api, source.stream)
+
+
+def _standing(state: State, start: State) -> str:
+    return f"at revision {state.revision:,}, {state.rows - start.rows:,} rows captured"
