@@ -14,11 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 
 from kvctl.cli.session import Session
+from kvctl.errors import UsageError
 from kvctl.quantities import format_duration
 from kvctl.render.escapes import escape
 
@@ -42,15 +44,19 @@ LOOKS = 0.5
 """Seconds between two looks at how far a job is."""
 PATIENCE = 10.0
 """Seconds that a cancelled job has to put its things in order."""
-_PATHS = {
-    "password_file": "passwordFile", "token_file": "tokenFile", "creds": "creds", "nkey": "nkey",
-    "tls_cert": "tlsCert", "tls_key": "tlsKey", "tls_ca": "tlsCa",
-}  # fmt: skip
-_WORDS = {
-    "context": "context", "server": "url", "user": "user", "domain": "domain", "api_prefix": "apiPrefix",
-    "inbox_prefix": "inboxPrefix",
+_FLAGS = {
+    "context": "context", "server": "url", "user": "user", "password_file": "passwordFile", "token_file": "tokenFile",
+    "creds": "creds", "nkey": "nkey", "tls_cert": "tlsCert", "tls_key": "tlsKey", "tls_ca": "tlsCa",
+    "tls_first": "tlsFirst", "domain": "domain", "api_prefix": "apiPrefix", "inbox_prefix": "inboxPrefix",
+    "timeout": "timeout",
 }  # fmt: skip
 """Shared options, and those of `nats-kv` that say the same."""
+_FIELDS = {
+    "url": "url", "user": "user", "creds": "creds", "nkey": "nkey", "cert": "tlsCert", "key": "tlsKey", "ca": "tlsCa",
+    "tls_first": "tlsFirst", "domain": "domain", "api_prefix": "apiPrefix", "inbox_prefix": "inboxPrefix",
+}  # fmt: skip
+"""Fields of a context, and the options that say the same."""
+_PATHS = ("passwordFile", "tokenFile", "creds", "nkey", "tlsCert", "tlsKey", "tlsCa")
 
 
 def spark_target(master: str | None, remote: str | None, conf: list[str] | None) -> "Target":
@@ -65,19 +71,23 @@ def spark_target(master: str | None, remote: str | None, conf: list[str] | None)
 def source_options(session: Session, target: "Target") -> dict[str, str]:
     """The options of `nats-kv` that connect as the command line says: names and paths, no secret among them.
 
-    Workers resolve them. Those of this machine have this environment; for others, what it implies is named.
+    Workers resolve them. Those of this machine share this environment; for others, what it implies is named. Raises
+    UsageError where that cannot be.
     """
     given = session.options.connection_flags()
-    options = {_WORDS[name]: str(value) for name, value in given.items() if name in _WORDS}
-    options |= {_PATHS[name]: os.path.abspath(str(value)) for name, value in given.items() if name in _PATHS}
-    if session.options.timeout is not None:
-        options["timeout"] = format_duration(session.options.timeout)
-    if session.options.tls_first:
-        options["tlsFirst"] = "true"
-    if not target.local and not options.keys() & {"context", "url"}:
-        context = session.context
-        options |= {"context": context.name} if context.name else {"url": context.url}
-    return options
+    options = {_FLAGS[name]: _written(_FLAGS[name], value) for name, value in given.items() if name in _FLAGS}
+    if target.local or "context" in options:
+        return options
+    context = session.context
+    if context.name:
+        return {"context": context.name, **options}
+    if (context.password or context.token) and not options.keys() & {"passwordFile", "tokenFile"}:
+        raise UsageError(
+            "The password or token of this environment cannot be handed to workers elsewhere",
+            hint="Name a context that they have with `--context`, or a file with `--password-file` or `--token-file`",
+        )
+    implied = {option: getattr(context, name) for name, option in _FIELDS.items()}
+    return {option: _written(option, value) for option, value in implied.items() if value} | options
 
 
 async def run_job(
@@ -199,6 +209,15 @@ class Rate:
         (begun, first), (ended, last) = self._seen[0], self._seen[-1]
         rate = (last - first) / (ended - begun) if ended > begun else 0
         return f"{rows:,} rows" + (f", {rate:,.0f}/s" if rate else "")
+
+
+def _written(option: str, value: object) -> str:
+    """A value as an option's text; a path does not depend on where a worker stands."""
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if value is True:
+        return "true"
+    return os.path.abspath(str(value)) if option in _PATHS else str(value)
 
 
 def _show_cause(session: Session, error: BaseException | None) -> None:

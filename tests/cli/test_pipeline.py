@@ -6,10 +6,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from kvctl.cli.session import Session
+from kvctl.cli.shared import Shared
+from kvctl.cli.spark import source_options
+from kvctl.contexts import Context, ContextStore
+from kvctl.errors import UsageError
+from kvctl.pipeline.settings import Target
+from kvctl.render.terminal import Terminal
 from tests.cli.conftest import Run, open_terminal, run_process
 from tests.readme import ROOT
 
@@ -102,6 +110,41 @@ def test_ctrl_c_ends_it_and_names_what_is_incomplete(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
         os.close(master)
+
+
+class TestHowWorkersConnect:
+    def test_those_of_this_machine_are_told_what_the_flags_say(self) -> None:
+        flags = Shared(server="nats://a:1", creds="my.creds", tls_first=True, timeout=timedelta(seconds=90))
+        assert source_options(Session(flags, Terminal()), Target()) == {
+            "url": "nats://a:1", "creds": str(Path.cwd() / "my.creds"), "tlsFirst": "true", "timeout": "1m30s",
+        }  # fmt: skip
+
+    def test_others_are_told_what_the_environment_implies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NATS_URL", "nats://b:2")
+        monkeypatch.setenv("NATS_CREDS", "/etc/b.creds")
+        assert source_options(Session(Shared(), Terminal()), Target()) == {}
+        found = source_options(Session(Shared(), Terminal()), ELSEWHERE)
+        assert found == {"url": "nats://b:2", "creds": "/etc/b.creds"}
+
+    def test_others_are_told_the_name_of_the_context(self) -> None:
+        ContextStore().save(Context(name="prod", url="nats://c:3", user="ann", password="rose"))
+        ContextStore().select("prod")
+        assert source_options(Session(Shared(), Terminal()), ELSEWHERE) == {"context": "prod"}
+
+    def test_others_cannot_be_told_a_password(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("NATS_URL", "nats://b:2")
+        monkeypatch.setenv("NATS_USER", "ann")
+        monkeypatch.setenv("NATS_PASSWORD", "rose")
+        with pytest.raises(UsageError, match="cannot be handed to workers elsewhere"):
+            source_options(Session(Shared(), Terminal()), ELSEWHERE)
+        file = tmp_path / "password"
+        file.write_text("rose\n")
+        flags = Shared(user="ann", password_file=str(file))
+        found = source_options(Session(flags, Terminal()), ELSEWHERE)
+        assert found == {"url": "nats://b:2", "user": "ann", "passwordFile": str(file)}
+
+
+ELSEWHERE = Target("spark://a:7077")
 
 
 def seen(terminal: int, so_far: dict[int, bytes] = {}) -> bytes:  # noqa: B006
