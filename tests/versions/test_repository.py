@@ -1,9 +1,11 @@
 """A repository on both stores: staging, commits, refs, diff, merge; and many at once, counted."""
 
+from contextlib import suppress
+
 import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, UsageError
-from kvctl.versions import refs
+from kvctl.versions import refs, staging
 from kvctl.versions.changes import Kind
 from kvctl.versions.combining import Conflicting
 from kvctl.versions.committing import NothingToCommit, Staged
@@ -14,6 +16,7 @@ from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Store
 from tests.versions.repos import committed, held, history, history_ids, staged
+from tests.versions.steps import Fuse, SteppedStore, at_every_step
 
 
 class TestStaging:
@@ -78,6 +81,57 @@ class TestCommit:
             assert await staged(repo) == {}
         made = await repo.commit("main", "on purpose", allow_empty=True)
         assert made.parents == ((await history_ids(repo))[1],)
+
+    async def test_with_nothing_staged_nothing_is_written(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1")
+        before = await staging.read(repo.store, "main")
+        for _ in range(3):
+            with pytest.raises(NothingToCommit):
+                await repo.commit("main", "again")
+        assert await staging.read(repo.store, "main") == before
+
+    async def test_who_comes_too_late_is_told_which_commit_has_it(self, repo: Repository, store: Store) -> None:
+        async def scenario(fuse: Fuse) -> None:
+            await repo.put("main", "a", b"%d" % fuse.number)
+            others: list[Commit] = []
+
+            async def other() -> None:
+                others.append(await Repository(store).commit("main", "other"))
+                await repo.put("main", "later", b"%d" % fuse.number)
+                await Repository(store).commit("main", "later")
+
+            fuse.then = other
+            try:
+                await Repository(SteppedStore(store, fuse)).commit("main", "mine")
+            except NothingToCommit as error:
+                found.append((error.taken_by, others[0].id))
+
+        found: list[tuple[str | None, str]] = []
+        await at_every_step(scenario, kill=False)
+        named = [(taker, other) for taker, other in found if taker is not None]
+        assert named
+        assert all(taker == other for taker, other in named)
+
+    async def test_letting_go_of_what_is_committed_already_loses_nothing(self, repo: Repository, store: Store) -> None:
+        await committed(repo, "main", "one", a=b"1")
+
+        async def scenario(fuse: Fuse) -> None:
+            key = f"k{fuse.number}"
+            await repo.put("main", "a", b"1")
+
+            async def other() -> None:
+                await Repository(store).put("main", key, b"1")
+                await staging.seal(store, "main")
+                await Repository(store).put("main", f"{key}.more", b"1")
+
+            fuse.then = other
+            with suppress(NothingToCommit):
+                await Repository(SteppedStore(store, fuse)).commit("main", "mine")
+            if fuse.blown:
+                assert {key, f"{key}.more"} <= (await held(repo)).keys()
+            await repo.reset("main")
+
+        assert await at_every_step(scenario, kill=False) > 5
 
     async def test_the_same_content_is_the_same_tree_whatever_the_way(self, repo: Repository) -> None:
         keys = [f"k.{number}" for number in range(300)]
