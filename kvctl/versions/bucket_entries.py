@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
@@ -118,6 +119,7 @@ class BucketEntries:
         return True
 
     async def _fetch(self, listed: Listed) -> None:
+        await asyncio.sleep(0)  # what is at hand already must not keep others waiting
         some = self._keys[self._next : self._next + self._batch]
         self._next += len(some)
         places = [self._head + key.decode() for key in some]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from kvctl.errors import KvctlError
@@ -18,6 +19,8 @@ from kvctl.versions.tree_update import HAND_OVER, Edit, update
 OBJECTS = b"objects"
 AHEAD = 64
 """Leaves that are read together, before they are needed."""
+PATIENCE = 0.005
+"""Seconds for which other tasks of the process wait while a tree is made."""
 CACHE = 64 << 20
 """Bytes of objects that are kept: they never change."""
 
@@ -50,13 +53,16 @@ class Objects:
         """The tree with these changes; most of what it needs is stored, the rest in its objects. Raises Broken."""
         made = Made()
         reading = update(root, edits, made)
-        storing = _Storing(self)
+        storing, since = _Storing(self), time.monotonic()
         try:
             wanted = next(reading)
             while True:
                 if made.size >= HAND_OVER:
                     await storing.start(made.take())
-                wanted = reading.send(await self.read(wanted))
+                if time.monotonic() - since > PATIENCE:
+                    await asyncio.sleep(0)
+                    since = time.monotonic()
+                wanted = reading.send(await self.read(wanted) if wanted else {})
         except StopIteration as end:
             result: Tree = end.value
         finally:
@@ -85,6 +91,8 @@ class Objects:
                     yield Chunk.decode(data[child])
         finally:
             ahead.cancel()
+            with suppress(asyncio.CancelledError, KvctlError):
+                await ahead
 
     async def read(self, wanted: Iterable[bytes]) -> dict[bytes, bytes]:
         """Objects by their ids. Raises Broken."""

@@ -27,7 +27,8 @@ FEW = 8
 def update(root: bytes, edits: Sequence[Edit], made: Made | None = None) -> Reading[Tree]:
     """The tree with these changes, sorted by key, none twice; its objects are those that the old one does not have.
 
-    When `made` holds much, no chunks are asked for: what stands there may be taken, and the result lacks it.
+    Asks for nothing now and then: who carries it out may do something else, and take what stands in `made` when it
+    holds HAND_OVER bytes; then the result lacks it.
     """
     made = made or Made()
     old = _Old(root)
@@ -47,29 +48,34 @@ class _Old:
     def __init__(self, root: bytes) -> None:
         self.root = root
         self._known: dict[bytes, Chunk] = {}
+        self._data: dict[bytes, bytes] = {}
+        """Chunks that were read and not looked at yet."""
 
     def chunk(self, identity: bytes) -> Reading[Chunk]:
         """One chunk."""
         if identity not in self._known:
-            data = yield {identity}
-            self._known[identity] = Chunk.decode(data[identity])
+            data = self._data.pop(identity, None) or (yield {identity})[identity]
+            self._known[identity] = Chunk.decode(data)
         return self._known[identity]
 
     def prefetch(self, level: int, keys: Sequence[bytes]) -> Reading[None]:
-        """Read the chunks that sorted keys belong to, down to a level, and forget the others there and below."""
-        before = self._known
-        self._known = {identity: chunk for identity, chunk in before.items() if chunk.level > level}
+        """Read the chunks that sorted keys belong to, down to a level."""
         waiting = {self.root: list(keys)}
-        while waiting:
-            missing = waiting.keys() - before.keys()
-            data = (yield missing) if missing else {}
+        top = (yield from self.chunk(self.root)).level
+        while True:
+            if missing := waiting.keys() - self._known.keys() - self._data.keys():
+                self._data.update((yield missing))
+            if top == level:
+                return
             below: dict[bytes, list[bytes]] = {}
             for identity, wanted in waiting.items():
-                chunk = before.get(identity) or Chunk.decode(data[identity])
-                self._known[identity] = chunk
-                if chunk.level > level:
-                    below.update(spread(chunk, wanted))
-            waiting = below
+                below.update(spread((yield from self.chunk(identity)), wanted))
+            waiting, top = below, top - 1
+
+    def forget(self, level: int) -> None:
+        """Hold no longer what was read of a level, and below."""
+        self._known = {identity: chunk for identity, chunk in self._known.items() if chunk.level > level}
+        self._data.clear()
 
     def at(self, level: int, key: bytes) -> Reading[tuple[bytes, Chunk, bytes | None]]:
         """The chunk of a level that a key belongs to, with its id: the first that ends at it or after it, or the last.
@@ -103,6 +109,7 @@ def _level(old: _Old, level: int, edits: Sequence[Edit], made: Made) -> Reading[
     while at < len(edits):
         if at >= read:
             read = at + AT_ONCE
+            old.forget(level if at else level - 1)
             yield from old.prefetch(level, keys[at:read])
         at = yield from _run(old, level, edits, keys, at, _Outcome(gone, new, made))
     return sorted({**dict.fromkeys(gone), **new}.items())
@@ -139,8 +146,7 @@ def _run(
         for some in _changed(chunk, edits, at, end):
             for ended in chunker.add(some.keys, some.values):
                 outcome.add(ended)
-            if outcome.made.size >= HAND_OVER:
-                yield set()
+            yield set()
         at = end
         if following is None or not chunker.open:
             break

@@ -217,7 +217,8 @@ class TestUpdate:
             wanted = next(reading)
             while True:
                 most = max(most, in_hand.size)
-                stored.update(in_hand.take())
+                if in_hand.size >= tree_update.HAND_OVER:
+                    stored.update(in_hand.take())
                 try:
                     wanted = reading.send((yield wanted))
                 except StopIteration as end:
