@@ -29,6 +29,8 @@ CHANGING = {
     r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
     r"\b(just now|\d+[smhdy] ago)": "AGE",
     r"`/\S*/\.config/": "`HOME/.config/",
+    r"\b[0-9a-f]{12}\b": "COMMIT",
+    r"\S+@\S+(?=, AGE)": "AUTHOR",
     r"(?<=\S) {2,}": "  ",
 }
 """What differs from run to run; columns get as wide as what they hold."""

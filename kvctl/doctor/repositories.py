@@ -26,7 +26,7 @@ async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
 
 
 def settings(info: StreamInfo) -> Iterator[Finding]:
-    """What is configured as no repository is, and what it does. [pure]"""
+    """What is configured as no repository is, and what it does."""
     config: StreamConfig = info["config"]
     name, stream = RepositoryConfig.from_stream(config).name, config["name"]
     wanted = RepositoryConfig(name).stream(config.get("first_seq", 1))
