@@ -80,7 +80,7 @@ async def collect(store: Store, objects: Objects, *, dry_run: bool = False) -> C
             continue
         await _end(store, held)
         return Collected(objects=gone[1], commits=gone[0], epochs=epochs)
-    raise staging.busy("the record of collections")
+    raise fences.crowded()
 
 
 async def _look(store: Store, objects: Objects) -> Collected:
@@ -112,7 +112,7 @@ async def _advance(store: Store) -> int:
             await staging.pause()
         else:
             return number
-    raise staging.busy("the record of collections")
+    raise fences.crowded()
 
 
 async def _begin(store: Store, objects: Objects, begun: int) -> tuple[CollectionHeld, _Reached]:
@@ -128,7 +128,7 @@ async def _begin(store: Store, objects: Objects, begun: int) -> tuple[Collection
         held = await _own(store, begun)
         if held.collection.deleting:  # nobody has made a link since
             return held, reached
-    raise staging.busy("the record of collections")
+    raise fences.crowded()
 
 
 async def _own(store: Store, begun: int) -> CollectionHeld:

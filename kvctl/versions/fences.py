@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from kvctl.errors import ConflictError
 from kvctl.versions import refs, staging
 from kvctl.versions.model import Head, Staging
 from kvctl.versions.staging import STAGING, Held
@@ -129,7 +130,12 @@ async def ready_to_link(store: Store) -> CollectionHeld:
             await store.set_if(COLLECTION, COLLECTION, Collection(held.collection.begun).encode(), held.predicate)
         except PredicateFailed:
             await staging.pause()
-    raise staging.busy("the record of collections")
+    raise crowded()
+
+
+def crowded() -> ConflictError:
+    """The error when all tries are spent on the record of collections."""
+    return ConflictError("Branches are made, merged and collected too often by others", hint="Try again")
 
 
 def touch(branch: str) -> Change:

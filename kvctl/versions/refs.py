@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kvctl.errors import NotFoundError, UsageError
@@ -20,6 +22,7 @@ SHORTEST = 4
 _NAME_PATTERN = r"[a-zA-Z0-9_][-a-zA-Z0-9_/]*(?:\.[-a-zA-Z0-9_/]+)*"
 _NAME = re.compile(rf"{_NAME_PATTERN}\Z")
 _EXPRESSION = re.compile(rf"({_NAME_PATTERN})([@$]?)((?:[~^]\d*)*)\Z")
+_ID = re.compile(r"[0-9a-f]{40}")
 _STEP = re.compile(r"([~^])(\d*)")
 
 
@@ -93,22 +96,13 @@ async def resolve(store: Store, expression: str) -> Ref:
 
 
 async def ancestors(store: Store, start: str, *, first_parent: bool = False) -> AsyncIterator[tuple[str, Commit]]:
-    """A commit and those that it comes from, children before parents, the newest first."""
-    waiting: list[tuple[int, int, str, Commit]] = []
-    seen: set[str] = set()
-
-    async def add(identity: str) -> None:
-        if identity not in seen:
-            seen.add(identity)
-            found = await commit(store, identity)
-            heapq.heappush(waiting, (-found.generation, -found.created_ns, identity, found))
-
-    await add(start)
-    while waiting:
-        *_, identity, found = heapq.heappop(waiting)
-        yield identity, found
-        for parent in found.parents[:1] if first_parent else found.parents:
-            await add(parent)
+    """A commit and those that it comes from: children before parents, otherwise the newest first."""
+    walk = _Walk(store, first_parent)
+    await walk.begin(start)
+    while walk.ready:
+        *_, identity = heapq.heappop(walk.ready)
+        yield identity, walk.commits[identity]
+        await walk.leave(identity)
 
 
 async def merge_base(store: Store, one: str, other: str) -> str | None:
@@ -133,7 +127,59 @@ async def merge_base(store: Store, one: str, other: str) -> str | None:
     return None
 
 
+class _Walk:
+    """A way through commits. One is ready when all its children were left; those have higher generations."""
+
+    def __init__(self, store: Store, first_parent: bool) -> None:
+        self._store = store
+        self._only = 1 if first_parent else None
+        self._children: Counter[str] = Counter()
+        """Of those seen, how many were not left."""
+        self._unseen: list[tuple[int, str]] = []
+        """Commits whose parents were not looked at, the highest generation first."""
+        self.commits: dict[str, Commit] = {}
+        self.ready: list[tuple[int, int, str]] = []
+
+    async def begin(self, identity: str) -> None:
+        """Stand at the first commit."""
+        await self._find(identity)
+        self._make_ready(identity)
+
+    async def leave(self, identity: str) -> None:
+        """Make ready what comes after a commit."""
+        for parent in self._parents(identity):
+            if parent not in self.commits:
+                await self._find(parent)
+            await self._look_above(self.commits[parent].generation)
+            self._children[parent] -= 1
+            if not self._children[parent]:
+                self._make_ready(parent)
+
+    async def _look_above(self, generation: int) -> None:
+        """See all children of the commits of a generation."""
+        while self._unseen and -self._unseen[0][0] > generation:
+            _, identity = heapq.heappop(self._unseen)
+            for parent in self._parents(identity):
+                self._children[parent] += 1
+                if parent not in self.commits:
+                    await self._find(parent)
+
+    async def _find(self, identity: str) -> None:
+        found = self.commits[identity] = await commit(self._store, identity)
+        heapq.heappush(self._unseen, (-found.generation, identity))
+
+    def _make_ready(self, identity: str) -> None:
+        found = self.commits[identity]
+        heapq.heappush(self.ready, (-found.created_ns, -found.generation, identity))
+
+    def _parents(self, identity: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.commits[identity].parents[: self._only]))
+
+
 async def _named(store: Store, name: str) -> Ref:
+    if _ID.fullmatch(name):
+        with suppress(RefNotFound):
+            return Ref(name, root=(await commit(store, name)).root)
     try:
         found, _ = await head(store, name)
         return Ref(found.commit, name, found.root)

@@ -38,7 +38,10 @@ async def stranger(repo: Repository) -> str:
 async def whole(repo: Repository) -> None:
     """All that branches and tags lead to can be read, by somebody who has read nothing before."""
     fresh = Repository(repo.store)
+    seen: set[str] = set()
     for ref in [*await fresh.branches(), *await fresh.tags()]:
         await fresh.entries(ref)
         async for identity, _ in fresh.log(ref):
-            await fresh.entries(identity)
+            if identity not in seen:
+                seen.add(identity)
+                await fresh.entries(identity)

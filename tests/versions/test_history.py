@@ -1,8 +1,13 @@
 """Log, the commits that touched a key, and who changed each key last."""
 
+import random
+
 import pytest
 
 from kvctl.errors import NotFoundError, UsageError
+from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.model import Commit
+from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
 from tests.versions.repos import committed, history
 
@@ -35,6 +40,39 @@ async def test_log_goes_from_the_newest_to_the_first_whole_or_in_part(forked: Re
         assert identity == commit.id
     with pytest.raises(NotFoundError):
         await anext(forked.log("nope"))
+
+
+async def test_commits_of_two_branches_come_by_their_time(repo: Repository) -> None:
+    await committed(repo, "main", "base", a=b"1")
+    await repo.create_branch("side")
+    for number in range(3):
+        await committed(repo, "main", f"main {number}", a=b"%d" % number)
+    await committed(repo, "side", "side", b=b"1")
+    await repo.merge("side", "main", "merge")
+    assert await history(repo) == ["merge", "side", "main 2", "main 1", "main 0", "base", "Repository created"]
+
+
+async def test_children_come_before_parents_whatever_the_clocks_say() -> None:
+    dice = random.Random(5)
+    store = MemoryStore()
+    repo = Repository(store)
+    made = [(await repo.init()).id]
+    for number in range(60):
+        parents = tuple(dice.sample(made[-4:], min(len(made), dice.choice([1, 1, 2]))))
+        generation = 1 + max([(await repo.show(parent)).generation for parent in parents])
+        commit = Commit(
+            root=(await repo.show("main")).root, parents=parents, message=str(number), author="",
+            created_ns=dice.randrange(10**9), generation=generation,
+        )  # fmt: skip
+        await store.set(COMMITS, bytes.fromhex(commit.id), commit.encode())
+        made.append(commit.id)
+    await repo.create_tag("last", made[-1])
+    seen: list[str] = []
+    async for identity, commit in repo.log("last"):
+        assert not set(commit.parents) & set(seen)
+        seen.append(identity)
+    assert len(seen) == len(set(seen)) > 20
+    assert made[0] in seen
 
 
 @pytest.mark.parametrize(
