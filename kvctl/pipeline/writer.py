@@ -85,7 +85,7 @@ class KvStreamWriter(DataSourceStreamArrowWriter):
         if overwrite:
             raise UsageError(
                 "Output mode complete would replace the bucket's content with each batch",
-                hint='Say `.outputMode("update")`, or `overwrite` in `foreachBatch`',
+                hint="Write in `foreachBatch`: mode append, and a `writeId` made of the batch's number",
             )
         check_columns(schema, WriteMode(options.write_mode))
         self._options = options
