@@ -4,6 +4,7 @@ Everything is compared within one run, in turn: kvctl, nats-py's own API, and th
 """
 
 import argparse
+import json
 import os
 import platform
 import re
@@ -17,7 +18,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from bench import version_cases
 from bench.bulk import bulk as compare_bulk
 from bench.consuming import consume as compare_consuming
 from bench.measure import Run, Series, in_turn, ratio, run
@@ -37,8 +40,9 @@ ROOT = str(Path(__file__).parent.parent)
 class Bench:
     """The server, the seeded buckets, and the lines of the report."""
 
-    def __init__(self, server: Server, rounds: int) -> None:
-        self.server, self.rounds = server, rounds
+    def __init__(self, server: Server, rounds: int, *, smoke: bool = False) -> None:
+        self.server, self.rounds, self.smoke = server, rounds, smoke
+        self.url = server.url
         self.lines: list[str] = []
         self.env = {**os.environ, "NATS_URL": server.url, "PYTHONPATH": ROOT, "XDG_CONFIG_HOME": tempfile.mkdtemp()}
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -53,6 +57,27 @@ class Bench:
             self._sizes[name] = keys
         return name
 
+    def sized(self, count: int) -> int:
+        """So many, or far fewer where only a look is asked for whether all works."""
+        return max(count // 1000, 100) if self.smoke else count
+
+    def once(self, name: str, make: Callable[[], object]) -> str:
+        """What has this name, made when it is asked for first."""
+        if name not in self._sizes:
+            make()
+            self._sizes[name] = 0
+        return name
+
+    def told(self, module: str, work: str, name: str, count: int, timeout: float = 600) -> Any:
+        """What a process finds out, which it prints as JSON."""
+        command = (PYTHON, "-m", f"bench.{module}", work, self.url, name, str(count))
+        return json.loads(self.process(*command, timeout=timeout, keep=True).output)
+
+    def line(self, title: str, who: str, middle: str, spread: str = "", aim: str = "") -> None:
+        """Report what was measured in another way."""
+        self.lines.append(f"| {title} | {who} | {middle} | {spread} | | | | {aim} |")
+        print("  " + self.lines[-1], file=sys.stderr, flush=True)
+
     def process(self, *command: str, timeout: float = 120, keep: bool = False) -> Run:
         """Run a command against the server."""
         return run(command, env=self.env, timeout=timeout, keep=keep)
@@ -61,7 +86,7 @@ class Bench:
         """A contender that measures inside its process; its processor time is that of the whole process."""
 
         def timed() -> Run:
-            command = (PYTHON, "-m", f"bench.{module}", work, self.server.url, bucket, str(count))
+            command = (PYTHON, "-m", f"bench.{module}", work, self.url, bucket, str(count))
             whole = self.process(*command, timeout=timeout, keep=True)
             return replace(whole, seconds=float(whole.output))
 
@@ -85,7 +110,9 @@ class Bench:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.2f} ms"
 
 
 def one_shot_get(bench: Bench) -> None:
@@ -260,8 +287,15 @@ def pipeline(bench: Bench) -> None:
     compare_pipeline(bench)
 
 
+def versions(bench: Bench) -> None:
+    """Versioned buckets."""
+    version_cases.staging(bench)
+    version_cases.commits(bench)
+    version_cases.reads(bench)
+
+
 CASES = (
-    one_shot_get, puts, gets, many_gets, listing, watching, consume, txn, bulk, tables, resume, million,
+    one_shot_get, puts, gets, many_gets, listing, watching, consume, txn, bulk, tables, versions, resume, million,
     million_entries, audits, plans, pipeline,
 )  # fmt: skip
 COLUMNS = ("work", "contender", "median", "spread", "time over ours", "processor", "peak memory", "aim")
@@ -274,13 +308,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(names))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--smoke", action="store_true", help="small sizes, to see that all works (versions)")
     parser.add_argument("--write", type=Path, help="put the table into this file")
     arguments = parser.parse_args()
     if unknown := set(arguments.cases) - set(names):
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     subprocess.run((PYTHON, "-m", "compileall", "-q", f"{ROOT}/kvctl", f"{ROOT}/bench"), check=False)
     with run_server() as server:
-        bench = Bench(server, arguments.rounds)
+        bench = Bench(server, arguments.rounds, smoke=arguments.smoke)
         for name in arguments.cases or names:
             names[name](bench)
     version = re.sub(
