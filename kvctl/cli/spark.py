@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.progress import Standing
     from kvctl.pipeline.settings import Target
 
 T = TypeVar("T")
@@ -188,8 +189,14 @@ class _Run(Generic[T]):
             if self.engine is not None:
                 found = self.engine.standing()
                 rows = self._rate.text(found.rows) if found else ""
-                tasks = f"stage {found.stage} of {found.stages}, task {found.done} of {found.tasks}" if found else ""
+                tasks = tasks_text(found) if found else ""
                 self._standing = ", ".join(filter(None, (self.engine.doing, rows, tasks)))
+
+
+def tasks_text(found: "Standing") -> str:
+    """Which stage runs, and how many of its tasks are done."""
+    waiting = "" if found.active or found.done else ", waiting for workers"
+    return f"stage {found.stage} of {found.stages}, task {found.done} of {found.tasks}{waiting}"
 
 
 class Rate:
@@ -223,7 +230,9 @@ def _written(option: str, value: object) -> str:
 def _show_cause(session: Session, error: BaseException | None) -> None:
     """With `-v`, all that Spark said."""
     if session.options.verbose and error is not None and error.__cause__ is not None:
-        session.terminal.emit(escape(str(error.__cause__), keep="\n\t"))
+        from kvctl.pipeline.failure import text_of
+
+        session.terminal.emit(escape(text_of(error.__cause__), keep="\n\t"))
 
 
 def _prepare_archive(session: Session, run: _Run[T]) -> None:

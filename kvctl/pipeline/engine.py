@@ -56,16 +56,15 @@ class Engine:
         target = target or Target()
         check_reachable(target)
         _keep_quiet()
-        scratch = scratch or Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
+        started = _Start(target, scratch or Path(tempfile.mkdtemp(prefix="kvctl-spark-")), record)
         try:
-            started = _Start(target, scratch, record)
-            spark = started.connect() if target.remote else started.classic()
-            register(spark)
-            return cls(spark, target, started)
+            return cls(started.session(), target, started)
         except BaseException as error:
-            failure = not_started(error, lambda: log_tail(scratch)) if isinstance(error, Exception) else error
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise failure from error
+            tail = log_tail(started.scratch)
+            shutil.rmtree(started.scratch, ignore_errors=True)
+            if isinstance(error, KvctlError) or not isinstance(error, Exception):
+                raise
+            raise not_started(error, tail) from error
 
     def standing(self) -> Standing | None:
         """How far the newest job is; None between jobs, and behind Spark Connect. Safe from any thread."""
@@ -153,11 +152,21 @@ class _Start:
         self.scratch = scratch
         self.archive: Archive | None = None
         self.jvm: Any = None
-        """The process that `classic` started, if it did: there is one for each Python process."""
+        """The JVM's process, if it was started here: there is one for each Python process."""
         self._record = record
         self._log = scratch / "spark.log"
 
-    def classic(self) -> "SparkSession":
+    def session(self) -> "SparkSession":
+        """A session that knows `nats-kv`."""
+        spark = self._connect() if self._target.remote else self._classic()
+        try:
+            register(spark)
+        except BaseException:
+            spark.stop()
+            raise
+        return spark
+
+    def _classic(self) -> "SparkSession":
         """Driver and JVM on this machine. What the JVM prints goes to the log alone."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -171,7 +180,7 @@ class _Start:
                 self.jvm = gateway.proc
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
 
-    def connect(self) -> "SparkSession":
+    def _connect(self) -> "SparkSession":
         """A client of a Connect server; `local[N]` starts one here, as pyspark does."""
         remote = str(self._target.remote)
         if not remote.startswith("local"):
@@ -192,12 +201,12 @@ class _Start:
         java = find_java()
         cache = cache_directory(self.scratch)
         self.archive = _archive(java, cache)
-        local = self._target.local or bool(self._target.remote)
-        python = None if local else os.environ.get("PYSPARK_PYTHON")
+        here = self._target.local or bool(self._target.remote)
+        python = None if here else os.environ.get("PYSPARK_PYTHON")
         return {
             "JAVA_HOME": str(java.spark_home(cache)),
             "PYSPARK_PYTHON": python or sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1" if local else os.environ.get("SPARK_LOCAL_IP"),
+            "SPARK_LOCAL_IP": "127.0.0.1" if here or self._target.loopback else os.environ.get("SPARK_LOCAL_IP"),
             "SPARK_REMOTE": None,
         }
 

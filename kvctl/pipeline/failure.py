@@ -20,17 +20,23 @@ def explained(error: Exception, log_tail: Callable[[], str] = str) -> Exception:
     """
     if not _of_spark(error):
         return error
-    text = _text(error)
+    text = text_of(error)
     return recall(text) or _known(text) or _lost(error, log_tail) or _refused(error, text) or _unknown(text)
 
 
-def not_started(error: Exception, log_tail: Callable[[], str]) -> KvctlError:
-    """Spark did not start: what it said last."""
-    if isinstance(error, KvctlError):
-        return error
-    text = _text(error)
-    known = _known(f"{text}\n{log_tail()}")
+def not_started(error: Exception, log_tail: str) -> KvctlError:
+    """Spark did not start; `log_tail` is what it said last."""
+    text = text_of(error)
+    known = recall(text) or _known(f"{text}\n{log_tail}")
     return known or KvctlError(f"Spark did not start: {_cause(text)}", hint=_end_of_log(log_tail))
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; one of Spark asks the JVM, which may have gone."""
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
 
 
 _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
@@ -111,7 +117,7 @@ def _lost(error: Exception, log_tail: Callable[[], str]) -> KvctlError | None:
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, OSError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)):
-        return KvctlError("Spark ended before its time", hint=_end_of_log(log_tail))
+        return KvctlError("Spark ended before its time", hint=_end_of_log(log_tail()))
     return None
 
 
@@ -126,14 +132,6 @@ def _refused(error: Exception, text: str) -> KvctlError | None:
 
 def _unknown(text: str) -> KvctlError:
     return KvctlError(f"Spark failed: {_cause(text)}", hint="`-v` shows all that Spark says")
-
-
-def _text(error: Exception) -> str:
-    """What an error says; one of Spark asks the JVM, which may have gone."""
-    try:
-        return str(error)
-    except Exception:
-        return type(error).__name__
 
 
 def _sentence(text: str) -> str:
@@ -161,8 +159,7 @@ def _tracebacks(text: str) -> str:
     return rest.partition("\n\tat ")[0] if found else ""
 
 
-def _end_of_log(log_tail: Callable[[], str]) -> str:
-    tail = log_tail()
+def _end_of_log(tail: str) -> str:
     return f"Spark's log ended with:\n{tail}" if tail else "`-v` shows all that Spark says"
 
 

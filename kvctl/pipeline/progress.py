@@ -13,10 +13,11 @@ ROWS = "number of output rows"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The stage that runs, of how many of the job; tasks done and in all; rows, where Spark tells."""
+    """The stage that runs, of how many of the job; its tasks under way, done and in all; rows, where Spark tells."""
 
     stage: int
     stages: int
+    active: int
     done: int
     tasks: int
     rows: int | None = None
@@ -33,7 +34,8 @@ def standing(spark: "SparkSession") -> Standing | None:
         if active:
             number, info = active[0]
             place = stages.index(number) + 1
-            return Standing(place, len(stages), info.numCompletedTasks, info.numTasks, _rows(spark))
+            tasks = (info.numActiveTasks, info.numCompletedTasks, info.numTasks)
+            return Standing(place, len(stages), *tasks, _rows(spark))
     return None
 
 

@@ -33,6 +33,12 @@ class Target:
         """Whether driver and executors are one process on this machine."""
         return not self.remote and (self.master or "local").startswith("local")
 
+    @property
+    def loopback(self) -> bool:
+        """Whether all of it is on this machine, so that nobody else has to reach the driver."""
+        cluster = (self.master or "").removeprefix("spark://").startswith(("127.", "localhost:", "[::1]"))
+        return self.local or cluster
+
 
 def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
     """`K=V` of every `--conf`; the last of a name counts. Raises UsageError."""
@@ -55,10 +61,10 @@ def settings(target: Target, *, cores: int, scratch: str, java_options: str) -> 
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
     }
+    if target.loopback:
+        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if target.local:
         ours |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.heartbeatInterval": "1s",  # rows for the progress
             "spark.local.dir": f"{scratch}/local",
             "spark.sql.shuffle.partitions": str(cores),

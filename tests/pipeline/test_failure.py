@@ -104,10 +104,10 @@ def test_what_is_not_sparks_stays_as_it_is(error: Exception) -> None:
 
 def test_a_session_that_did_not_start_shows_the_log_or_what_is_known_from_it() -> None:
     error = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
-    unknown = not_started(error, lambda: "Error: Could not find or load main class")
+    unknown = not_started(error, "Error: Could not find or load main class")
     assert unknown.message == "Spark did not start: Java gateway process exited before sending its port number"
     assert "Could not find or load main class" in str(unknown.hint)
-    known = not_started(error, lambda: "ERROR SparkContext: Could not parse Master URL: 'x'")
+    known = not_started(error, "ERROR SparkContext: Could not parse Master URL: 'x'")
     assert isinstance(known, UsageError)
 
 

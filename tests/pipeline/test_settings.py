@@ -37,6 +37,10 @@ def test_a_cluster_has_to_reach_the_driver() -> None:
     assert not {"spark.driver.host", "spark.driver.bindAddress"} & told(Target("spark://a:7077")).keys()
 
 
+def test_a_cluster_of_this_machine_does_not() -> None:
+    assert told(Target("spark://127.0.0.1:7077"))["spark.driver.host"] == "127.0.0.1"
+
+
 def test_what_the_user_sets_beats_ours_and_joins_the_options_of_java() -> None:
     conf = {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Xss4m"}
     found = told(Target(conf=conf))
