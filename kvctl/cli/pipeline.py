@@ -1,6 +1,14 @@
 """The pipeline: buckets exported, loaded, captured and compared by Spark."""
 
-from kvctl.cli import pipeline_audit, pipeline_capture, pipeline_check, pipeline_export, pipeline_load, pipeline_verify
+from kvctl.cli import (
+    pipeline_audit,
+    pipeline_capture,
+    pipeline_check,
+    pipeline_export,
+    pipeline_load,
+    pipeline_run,
+    pipeline_verify,
+)
 from kvctl.cli.command import group
 
 app = group("pipeline", help="Export, load, capture and compare buckets with Spark")
@@ -12,6 +20,7 @@ app.entries.update(
         **pipeline_load.app.entries,
         **pipeline_capture.app.entries,
         **pipeline_audit.app.entries,
+        **pipeline_run.app.entries,
         **pipeline_check.app.entries,
     }
 )

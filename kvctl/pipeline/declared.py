@@ -1,0 +1,219 @@
+"""The pipeline file: sources, what is made of them, and where it goes; and its JSON Schema.  [pure]"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+from kvctl.documents import Document
+from kvctl.pipeline.options import OPTIONS, Option, Purpose, parse
+from kvctl.topology.reading import Path, Reader
+
+VERSION = 1
+FORMATS = ("parquet", "json", "csv")
+MODES = ("error", "overwrite", "append")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_QUERY = re.compile(r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|from|values|table)\b", re.IGNORECASE | re.DOTALL)
+_ROOT = ("version", "source", "sources", "sql", "select", "where", "sink")
+_FILE = ("path", "format")
+_FILE_SINK = (*_FILE, "mode")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Rows of a bucket, read or written with these options of the data source."""
+
+    options: Mapping[str, str]
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return f"bucket {self.options['bucket']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Rows in files."""
+
+    path: FilePath
+    format: str
+    mode: str = "error"
+    """What is done where something is there already, when they are written."""
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return f"{self.format} files in {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A pipeline as its file says it."""
+
+    sources: Mapping[str, Bucket | Files]
+    sink: Bucket | Files
+    sql: str | None = None
+    """A query over the sources, by their names; None: columns of the only one."""
+    columns: Mapping[str, str] | None = None
+    """Names of columns, each with its expression; None: all."""
+    where: str | None = None
+
+
+def read_declared(document: Document, folder: FilePath) -> Declared:
+    """The pipeline in a document; relative paths begin at `folder`. Raises UsageError with the line and the field."""
+    return _File(Reader(document), folder).read()
+
+
+class _File:
+    def __init__(self, reader: Reader, folder: FilePath) -> None:
+        self._reader = reader
+        self._folder = folder
+
+    def read(self) -> Declared:
+        reader = self._reader
+        root = reader.mapping((), _ROOT, "a pipeline file")
+        if "version" not in root:
+            reader.fail((), "The file has no `version`", hint=f"`version: {VERSION}`")
+        if root["version"] is True or root["version"] != VERSION:
+            reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{root['version']}`")
+        sources = self._sources(root)
+        if "sink" not in root:
+            reader.fail((), "The file has no `sink`", hint="`sink: {bucket: NAME}` or `sink: {path: FOLDER}`")
+        sink = self._place(("sink",), _WRITE, _FILE_SINK)
+        return self._made(root, sources, sink)
+
+    def _sources(self, root: Mapping[str, Any]) -> dict[str, Bucket | Files]:
+        reader = self._reader
+        if ("source" in root) == ("sources" in root):
+            reader.fail((), "The file has either `source` or `sources`", hint="`source: {bucket: NAME}`")
+        if "source" in root:
+            return {"source": self._place(("source",), _READ, _FILE)}
+        if not isinstance(root["sources"], dict) or not root["sources"]:
+            reader.fail(("sources",), "`sources` is a mapping of names")
+        for name in root["sources"]:
+            if not _NAME.match(name):
+                reader.fail(("sources", name), f"`{name}` cannot be named in SQL", hint="Letters, digits and `_`")
+        return {name: self._place(("sources", name), _READ, _FILE) for name in root["sources"]}
+
+    def _place(self, path: Path, fields: Mapping[str, Option], of_files: tuple[str, ...]) -> Bucket | Files:
+        reader = self._reader
+        found = reader.mapping(path, (*fields, *of_files), f"`{path[0]}`")
+        if ("bucket" in found) == ("path" in found):
+            reader.fail(path, "It has either a `bucket` or a `path`")
+        if "path" in found:
+            for name in found:
+                if name not in of_files:
+                    reader.fail((*path, name), f"`{name}` goes with `bucket`, not with `path`")
+            return self._files(path, found)
+        for name in found:
+            if name in of_files and name not in fields:
+                reader.fail((*path, name), f"`{name}` goes with `path`, not with `bucket`")
+        options = {fields[name].name: self._text((*path, name)) for name in found}
+        reader.checked(path, lambda: parse(options))
+        return Bucket(options)
+
+    def _text(self, path: Path) -> str:
+        """The value as an option of Spark's has it."""
+        value = self._reader.at(path)
+        if isinstance(value, bool):
+            return str(value).lower()
+        return ",".join(self._reader.texts(path))
+
+    def _files(self, path: Path, found: Mapping[str, Any]) -> Files:
+        reader = self._reader
+        place = self._folder / reader.text((*path, "path"))
+        format = self._one_of((*path, "format"), FORMATS) if "format" in found else place.suffix[1:].lower()
+        if format not in FORMATS:
+            reader.fail(path, f"The format of `{place}` is not known", hint=f"`format` is one of {', '.join(FORMATS)}")
+        return Files(place, format, self._one_of((*path, "mode"), MODES) if "mode" in found else MODES[0])
+
+    def _one_of(self, path: Path, words: tuple[str, ...]) -> str:
+        text = self._reader.text(path)
+        if text not in words:
+            self._reader.unknown(path, text, f"a {path[-1]}", words)
+        return text
+
+    def _made(self, root: Mapping[str, Any], sources: Mapping[str, Bucket | Files], sink: Bucket | Files) -> Declared:
+        reader = self._reader
+        others = [name for name in ("select", "where") if name in root]
+        if "sql" in root:
+            if others:
+                reader.fail((others[0],), f"`sql` and `{others[0]}` exclude each other")
+            sql = reader.text(("sql",))
+            if not _QUERY.match(sql):
+                reader.fail(("sql",), "This is no query", hint="It begins with SELECT, WITH, FROM, VALUES or TABLE")
+            return Declared(sources, sink, sql)
+        if len(sources) > 1:
+            reader.fail((), "Several sources need a `sql` that brings them together")
+        columns = reader.text_map(("select",)) if "select" in root else None
+        if columns is not None and not all(columns.values()):
+            reader.fail(("select",), "A column has no expression")
+        return Declared(sources, sink, None, columns, reader.text(("where",)) if "where" in root else None)
+
+
+def _fields(*purposes: Purpose) -> dict[str, Option]:
+    return {option.field: option for option in OPTIONS if option.purpose in purposes and option.field not in _INNER}
+
+
+_INNER = ("write_id", "message_ids", "report")
+_READ = _fields(Purpose.CONNECTION, Purpose.READ)
+_WRITE = _fields(Purpose.CONNECTION, Purpose.WRITE)
+
+
+# -- the schema ------------------------------------------------------------------------------------------
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema, in the words of draft 2020-12: all that is read is valid."""
+    source = {"oneOf": [_bucket(_READ), _files(_FILE)]}
+    sink = {"oneOf": [_bucket(_WRITE), _files(_FILE_SINK)]}
+    text = {"type": ["string", "number"], "minLength": 1}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kvctl pipeline",
+        "description": "Rows of buckets and files, what Spark makes of them, and where it goes: `kvctl help pipeline`",
+        "type": "object",
+        "properties": {
+            "version": {"const": VERSION, "description": "Version of this form"},
+            "source": {"$ref": "#/$defs/source"},
+            "sources": {
+                "description": "What is read, by the names that `sql` uses",
+                "type": "object",
+                "minProperties": 1,
+                "propertyNames": {"pattern": "^" + _NAME.pattern.replace(r"\Z", "$")},
+                "additionalProperties": {"$ref": "#/$defs/source"},
+            },
+            "sql": {**text, "description": "A query over the sources"},
+            "select": {
+                "description": "Columns, each with its SQL expression",
+                "type": "object",
+                "additionalProperties": text,
+            },
+            "where": {**text, "description": "Which rows, as a SQL expression"},
+            "sink": {"$ref": "#/$defs/sink"},
+        },
+        "required": ["version", "sink"],
+        "additionalProperties": False,
+        "oneOf": [{"required": ["source"]}, {"required": ["sources"]}],
+        "$defs": {"source": source, "sink": sink},
+    }
+
+
+def _bucket(fields: Mapping[str, Option]) -> dict[str, Any]:
+    value = {"type": ["string", "number", "boolean", "array"], "items": {"type": ["string", "number"]}}
+    properties = {name: {**value, "description": f"{option.help} ({option.form})"} for name, option in fields.items()}
+    return {"type": "object", "properties": properties, "required": ["bucket"], "additionalProperties": False}
+
+
+def _files(names: tuple[str, ...]) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "path": {"type": "string", "minLength": 1, "description": "A file or folder; from this file's folder on"},
+        "format": {"enum": list(FORMATS), "description": "Else by the extension"},
+        "mode": {"enum": list(MODES), "description": "Where something is there already"},
+    }
+    properties = {name: known[name] for name in names}
+    return {"type": "object", "properties": properties, "required": ["path"], "additionalProperties": False}

@@ -1,0 +1,118 @@
+"""Run a declared pipeline: read the sources, make the rows, write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from kvctl.errors import ConflictError, NotFoundError
+from kvctl.pipeline.declared import Bucket, Declared, Files
+from kvctl.pipeline.jobs.load import write
+from kvctl.pipeline.options import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kvctl.pipeline.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a run would do."""
+
+    sources: Mapping[str, str]
+    """By name, in words."""
+    columns: Mapping[str, str]
+    """Of the rows that are written, each with its type."""
+    sink: str
+    plan: str
+    """Spark's own plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run came to."""
+
+    sink: str
+    written: int
+    unchanged: int
+    rejected: int
+    samples: tuple[tuple[str, str], ...]
+    """The first rejected rows: key and cause."""
+    seconds: float
+
+
+def plan(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Planned:
+    """What a run would do. Raises NotFoundError, UsageError for what Spark does not understand."""
+    with engine.explaining():
+        rows = _rows(engine.spark, declared, connection)
+        text = StringIO()
+        with redirect_stdout(text):
+            rows.explain(mode="formatted")
+        columns = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    sources = {name: source.title for name, source in declared.sources.items()}
+    return Planned(sources, columns, declared.sink.title, text.getvalue().strip())
+
+
+def run(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Ran:
+    """Carry it out; `connection` is for buckets of which the file does not say where they are.
+
+    Raises NotFoundError, ConflictError for a folder that is not empty, UsageError, and as the data source.
+    """
+    begun = time.monotonic()
+    sink = declared.sink
+    with engine.explaining():
+        if isinstance(sink, Files) and sink.mode == "error" and sink.path.exists():
+            raise ConflictError(
+                f"`{sink.path}` exists", hint="`mode: overwrite` or `append` in the sink, or another path"
+            )
+        rows = _rows(engine.spark, declared, connection)
+        engine.doing = f"writing {sink.title}"
+        if isinstance(sink, Files):
+            return Ran(sink.title, _write_files(rows, sink), 0, 0, (), time.monotonic() - begun)
+        told = write(rows, parse({**connection_of(sink, connection), **sink.options}))
+    samples = tuple((key, cause) for key, cause in told.get("samples", ()))
+    unchanged, rejected = told.get("unchanged", 0), told.get("rejected", 0)
+    return Ran(sink.title, told["written"], unchanged, rejected, samples, time.monotonic() - begun)
+
+
+def connection_of(bucket: Bucket, connection: Mapping[str, str]) -> Mapping[str, str]:
+    """How to reach a bucket of which the file says nothing."""
+    return {} if {"context", "url"} & set(bucket.options) else connection
+
+
+def _rows(spark: SparkSession, declared: Declared, connection: Mapping[str, str]) -> DataFrame:
+    found = {name: _read(spark, source, connection) for name, source in declared.sources.items()}
+    if declared.sql is not None:
+        for name, frame in found.items():
+            frame.createOrReplaceTempView(name)
+        return spark.sql(declared.sql)
+    (rows,) = found.values()
+    if declared.where is not None:
+        rows = rows.where(declared.where)
+    if declared.columns is None:
+        return rows
+    return rows.selectExpr(*(f"{expression} AS `{name}`" for name, expression in declared.columns.items()))
+
+
+def _read(spark: SparkSession, source: Bucket | Files, connection: Mapping[str, str]) -> DataFrame:
+    if isinstance(source, Bucket):
+        return spark.read.format("nats-kv").options(**connection_of(source, connection), **source.options).load()
+    if not source.path.exists():
+        raise NotFoundError(f"`{source.path}` does not exist")
+    reader = spark.read.option("header", "true").option("inferSchema", "true")
+    return reader.format(source.format).load(str(source.path))
+
+
+def _write_files(rows: DataFrame, sink: Files) -> int:
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    observation = Observation()
+    counted = rows.observe(observation, count(lit(1)).alias("rows"))
+    counted.write.mode(sink.mode).option("header", "true").format(sink.format).save(str(sink.path))
+    return int(observation.get["rows"])
