@@ -162,6 +162,30 @@ def test_an_empty_frame_writes_nothing(spark: SparkSession, fill: Fill, write: W
     assert state(raw, bucket)["last_seq"] == 0
 
 
+def test_sql_reads_and_writes(
+    spark: SparkSession, server: Server, fill: Fill, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    """Views have options; a table in the catalog has not, which statements and writers give instead."""
+    bucket, view, table = fill({"a": b"1"}), unique("view"), unique("table")
+    options = {"url": server.url, "bucket": bucket}
+    given = ", ".join(f"{name} '{text}'" for name, text in {**options, "columns": "key,value"}.items())
+    with_options = "with (" + ", ".join(f"`{name}` = '{text}'" for name, text in options.items()) + ")"
+    spark.sql(f"create temporary view {view} using `nats-kv` options ({given})")
+    spark.sql(f"create table {table} (key string, value binary) using `nats-kv`")
+    try:
+        spark.sql(f"insert into {view} values ('b', X'32')")
+        spark.sql(f"insert into {table} {with_options} values ('c', X'33')")
+        rows = spark.sql("select 'd' as key, X'34' as value")
+        rows.writeTo(table).options(**options).append()
+        found = spark.sql(f"select key, value from {table} {with_options}").collect()
+        assert {row.key: bytes(row.value) for row in found} == {"a": b"1", "b": b"2", "c": b"3", "d": b"4"}
+        spark.sql(f"insert overwrite {view} values ('e', X'35')")
+        assert [row.key for row in spark.sql(f"select key from {view} where key > 'a'").collect()] == ["e"]
+    finally:
+        spark.catalog.dropTempView(view)
+        spark.sql(f"drop table {table}")
+
+
 def test_a_write_under_an_id_goes_on_where_it_was(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient
 ) -> None:
