@@ -27,28 +27,24 @@ app = group(
     stays readable, comparable, and can be brought back or rolled out to a bucket.
     """,
 )
-app.entries.update(repo_commits.app.entries)
-app.entries.update(repo_merging.app.entries)
-app.entries.update(repo_checkout.app.entries)
-app.entries.update(repo_upkeep.app.entries)
-for noun in (branch.app, tag.app):
-    app.entries[noun.name] = Entry(noun.help.partition("\n")[0], noun.build, hidden=True)
-
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
-Place = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME[@REF]",
-        help="Name of the repository; with a ref, its commit",
-        autocompletion=lambda ctx, incomplete: _places(ctx, incomplete),
-    ),
-]
 
 
 def _places(ctx: typer.Context, incomplete: str) -> list[str]:
     from kvctl.cli.complete import places, repositories
 
-    return [*(repositories(ctx.obj, incomplete) if "@" not in incomplete else ()), *places(ctx.obj, incomplete)]
+    if "@" in incomplete:
+        return places(ctx.obj, incomplete)
+    names = repositories(ctx.obj, incomplete)
+    return [*names, *(f"{name}@" for name in names)]
+
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|NAME@REF", help="Name of the repository; with a ref, its commit", autocompletion=_places
+    ),
+]
 
 
 @command(
@@ -122,10 +118,10 @@ async def ls(session: Session) -> None:
     see=["repo log", "repo diff", "branch ls"],
 )
 async def show(session: Session, name: Place) -> None:
-    """Show a repository with its branches and tags, or with a ref a commit.
+    """Show a repository, or with a ref a commit.
 
-    A ref is a branch, a tag, a commit's id or the beginning of one, four characters at least; `~2` goes back to the
-    parent's parent, `^2` to the second parent of a merge.
+    A repository is shown with its branches and tags. A ref is a branch, a tag, a commit's id or the beginning of one,
+    four characters at least; `~2` goes back to the parent's parent, `^2` to the second parent of a merge.
     """
     from kvctl.cli.repo_views import COMMIT, commit_row, repository_document
     from kvctl.render.view import document
@@ -189,3 +185,9 @@ async def _mirrors(api: "Api", found: "Found") -> list[str]:
         infos, _ = await streams.listing(api)
         names = [item.name for item in observe.dependents_among(infos, found.stream)]
     return names
+
+
+for part in (repo_commits, repo_merging, repo_checkout, repo_upkeep):
+    app.entries.update(part.app.entries)
+for noun in (branch.app, tag.app):
+    app.entries[noun.name] = Entry(noun.help.partition("\n")[0], noun.build, hidden=True)

@@ -7,7 +7,12 @@ from typing import Any
 
 from tests.cli.conftest import Result, Run
 
-MASKS = {r"\b[0-9a-f]{40}\b": "ID", r"\b[0-9a-f]{12}\b": "SHORT", r"\b1[78]\d{14}\b": "REVISION"}
+MASKS = {
+    r"\b[0-9a-f]{40}\b": "ID",
+    r"\b[0-9a-f]{12}\b": "SHORT",
+    r"\b1[78]\d{14}\b": "REVISION",
+    r"\d+\.\d KiB": "SIZE",
+}
 
 
 class Repo:

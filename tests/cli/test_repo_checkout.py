@@ -102,9 +102,7 @@ def test_staged_changes_stay_behind(kv: Run, repo: str, bucket: str) -> None:
     assert values(kv, bucket) == {"a": "3", "c": "4"}
 
 
-def test_a_bucket_begins_a_repository_and_is_recorded_again(
-    kv: Run, bucket: str, unique: Callable[..., str]
-) -> None:
+def test_a_bucket_begins_a_repository_and_is_recorded_again(kv: Run, bucket: str, unique: Callable[..., str]) -> None:
     name = unique("CONF")
     kv("put", bucket, "a", "1")
     assert kv("repo", "init", name, "--from", bucket).exit_code == 0
