@@ -58,6 +58,7 @@ class SourceOptions:
     as_of: int | None = None
     partitions: int | None = None
     on_evicted: str = "newer"
+    pushdown: bool = False
     write_mode: str = "put"
     if_different: bool = False
     dead_letter: str | None = None
@@ -123,7 +124,7 @@ def _named(name: str) -> Option | None:
     lower = name.lower()
     if lower in _BY_NAME:
         return _BY_NAME[lower]
-    if lower in _SPARKS_OWN:
+    if lower in _SPARKS_OWN or lower.startswith(_AGAIN):
         return None
     if lower in _SECRET:
         raise UsageError(
@@ -270,6 +271,10 @@ OPTIONS = (
         "What was overwritten before it was read: take its newer state, or fail",
     ),
     Option(
+        "pushdown", Purpose.READ, _switch, "true|false",
+        "Have the server answer a query's filters: for a DataFrame of one query alone, as Spark mixes up others",
+    ),
+    Option(
         "writeMode", Purpose.WRITE, _one_of("put", "create", "update"), "put|create|update",
         "Write anyhow, only keys that do not live, or only at the revision that the column `revision` says",
     ),
@@ -306,5 +311,10 @@ _SECRET = {
     "seed": "Give `nkey` or `creds`, or a `context`",
     "secret": "Give a file that holds it, or a `context`",
 }
-_SPARKS_OWN = {"path", "checkpointlocation", "outputmode", "queryname", "serialization.format"}
-"""What Spark adds itself."""
+_SPARKS_OWN = {
+    "path", "checkpointlocation", "outputmode", "queryname", "serialization.format",
+    "provider", "location", "owner", "comment", "collation", "external", "is_managed_location", "table_type",
+}  # fmt: skip
+"""What Spark adds itself, for queries and for tables of its catalog."""
+_AGAIN = "option."
+"""Before the options of a table, which come under their own names, too."""

@@ -34,6 +34,9 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 """Spark's module that hands filters to a reader: loaded only where the session pushes them down.
 
 Where it does not, Spark refuses a reader that would take filters, also for a query without any (4.3).
+
+And where it does, Spark keeps what it planned last for all uses of a DataFrame: `rows.where(...)` and then `rows` have
+the same rows. So filters are taken only where that was asked for.
 """
 
 
@@ -62,8 +65,9 @@ class KvDataSource(DataSource):
         """Reads as of one revision. Raises UsageError for a schema that is none."""
         from kvctl.pipeline.reader import KvPushdownReader, KvReader
 
+        pushed = self.asked.pushdown and PUSHDOWN_WORKER in sys.modules
         with crossing():
-            return (KvPushdownReader if PUSHDOWN_WORKER in sys.modules else KvReader)(schema, self.asked)
+            return (KvPushdownReader if pushed else KvReader)(schema, self.asked)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Reads what is written, batch after batch. Raises UsageError for a schema that is none."""

@@ -180,21 +180,35 @@ def test_filters_select_the_same_pushed_down_or_not(
     everything = rows.withColumn("text", col("created").cast("string")).collect()
     assert len(everything) == (40 if mode == "history" else 30)
     time = next(row.text for row in everything if row.revision == 20)
-    for on in ("true", "false"):
-        with setting(spark, PUSHDOWN, on):
-            chosen = [
-                rows.where(text.format(time=time)).select(lit(text).alias("by"), "revision") for text in PREDICATES
-            ]
-            found = reduce(DataFrame.union, chosen).collect()
-        for text, wanted in PREDICATES.items():
-            revisions = sorted(row.revision for row in found if row.by == text)
-            assert (on, text, revisions) == (on, text, [row.revision for row in everything if wanted(row)])
+    wanted = {text: [row.revision for row in everything if chosen(row)] for text, chosen in PREDICATES.items()}
+
+    def select(by: Callable[[], DataFrame]) -> dict[str, list[int]]:
+        parts = [by().where(text.format(time=time)).select(lit(text).alias("by"), "revision") for text in PREDICATES]
+        found = reduce(DataFrame.union, parts).collect()
+        return {text: sorted(row.revision for row in found if row.by == text) for text in PREDICATES}
+
+    assert select(lambda: load(name, mode=mode, includeDeleted="true", pushdown="true")) == wanted
+    assert select(lambda: rows) == wanted  # all filters on one DataFrame, which Spark would mix up
+    with setting(spark, PUSHDOWN, "false"):
+        some = load(name, mode=mode, includeDeleted="true", pushdown="true")
+        assert select(lambda: some) == wanted
+
+
+def test_filters_that_are_pushed_down_mix_up_one_dataframe(load: Callable[..., DataFrame], fill: Fill) -> None:
+    """Why `pushdown` is off: Spark 4.3 keeps what it planned last for all uses of a DataFrame.
+
+    When this fails, Spark has been mended, and filters may be pushed down without being asked for.
+    """
+    name = fill({"a": b"1", "b": b"1", "c": b"1"})
+    mixed, safe = load(name, pushdown="true"), load(name)
+    assert (mixed.where("key = 'a'").count(), mixed.count()) == (1, 1)
+    assert (safe.where("key = 'a'").count(), safe.count()) == (1, 3)
 
 
 def test_what_the_server_answers_leaves_the_plan(
     load: Callable[..., DataFrame], spark: SparkSession, fill: Fill
 ) -> None:
-    rows = load(fill({"a.b": b"1"})).where(
+    rows = load(fill({"a.b": b"1"}), pushdown="true").where(
         "key = 'a.b' and revision > 0 and created > '2020-01-01' and value is not null"
     )
     pushed = next(line for line in _explained(rows).splitlines() if "PushedFilters" in line)
@@ -215,7 +229,7 @@ def test_a_read_that_is_ended_early_leaves_nothing_on_the_server(
     name = fill()
     for number in range(60_000):
         raw.publish(f"$KV.{name}.k.{number}", b"v" * 50)
-    raw.flush()
+    _wait(lambda: raw.api(f"STREAM.INFO.KV_{name}")["state"]["last_seq"] == 60_000)
     assert len(load(name, onEvicted="fail", partitions="3").limit(5).collect()) == 5
     assert load(name).select("key").first() is not None
     assert load(name).count() == 60_000
