@@ -23,7 +23,7 @@ from kvctl.errors import (
 )
 from kvctl.handshake import connect_options
 from kvctl.server import Server, run_server
-from kvctl.wire import decode_headers, encode_headers
+from kvctl.wire import decode_headers, encode_headers, status
 from tests.raw import RawClient
 
 PATIENCE = timedelta(seconds=20)
@@ -114,6 +114,13 @@ class TestOnBothParsers:
         answers = await asyncio.gather(*(connection.request(f"$JS.API.STREAM.INFO.none{n}") for n in range(100)))
         assert all(b"stream not found" in answer.payload for answer in answers)
 
+    async def test_requests_sent_soon_get_their_own_answers(self, connection: Connection) -> None:
+        sent = [connection.request_soon(b"$JS.API.STREAM.INFO.none%d" % number, b"") for number in range(100)]
+        sent.append(connection.request_soon(b"nobody.home", b""))
+        *answers, last = await asyncio.gather(*sent)
+        assert all(b"stream not found" in answer.payload for answer in answers)
+        assert status(last.header)[0] == 503
+
     async def test_one_request_has_many_replies_in_order(
         self, server: Server, connection: Connection, bucket_name: str
     ) -> None:
@@ -200,10 +207,11 @@ class TestOnBothParsers:
         ):
             requests = [asyncio.create_task(connection.request("silent")) for _ in range(3)]
             requests.append(asyncio.create_task(_drained(connection, "silent")))
+            soon = connection.request_soon(b"silent", b"")
             await asyncio.sleep(0.1)
             begun = time.monotonic()
             own_server.kill()
-            results = await asyncio.gather(*requests, return_exceptions=True)
+            results = await asyncio.gather(*requests, soon, return_exceptions=True)
             assert time.monotonic() - begun < AT_ONCE
             assert {type(result) for result in results} == {ConnectionLost}
 
@@ -312,6 +320,14 @@ class TestStoppedServer:
             with pytest.raises(RequestTimeout):
                 await connection.request("$JS.API.INFO", timeout=0.3)
             assert time.monotonic() - begun < AT_ONCE
+
+    async def test_so_do_requests_sent_soon(self, own_server: Server) -> None:
+        context = Context(url=own_server.url, timeout=timedelta(seconds=0.5))
+        async with connected(context) as connection:
+            own_server.pause()
+            sent = [connection.request_soon(b"$JS.API.INFO", b"") for _ in range(3)]
+            ends = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), AT_ONCE)
+            assert {type(end) for end in ends} == {RequestTimeout}
 
     async def test_the_connection_is_given_up_though_bytes_wait_to_be_sent(
         self, own_server: Server, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,9 @@ from kvctl.errors import (
     KeyNotFound,
     KvctlError,
     NoResponders,
+    NoServer,
     OutcomeUnknown,
+    ServerError,
     WrongRevision,
 )
 from kvctl.jetstream import streams
@@ -268,17 +270,20 @@ class BucketStore:
         ((other, predicate),) = wish.conditions
         ((place, value),) = wish.changes.items()
         assert value is not None
-        binding, revision, before = self.bucket.binding, self._revision(other, predicate), self._last
+        binding, revision = self.bucket.binding, self._revision(other, predicate)
+        before = max(revision, self._last, self.bucket.own.highest)
         header = self._fence_of(other, predicate)
         try:
             made = await publish_soon(binding.api.connection, (binding.write_prefix + place).encode(), value, header)
             self._last = max(self._last, made)
-        except (Busy, NoResponders):
+        except (Busy, NoResponders, NoServer):  # nothing was stored
             await self._publish_patiently(place, value, other, revision)
         except WrongRevision:
             raise PredicateFailed("The condition does not hold") from None
         except writing.OPEN as error:
             await writing.resolve(binding, place, value, header, None, before, error)
+        except ServerError as error:
+            raise writing.explained(error, binding) from None
 
     async def _publish_patiently(self, place: str, value: bytes, other: str, revision: int) -> None:
         try:
