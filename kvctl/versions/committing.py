@@ -160,7 +160,7 @@ async def differing(objects: Objects, head: Head, changes: Mapping[bytes, bytes 
 
 async def forget(store: Store, stand: Stand, epochs: Sequence[str]) -> bool:
     """Let go of sealed epochs whose changes are what is committed already; False when the branch moved meanwhile."""
-    after = stand.held.staging.without(epochs, stand.head.commit)
+    after = stand.held.staging.without(epochs, stand.head.commit, time.time())
     change = Change(STAGING, stand.branch.encode(), after.encode())
     try:
         await store.write([stand.as_staged], [change, *dropping.noted(epochs)])
@@ -182,10 +182,10 @@ async def _seal(store: Store, branch: str, note: Note) -> str | None:
             if note.allow_empty or not await nothing(store, held.sealed):
                 return held.sealed[-1] if held.sealed else None
             raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="`--allow-empty` commits all the same")
-        if len(held.sealed) >= folding.MOST:
+        if folding.due(held):
             await folding.fold(store, stand)
             continue
-        after = held.sealing(staging.new_epoch())
+        after = held.sealing(staging.new_epoch(), time.time())
         try:
             await store.set_if(STAGING, branch.encode(), after.encode(), stand.held.predicate)
         except PredicateFailed:
@@ -232,7 +232,7 @@ async def _prepare(store: Store, objects: Objects, stand: Stand, note: Note) -> 
 async def _move(store: Store, objects: Objects, stand: Stand, prepared: _Prepared) -> bool:
     """The objects that are left, the commit and the branch's move, at once."""
     made, name = prepared.commit, stand.branch.encode()
-    after = stand.held.staging.without(prepared.epochs, made.id)
+    after = stand.held.staging.without(prepared.epochs, made.id, time.time())
     changes = [
         *_objects(prepared.objects),
         *_heading(made, name),

@@ -83,20 +83,30 @@ class Staging:
     sealed: tuple[str, ...] = ()
     gone: tuple[tuple[str, str], ...] = ()
     """The last epochs that were let go of, each with the commit or the epoch that has its changes, or DROPPED."""
+    since: float = 0
+    """When, in seconds of the Unix epoch, the oldest of those sealed was, or was made of others."""
+    folds: int = 0
+    """How often sealed epochs were made one since a commit took some."""
 
     @property
     def epochs(self) -> list[str]:
         """All that may hold staged changes, the newest first."""
         return [self.epoch, *reversed(self.sealed)]
 
-    def sealing(self, epoch: str) -> Staging:
+    def sealing(self, epoch: str, now: float) -> Staging:
         """After a seal; writes go to this epoch."""
-        return replace(self, epoch=epoch, sealed=(*self.sealed, self.epoch))
+        since = self.since if self.sealed else now
+        return replace(self, epoch=epoch, sealed=(*self.sealed, self.epoch), since=since)
 
-    def without(self, epochs: Sequence[str], successor: str) -> Staging:
+    def without(self, epochs: Sequence[str], successor: str, now: float) -> Staging:
         """After these sealed epochs were let go of; the successor has their changes."""
         gone = (*self.gone, *((epoch, successor) for epoch in epochs))[-REMEMBERED:]
-        return replace(self, sealed=tuple(one for one in self.sealed if one not in epochs), gone=gone)
+        sealed = tuple(one for one in self.sealed if one not in epochs)
+        return replace(self, sealed=sealed, gone=gone, since=now, folds=0)
+
+    def folded(self, epoch: str, now: float) -> Staging:
+        """After those sealed were made one."""
+        return replace(self.without(self.sealed, epoch, now), sealed=(epoch,), folds=self.folds + 1)
 
     def whereabouts(self, epoch: str) -> str | None:
         """The commit or the sealed epoch that has an epoch's changes now, or DROPPED; None when that is forgotten."""
@@ -113,7 +123,8 @@ class Staging:
     def decode(cls, data: bytes) -> Staging:
         """The staging of a record."""
         found = json.loads(data)
-        return cls(found["epoch"], tuple(found["sealed"]), tuple((one, other) for one, other in found["gone"]))
+        gone = tuple((one, other) for one, other in found["gone"])
+        return cls(**{**found, "sealed": tuple(found["sealed"]), "gone": gone})
 
 
 @dataclass(frozen=True, slots=True)

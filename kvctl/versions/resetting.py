@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from kvctl.versions import dropping, fences, staging
@@ -19,9 +20,9 @@ async def reset(store: Store, branch: str) -> None:
     """Drop all that is staged. Raises BranchNotFound, ConflictError when it is spent."""
     for _ in range(staging.TRIES):
         stand = await fences.stand(store, branch)
-        sealed = stand.held.staging.sealing(staging.new_epoch())
+        sealed = stand.held.staging.sealing(staging.new_epoch(), time.time())
         epochs = sealed.sealed
-        change = Change(STAGING, branch.encode(), sealed.without(epochs, DROPPED).encode())
+        change = Change(STAGING, branch.encode(), sealed.without(epochs, DROPPED, time.time()).encode())
         try:
             await store.write([stand.as_staged], [change, *dropping.noted(epochs)])
         except PredicateFailed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,7 @@ async def seal(store: Store, branch: str) -> Held:
     """Close the epoch that writes go to, and open another. Raises BranchNotFound, ConflictError when it is spent."""
     for _ in range(TRIES):
         held = await read(store, branch)
-        after = held.staging.sealing(new_epoch())
+        after = held.staging.sealing(new_epoch(), time.time())
         try:
             await store.set_if(STAGING, branch.encode(), after.encode(), held.predicate)
         except PredicateFailed:

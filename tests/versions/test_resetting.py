@@ -93,7 +93,11 @@ async def test_hard_moves_the_branch_and_is_refused_with_staged_changes(repo: Re
         await repo.reset_hard("main", "nope")
 
 
-async def test_what_is_left_of_many_failed_commits_is_folded_and_loses_nothing(repo: Repository) -> None:
+async def test_what_is_left_of_many_failed_commits_is_folded_and_loses_nothing(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "GRACE", 0)
+
     class Fails(Exception):
         pass
 

@@ -340,3 +340,24 @@ async def test_what_a_reset_keeps_is_never_taken_by_a_collection_between_any_two
             assert set(await staged(repo, "third")) == {"u", "v"}
 
         assert await at_every_step(scenario, kill=False) > 5
+
+
+async def test_a_commit_is_done_however_many_others_begin_meanwhile() -> None:
+    store = MemoryStore()
+    repo = await forked(store)
+    begun = 0
+
+    class Crowd(Fuse):
+        async def step(self, *, writes: bool) -> None:
+            nonlocal begun
+            if not writes:  # somebody stages, seals, and is killed
+                begun += 1
+                await Repository(store).put("third", f"more.{begun}", b"1")
+                await staging.seal(store, "third")
+
+    made = await Repository(SteppedStore(store, Crowd(0, kill=False))).commit("third", "mine")
+    assert begun > 5
+    assert {"t", "u", "v"} <= (await held(repo, made.id)).keys()
+    assert {key for key in await held(repo, "third") if key.startswith("more.")} == {
+        f"more.{number + 1}" for number in range(begun)
+    }
