@@ -102,10 +102,11 @@ async def plan(repository: Repository, ref: str, bucket: Bucket) -> Rollout:
     bucket.check_writes_go_somewhere()
     left = set(found.keys)
     steps: list[Step] = []
-    for entry in await repository.entries(commit):
-        left.discard(entry.key)
-        if step := _step(entry, found):
-            steps.append(step)
+    async for batch in repository.entry_batches(commit):
+        for entry in batch:
+            left.discard(entry.key)
+            if step := _step(entry, found):
+                steps.append(step)
     steps += (Step(Kind.REMOVED, key, b"", found.keys[key][0]) for key in left)
     touched = {step.key for step in steps}
     return Rollout(
