@@ -45,13 +45,7 @@ class Difference:
 def build(pairs: Iterable[Pair]) -> Tree:
     """The tree of entries, which come sorted by key, none twice."""
     made = Made()
-    level, row = 0, [made.add(chunk) for chunk in chunks_of(0, pairs)]
-    if not row:
-        return Tree(made.add(EMPTY)[1], made.objects)
-    while len(row) > 1:
-        level += 1
-        row = [made.add(chunk) for chunk in chunks_of(level, row)]
-    return Tree(row[0][1], made.objects)
+    return made.tree([made.add(chunk) for chunk in chunks_of(0, pairs)])
 
 
 def get(root: bytes, keys: Sequence[bytes]) -> Reading[dict[bytes, bytes]]:
@@ -126,6 +120,20 @@ def differences(before: bytes, after: bytes) -> Generator[set[bytes] | list[Diff
         mine, theirs = _after(mine, end), _after(theirs, end)
 
 
+def leaves(root: bytes) -> Reading[list[bytes]]:
+    """The ids of a tree's leaves in the order of their keys; only a root is read. The empty tree has none."""
+    found = [root] if root != EMPTY_ROOT else []
+    while found:
+        data = yield set(found)
+        chunks = [Chunk.decode(data[identity]) for identity in found]
+        if chunks[0].level == 0:
+            break
+        found = [child for chunk in chunks for child in chunk.values]
+        if chunks[0].level == 1:
+            break
+    return found
+
+
 def _differing_leaves(before: bytes, after: bytes) -> Reading[tuple[list[Pair], list[Pair]]]:
     """The leaves that only one of the trees has, as pairs of last key and id, in order."""
     if before == after:
@@ -189,6 +197,16 @@ class Made:
             self.objects[identity] = data
             self.size += len(data)
         return (chunk.keys[-1] if chunk.keys else b"", identity)
+
+    def tree(self, leaves: Sequence[Pair]) -> Tree:
+        """The tree above these leaves, which stand for all there are."""
+        if not leaves:
+            return Tree(self.add(EMPTY)[1], self.objects)
+        level, row = 0, leaves
+        while len(row) > 1:
+            level += 1
+            row = [self.add(chunk) for chunk in chunks_of(level, row)]
+        return Tree(row[0][1], self.objects)
 
     def remove(self, identity: bytes) -> None:
         """Let go of a chunk that nothing needs."""
