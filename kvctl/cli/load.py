@@ -88,9 +88,10 @@ async def load(
     An interrupted load, even a killed one, goes on with --resume: FILE.kvctl-progress, beside FILE, says how far it
     came, and what was on its way is found in the bucket. Without FILE, --if-different completes it.
 
-    On a branch of a repository (NAME@BRANCH) rows are staged; those with a ttl or headers are rejected.
+    On a branch of a repository (NAME@BRANCH) rows are staged; those with a ttl or headers are rejected. An interrupted
+    load begins anew: what is staged again is no change.
     """
-    _check_target(session, bucket, resume=resume, dry_run=dry_run)
+    _check_target(session, bucket, dry_run=dry_run)
     forced = force or []
     check_forced(forced, "broken-dump", "shorter-history")
     if create_only and if_different:
@@ -120,12 +121,12 @@ async def load(
         raise PartlyDone(f"{rows} rejected", hint="The others are written; correct these and load them")
 
 
-def _check_target(session: Session, bucket: str, *, resume: bool, dry_run: bool) -> None:
+def _check_target(session: Session, bucket: str, *, dry_run: bool) -> None:
     """What can be found wrong before anything is read. Raises UsageError, ReadOnly."""
     if "@" in bucket:
-        from kvctl.cli import ref_entries
+        from kvctl.cli.repo_options import parse_branch
 
-        ref_entries.refuse(bucket, resume=resume)
+        parse_branch(bucket)
     elif dry_run:
         check_bucket(bucket)
     else:

@@ -36,7 +36,6 @@ _WHY = {
     "as_of": "The ref says which state is meant: `NAME@main~2`, `NAME@v1`, a commit's id",
     "deleted": "`kvctl repo status` shows what is staged, deletions too; `kvctl history NAME@REF` what was",
     "history": "`kvctl history NAME@REF -o ndjson` writes the entries of all commits",
-    "resume": "Loading the same again is harmless: what is there already is unchanged",
 }
 
 

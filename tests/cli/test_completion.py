@@ -160,6 +160,14 @@ class TestBash:
             shell.say(typed[0], until="k=v.", pause=True)
             assert f"GOT -s {server.url} get {bucket} k=v.x" in shell.say(typed[1], until="GOT")
 
+    def test_refs(self, program: dict[str, str], server: Server, run: Run, unique: Callable[..., str]) -> None:
+        name, env = unique("COMPLETE"), {**program, "NATS_URL": server.url}
+        assert run("repo", "init", name, "-s", server.url).exit_code == 0
+        for _ in range(10):  # a busy server may not answer in time
+            if found := _bash(env, f"kvctl repo log {name}@m", ["kvctl", "repo", "log", name, "@", "m"]):
+                break
+        assert found == "main"
+
     @pytest.mark.parametrize(
         ("line", "words", "expected"),
         [
