@@ -171,13 +171,17 @@ async def forget(store: Store, stand: Stand, epochs: Sequence[str]) -> bool:
 
 
 async def _seal(store: Store, branch: str, note: Note) -> str | None:
-    """Close the epoch that writes go to, unless nothing is staged there; the last that is sealed.
+    """Close the epoch that writes go to, unless nothing is staged there, or another commit does; the last one sealed.
 
     Raises NothingToCommit.
     """
+    first: str | None = None
     for _ in range(staging.TRIES):
         stand = await fences.stand(store, branch)
         held = stand.held.staging
+        first = first or held.epoch
+        if held.epoch != first:
+            return first
         if await nothing(store, [held.epoch]):
             if note.allow_empty or not await nothing(store, held.sealed):
                 return held.sealed[-1] if held.sealed else None

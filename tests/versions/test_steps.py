@@ -14,7 +14,7 @@ from kvctl.versions.conditional import IdentityMismatch
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.merge import Strategy
 from kvctl.versions.model import Commit
-from kvctl.versions.refs import RefNotFound
+from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Store
 from tests.versions.repos import committed, held, staged, whole
@@ -309,6 +309,29 @@ async def test_a_reset_and_a_commit_come_one_after_the_other(prefix: str, first:
 
     await at_every_step(scenario, kill=False)
     assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["commit-meets-deletion", "deletion-meets-commit"])
+async def test_a_branch_deleted_beside_a_commit_is_gone_with_all_it_had(first: bool) -> None:
+    async def commit_if_there(repo: Repository) -> object:
+        with suppress(BranchNotFound):
+            await repo.put("third", "w", b"1")
+            return await commit(repo)
+        return None
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        outer, inner = (commit_if_there, delete_branch) if first else (delete_branch, commit_if_there)
+        fuse.then = lambda: inner(Repository(store))
+        await outer(Repository(SteppedStore(store, fuse)))
+        if fuse.finished:
+            await inner(repo)
+        assert set(await repo.branches()) == {"main", "side"}
+        assert await epochs_with_changes(store) == set()
+        await whole(repo)
+
+    assert await at_every_step(scenario, kill=False) > 2
 
 
 async def test_what_a_reset_keeps_is_never_taken_by_a_collection_between_any_two_of_its_steps() -> None:
