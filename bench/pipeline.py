@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.measure import Run, run
+from bench.pipeline_files import files
+from bench.pipeline_streams import streams
 
 if TYPE_CHECKING:
     from bench.__main__ import Bench
@@ -29,6 +31,8 @@ def pipeline(bench: Bench) -> None:
     """All cases on Spark."""
     with tempfile.TemporaryDirectory() as place:
         starting(bench, Path(place))
+        files(bench, Path(place) / "trained", Path(place))
+    streams(bench)
 
 
 def starting(bench: Bench, place: Path) -> None:

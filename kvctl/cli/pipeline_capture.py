@@ -78,10 +78,7 @@ async def capture(
 
     check_bucket(bucket)
     check_forced(force, LOSS)
-    if once and trigger is not None:
-        raise UsageError("`--once` and `--trigger` exclude each other")
-    if trigger is not None and trigger <= timedelta():
-        raise UsageError("`--trigger` must be longer than nothing")
+    _check_trigger(trigger, once=once)
     target, folder, kept = spark_target(master, remote, conf), folder_of(to), folder_of(checkpoint)
     jobs.check_places(folder, kept)
     await (await session.client()).bucket(bucket).locate()
@@ -142,6 +139,13 @@ async def compact(
         incomplete=f"`{folder}` is as it was; run it again",
     )  # fmt: skip
     session.show(document(_compacted(found), *COMPACTED, name="path"))
+
+
+def _check_trigger(trigger: timedelta | None, *, once: bool) -> None:
+    if once and trigger is not None:
+        raise UsageError("`--once` and `--trigger` exclude each other")
+    if trigger is not None and trigger <= timedelta():
+        raise UsageError("`--trigger` must be longer than nothing")
 
 
 def _where_it_stands(folder: Path) -> str:
