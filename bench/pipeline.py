@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench.measure import Run, run
 from bench.pipeline_files import files
+from bench.pipeline_reads import reads
 from bench.pipeline_streams import streams
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def pipeline(bench: Bench) -> None:
     with tempfile.TemporaryDirectory() as place:
         starting(bench, Path(place))
         files(bench, Path(place) / "trained", Path(place))
+    reads(bench)
     streams(bench)
 
 
