@@ -69,7 +69,9 @@ class PartReading:
         size = 0
         async with aclosing(frames) as found:
             async for some in found:
-                held += _between(some, self._wanted.first - 1, self._wanted.last) if self._wanted.bounded else some
+                if self._wanted.bounded:
+                    some = _between(some, self._wanted.first - 1, self._wanted.last)
+                held += some
                 size += sum([len(frame[3]) for frame in some])
                 if len(held) >= ROWS or size >= BYTES:
                     yield self._decoder.of_frames(held)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kvctl.errors import KvctlError, StreamReplaced
+from kvctl.labs import Lab
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.reader import KvReader
 from kvctl.server import Server
@@ -106,6 +107,24 @@ def test_foreign_keys_are_rows_too(server: Server, raw: RawClient, unique: Calla
     for key in keys:
         raw.put(name, key, b"1")
     assert set(latest(server.url, name)) == {"plain", "ä", "a%b", "\\xff.x"}
+
+
+def test_a_bucket_of_another_domain_is_read_through_this_one(leaf: Lab, unique: Callable[..., str]) -> None:
+    """Its messages come with longer reply subjects."""
+    name = unique()
+    with RawClient(leaf.servers["hub"].url) as raw:
+        raw.create_bucket(name)
+        for number in range(5):
+            raw.put(name, f"k.{number}", b"%d" % number)
+    url = leaf.contexts["hub-via-leaf"].url
+    rows = Read(url, name, domain="hub").rows()
+    assert [(row["key"], row["value"], row["revision"]) for row in rows] == [
+        (f"k.{number}", b"%d" % number, number + 1) for number in range(5)
+    ]
+    with RawClient(leaf.servers["hub"].url) as raw:
+        for row in rows:
+            sent = raw.api(f"STREAM.MSG.GET.KV_{name}", {"seq": row["revision"]})["message"]["time"]
+            assert sent.startswith(row["created"].strftime("%Y-%m-%dT%H:%M:%S."))
 
 
 def test_closed_early_it_takes_its_consumer_along(server: Server, raw: RawClient, unique: Callable[..., str]) -> None:
