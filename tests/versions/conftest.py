@@ -15,9 +15,9 @@ Open = Callable[[], Store]
 """Opens a store on what the test's first store holds, as another session would, where there are sessions."""
 
 
-@pytest.fixture(params=["memory", "bucket"])
+@pytest.fixture(params=["memory", "bucket", pytest.param("replicas", marks=pytest.mark.slow)])
 async def reopen(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
-    """Both stores; a module's own `params` may ask for `replicas`, too: the bucket on three servers."""
+    """Both stores; all on three servers among the slow tests, those that ask for `replicas` always."""
     if request.param == "memory":
         held = MemoryStore()
         yield lambda: held

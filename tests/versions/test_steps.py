@@ -3,11 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import count
 
 import pytest
 
+import kvctl
 from kvctl.errors import ConflictError, NotFoundError
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.ordered import untoken
 from kvctl.versions import collect, dropping, staging
+from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.collect import Collected
 from kvctl.versions.committing import NothingToCommit, Staged
 from kvctl.versions.conditional import IdentityMismatch
@@ -17,12 +22,14 @@ from kvctl.versions.model import Commit
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Store
+from tests.versions.conftest import stored
 from tests.versions.repos import committed, held, staged, whole
 from tests.versions.steps import Fuse, SteppedStore, at_every_step
 
 LARGE = b"x" * 70_000
 """Apart, and written before the commit."""
 Operation = Callable[[Repository], Awaitable[object]]
+Fresh = Callable[[], Awaitable[Store]]
 
 
 async def forked(store: Store) -> Repository:
@@ -59,8 +66,13 @@ async def lost_commit(repo: Repository) -> str:
     return identity
 
 
-async def epochs_with_changes(store: MemoryStore) -> set[bytes]:
-    return {name for name, held in store._values.items() if name.startswith(b"epoch/") and held}
+async def epochs_with_changes(store: Store) -> set[bytes]:
+    if isinstance(store, MemoryStore):
+        partitions = {name for name, held in store._values.items() if held}
+    else:
+        assert isinstance(store, BucketStore)
+        partitions = {untoken(key.partition(".")[0][1:].encode()) async for key in store.bucket.keys()}
+    return {name for name in partitions if name.startswith(b"epoch/")}
 
 
 async def known_epochs(repo: Repository) -> set[bytes]:
@@ -109,14 +121,35 @@ async def delete_branch(repo: Repository) -> object:
 WRITING = [commit, merge, reset_prefix, reset_hard, record, reset, create_branch, delete_branch]
 
 
-@pytest.mark.parametrize("operation", WRITING, ids=lambda one: one.__name__)
-async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(operation: Operation) -> None:
+@pytest.fixture
+async def fresh(request: pytest.FixtureRequest, client: kvctl.Client, unique: Callable[[str], str]) -> Fresh:
+    """Makes stores of the kind that the test's parameter says."""
+    made = count()
+
+    async def make() -> Store:
+        if request.param == "memory":
+            return MemoryStore()
+        bucket = await stored(client, unique(f"STEP{next(made)}"), 1)
+        return BucketStore(Bucket(client.api, bucket))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("fresh", "operation"),
+    [*(("memory", one) for one in WRITING), *(("bucket", one) for one in (commit, merge))],
+    indirect=["fresh"],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(
+    fresh: Fresh, operation: Operation
+) -> None:
     done = await forked(MemoryStore())
     await operation(done)
     expected = [(await state(await forked(MemoryStore())))["contents"], (await state(done))["contents"]]
 
     async def scenario(fuse: Fuse) -> None:
-        store = MemoryStore()
+        store = await fresh()
         repo = await forked(store)
         with fuse.killing():
             await operation(Repository(SteppedStore(store, fuse)))
@@ -135,14 +168,17 @@ async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(o
     assert await at_every_step(scenario, kill=True) >= 1
 
 
-async def test_a_collection_killed_at_any_write_leaves_all_that_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "TOGETHER", 1)
+@pytest.mark.parametrize(("fresh", "together"), [("memory", 1), ("bucket", 400)], indirect=["fresh"])
+async def test_a_collection_killed_at_any_write_leaves_all_that_is_reachable(
+    fresh: Fresh, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "TOGETHER", together)
     done = await forked(MemoryStore())
     gone = await done.gc()
     assert (gone.commits, gone.objects > 0) == (2, True)
 
     async def scenario(fuse: Fuse) -> None:
-        store = MemoryStore()
+        store = await fresh()
         repo = await forked(store)
         before = await state(repo)
         with fuse.killing():
