@@ -50,6 +50,8 @@ async def _content(api: Api, found: catalog.Found) -> list[Finding]:
         flaws = await inspecting.inspect(api, found, repositories.handle(api, found))
     except KvctlError as error:
         return [Finding(WARNING, "unseen", name, f"It cannot be read: {error.message}", error.hint or "")]
+    except (KeyError, TypeError, ValueError) as error:
+        return [Finding(ERROR, "broken-record", name, f"A record in it cannot be understood: {error!r}", _LOST)]
     return [
         Finding(_SEVERITY.get(flaw.kind, ERROR), _CHECK.get(flaw.kind, "broken-reference"), name, flaw.evidence,
                 _REMEDY.get(flaw.kind, _LOST).format(name=name))

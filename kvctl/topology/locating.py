@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from kvctl.kv import foreign
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.document import Topology
 from kvctl.topology.model import Origin
@@ -82,11 +83,11 @@ class Locator:
         return replace(origin, external=None) if domain and domain == self.places[place].domain else origin
 
     def _found(self, place: str, origin: Origin) -> Where | None:
-        """The stream that an origin's name means: the bucket's own, else a mirror's."""
+        """The stream that an origin's name means: the bucket's own, else a mirror's, else a repository's."""
         home = place if origin.external is None else self._home(place, origin)
-        streams = [origin.stream] if origin.stream else [STREAM_PREFIX + origin.bucket, origin.bucket]
-        for number, stream in enumerate(streams):
-            if home is not None and self._is_there((home, stream), mirror=number > 0):
+        names = [STREAM_PREFIX + origin.bucket, origin.bucket, foreign.WHOLE + origin.bucket]
+        for number, stream in enumerate([origin.stream] if origin.stream else names):
+            if home is not None and self._is_there((home, stream), bucket=number == 0):
                 return home, stream
         return None
 
@@ -102,12 +103,12 @@ class Locator:
             return said[0]
         return others[0].name if domain is not None and others else None
 
-    def _is_there(self, where: Where, *, mirror: bool) -> bool:
-        """Whether something is there, or will be."""
+    def _is_there(self, where: Where, *, bucket: bool) -> bool:
+        """Whether something is there, or will be: where no bucket would be, a mirror or a repository."""
         if self.name_at(where) is not None:
             return True
         live = self.live(where)
-        return live is not None and (not mirror or bool(live["config"].get("mirror")))
+        return live is not None and (bucket or bool(live["config"].get("mirror") or foreign.owner(live["config"])))
 
     def _may_be(self, where: Where, seen: Seen | None) -> bool:
         """Whether what was found by asking can be what is there: no two are made in the same nanosecond."""
@@ -119,6 +120,8 @@ class Locator:
         stream = where[1]
         if origin.stream and origin.bucket:
             return origin
+        if foreign.NAMES.match(stream):
+            return replace(origin, bucket=stream.partition("_")[2], stream=stream)
         bucket = self._key_space(where) if not stream.startswith(STREAM_PREFIX) else stream.removeprefix(STREAM_PREFIX)
         return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
 

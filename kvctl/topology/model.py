@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
+from kvctl.kv import foreign
 from kvctl.kv.fields import Republish, edited
 from kvctl.kv.kinds import StreamConfig, own_metadata
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
@@ -117,7 +118,8 @@ class Origin:
             rules.append(Transform(source["filter_subject"], ""))
         external = source.get("external") or {}
         stream = source["name"]
-        bucket = _bucket_of(rules) or (stream.removeprefix(STREAM_PREFIX) if stream.startswith(STREAM_PREFIX) else "")
+        prefix = next((one for one in (STREAM_PREFIX, foreign.WHOLE) if stream.startswith(one)), stream)
+        bucket = _bucket_of(rules) or stream.removeprefix(prefix)
         origin = cls(
             bucket,
             stream="" if stream == STREAM_PREFIX + bucket else stream,

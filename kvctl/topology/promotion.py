@@ -7,10 +7,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import BucketExists, ConflictError, UsageError
+from kvctl.errors import BucketExists, ConflictError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv import catalog, copying, unfinished
+from kvctl.kv import catalog, copying, foreign, unfinished
 from kvctl.kv.client import Client
 from kvctl.kv.entry import Entry
 from kvctl.kv.kinds import StreamConfig
@@ -51,6 +51,8 @@ async def plan(api: Api, mirror: str, bucket: str, *, delete_mirror: bool = Fals
     if existing is not None and not unfinished.mark_of(existing):
         raise BucketExists(f"`{bucket}` exists", hint="Give the bucket another name, or delete what has this one")
     source = info["config"]["mirror"]
+    if foreign.NAMES.match(source["name"]):
+        raise RefusedError(f"`{mirror}` mirrors `{source['name']}`, which is no bucket: none can be made of it")
     found: list[Hazard] = []
     if source["name"] == STREAM_PREFIX + bucket and not source.get("external") and not delete_mirror:
         found = [

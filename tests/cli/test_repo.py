@@ -52,6 +52,9 @@ class TestRepositories:
         assert repo.text("get", f"{mirror}@main", "a") == "1"
         assert repo.run("put", f"{mirror}@main", "a", "2") == snapshot(name="put")
         assert repo.run("put", mirror, "a", "2").exit_code == 1
+        assert repo.run("mirror", "promote", mirror, "--as", f"{mirror}-B") == snapshot(name="promote")
+        plan = repo.text("topology", "export", mirror)
+        assert repo.run("topology", "plan", "-f", "-", stdin=plan.encode()).err == "Nothing to change\n"
         assert repo("delete", ".", "--yes") == snapshot(name="by name")
         repo.text("repo", "delete", ".", "--confirm", repo.name)
         assert repo.text("get", f"{mirror}@main", "a") == "1"
@@ -59,7 +62,7 @@ class TestRepositories:
 
     def test_bucket_commands_name_the_right_one(self, repo: Repo, snapshot: Any) -> None:
         stream = f"KVR_{repo.name}"
-        rows = json.loads(repo.run("bucket", "ls", "-o", "json").out)
+        rows = repo.json("bucket", "ls")
         assert [row["kind"] for row in rows if row["name"] == repo.name] == ["repository"]
         for number, line in enumerate((
             ("put", ".", "a", "1"),

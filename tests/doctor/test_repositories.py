@@ -54,6 +54,12 @@ async def test_references_that_lead_to_nothing(client: kvctl.Client, name: str) 
     assert {item.evidence.partition(" leads")[0] for item in await of(client, name)} == {"Branch `main`", "Tag `v1`"}
 
 
+async def test_a_record_that_nobody_understands(client: kvctl.Client, name: str) -> None:
+    repository = await kvctl.Repositories(client).open(name)
+    await repository.store.set(STAGING, b"main", b"{}")
+    assert [(item.severity, item.check) for item in await of(client, name)] == [(ERROR, "broken-record")]
+
+
 async def test_a_branch_without_its_staging_record(client: kvctl.Client, name: str) -> None:
     repository = await kvctl.Repositories(client).open(name)
     await repository.store.delete(STAGING, b"main")
