@@ -49,7 +49,7 @@ def take_place(folder: Path, new: Path) -> None:
 
 def _tidy(folder: Path) -> None:
     for place in folder.parent.glob(f"{_prefix(folder)}*"):
-        with suppress(BlockingIOError), _held(place):  # of a process that lives
+        with suppress(BlockingIOError, FileNotFoundError), _held(place):  # unless it is of a process that lives
             if (place / OLD).exists() and not folder.exists():
                 os.rename(place / OLD, folder)
             shutil.rmtree(place)
@@ -60,12 +60,7 @@ def _held(place: Path) -> Iterator[None]:
     """The place as this process's own. Raises BlockingIOError while it is another's."""
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass  # no locks on this file system
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(handle)

@@ -8,6 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from kvctl.errors import BucketNotFound, ConflictError, HistoryLost, StreamReplaced, UsageError
+from kvctl.pipeline.capture_folder import CaptureFolder
 from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.jobs.capture import Captured, capture, check_places
 from kvctl.pipeline.options import parse
@@ -94,6 +95,19 @@ def test_changes_that_are_gone_end_it_unless_that_is_allowed(
     raw.put(bucket, "c", b"3")
     assert take(bucket).state.forced
     assert [row[0] for row in captured(tmp_path / "capture")] == [1, 3]
+
+
+def test_what_goes_wrong_in_a_batch_is_the_error_that_it_was(
+    fill: Fill, take: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConflictError("The disk is somebody else's", hint="Ask them")
+
+    monkeypatch.setattr(CaptureFolder, "publish", refuse)
+    with pytest.raises(ConflictError, match="The disk is somebody else's") as caught:
+        take(fill({"a": b"1"}))
+    assert caught.value.hint == "Ask them"
+    assert not list((tmp_path / "capture").rglob("*.parquet"))
 
 
 @pytest.mark.parametrize("checkpoint", ["capture/checkpoint", "capture", "."])

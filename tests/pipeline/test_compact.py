@@ -1,7 +1,6 @@
 """Compactions: the bucket again from its captured changes, in a folder that holds nothing else."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -66,9 +65,11 @@ def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path, extra: str
     (folder / extra).write_text("mine")
     with pytest.raises(ConflictError, match="holds something that is no compaction"):
         check_places(tmp_path / "capture", folder)
-    (folder / "_compact.json").write_text(json.dumps({"bucket": "stock"}))
-    with pytest.raises(ConflictError, match="holds a compaction of bucket `stock`"):
-        check_places(tmp_path / "capture", folder)
+    (folder / "_manifest.json").write_text("{}")
+    for mark, said in (("", "holds a `_compact.json` that is damaged"), ('{"bucket": "stock"}', "of bucket `stock`")):
+        (folder / "_compact.json").write_text(mark)
+        with pytest.raises(ConflictError, match=said):
+            check_places(tmp_path / "capture", folder)
     assert (folder / extra).read_text() == "mine"
 
 

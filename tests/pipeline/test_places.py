@@ -82,6 +82,16 @@ def test_a_bucket_goes_out_and_comes_back(place: list[str], server: Server, fill
     assert contents(f"{bucket}B", server) == contents(bucket, server)
 
 
+def test_changes_are_captured_and_compacted(place: list[str], server: Server, fill: Fill, tmp_path: Path) -> None:
+    bucket = fill(ENTRIES)
+    folder, latest = str(tmp_path / "capture"), str(tmp_path / "latest")
+    where = ("--to", folder, "--checkpoint", str(tmp_path / "checkpoint"))
+    done = pipeline("capture", bucket, *where, "--once", *place, "-s", server.url, "-o", "json")
+    assert (json.loads(done.out)["rows"], done.err) == (len(ENTRIES), "")
+    pipeline("compact", folder, "--to", latest, *place)
+    assert pipeline("verify", latest, "--against", bucket, "-s", server.url).exit_code == 0
+
+
 def test_an_error_of_a_worker_is_the_same_error_everywhere(place: list[str], server: Server, tmp_path: Path) -> None:
     creds = tmp_path / "missing.creds"
     done = run_process(

@@ -125,15 +125,23 @@ def _check_own(folder: Path, state: State) -> bool:
     present = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
     if not present:
         return False
-    if MARK not in present:
+    if not present >= {MARK, MANIFEST}:
         raise _occupied(folder, "something that is no compaction")
-    bucket = json.loads((folder / MARK).read_bytes()).get("bucket")
+    bucket = _marked(folder)
     if bucket != state.bucket:
         raise _occupied(folder, f"a compaction of bucket `{bucket}`")
     extra = sorted(present - {MARK, MANIFEST} - {part.name for part in files.read_manifest(folder).files})
     if extra:
         raise _occupied(folder, f"`{extra[0]}` beside a compaction")
     return True
+
+
+def _marked(folder: Path) -> str:
+    """The bucket that a compaction is of."""
+    try:
+        return str(json.loads((folder / MARK).read_bytes())["bucket"])
+    except (ValueError, KeyError, TypeError):
+        raise _occupied(folder, f"a `{MARK}` that is damaged") from None
 
 
 def _occupied(folder: Path, what: str) -> ConflictError:
