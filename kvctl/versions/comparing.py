@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kvctl.errors import KvctlError, UsageError
-from kvctl.versions import fences, refs, staging, tree
+from kvctl.versions import reading, refs, tree
 from kvctl.versions.changes import KeyChange, Status
 from kvctl.versions.committing import edits_of
 from kvctl.versions.merge import merge
@@ -44,7 +44,7 @@ class _State:
 
 async def status(store: Store, objects: Objects, branch: str) -> Status:
     """What is staged and differs from the head. Raises BranchNotFound, ConflictError when it is spent."""
-    head, changes = await staged(store, branch)
+    head, changes = await reading.staged(store, branch)
     found = await _differing(objects, _State(bytes.fromhex(head.root)), _State.of(head, changes))
     return Status(branch, head.commit, tuple(found))
 
@@ -65,16 +65,6 @@ async def diff(
     if three_dot:
         return await _since_base(store, objects, before, after)
     return await _differing(objects, await _state(store, before), await _state(store, after))
-
-
-async def staged(store: Store, branch: str) -> tuple[Head, dict[bytes, bytes | None]]:
-    """The head and all staged changes of a branch, of one moment. Raises BranchNotFound, ConflictError."""
-    for _ in range(staging.TRIES):
-        stand = await fences.stand(store, branch)
-        changes = await staging.listed(store, stand.held.staging.epochs[::-1])
-        if (await staging.read(store, branch)).predicate == stand.held.predicate:
-            return stand.head, changes
-    raise staging.busy(branch)
 
 
 async def between(store: Store, objects: Objects, before: str, after: str) -> list[Difference]:
@@ -113,7 +103,7 @@ async def _since_base(store: Store, objects: Objects, before: str, after: str) -
 async def _state(store: Store, expression: str) -> _State:
     ref = await refs.resolve(store, expression)
     if ref.branch is not None and expression.endswith("$"):
-        return _State.of(*await staged(store, ref.branch))
+        return _State.of(*await reading.staged(store, ref.branch))
     return _State(bytes.fromhex((await refs.commit(store, ref.commit)).root))
 
 

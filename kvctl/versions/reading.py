@@ -55,8 +55,8 @@ async def look(store: Store, objects: Objects, branch: str, key: str) -> Looked:
     """See what a write that is conditional on it has to know. Raises BranchNotFound, Broken."""
     held = await staging.read(store, branch)
     name = key.encode()
-    head, staged = await _staged_of(store, branch, held, [name])
-    own, newest = staged[0][1], next((one for _, one in staged if one is not None), None)
+    head, found = await _staged_of(store, branch, held, [name])
+    own, newest = found[0][1], next((one for _, one in found if one is not None), None)
     if newest is not None:
         return Looked(held, own, decode_staged(newest.value))
     committed = await _committed(objects, bytes.fromhex(head.root), [name])
@@ -70,19 +70,19 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
         return _entries(keys, await _committed(objects, await _root(store, ref), wanted), {})
     for _ in range(staging.TRIES):
         held = await staging.read(store, ref.branch)
-        head, staged = await _staged_of(store, ref.branch, held, wanted)
-        changes = {key: decode_staged(one.value) for key, one in reversed(staged) if one is not None}
+        head, found = await _staged_of(store, ref.branch, held, wanted)
+        changes = {key: decode_staged(one.value) for key, one in reversed(found) if one is not None}
         left = [key for key in wanted if key not in changes]
-        found, unmoved = await asyncio.gather(
+        committed, unmoved = await asyncio.gather(
             _committed(objects, bytes.fromhex(head.root), left), _unmoved(store, ref.branch, held),
             return_exceptions=True,
         )  # fmt: skip
         if isinstance(unmoved, BaseException):
             raise unmoved
-        if unmoved and isinstance(found, BaseException):
-            raise found
-        if unmoved and not isinstance(found, BaseException):
-            return _entries(keys, found, changes)
+        if unmoved and isinstance(committed, BaseException):
+            raise committed
+        if unmoved and not isinstance(committed, BaseException):
+            return _entries(keys, committed, changes)
     raise staging.busy(ref.branch)
 
 
@@ -90,38 +90,40 @@ async def batches(
     store: Store, objects: Objects, ref: Ref, selection: Selection
 ) -> AsyncGenerator[list[VersionedEntry], None]:
     """The entries that are selected, sorted by the bytes of their keys, all of one moment. Raises as `get`, Broken."""
-    root, changes = await _state(store, ref)
-    staged = sorted((key for key in changes if selection.takes(key)), reverse=True)
+    if ref.branch is None:
+        root, changes = await _root(store, ref), dict[bytes, bytes | None]()
+    else:
+        head, changes = await staged(store, ref.branch)
+        root = bytes.fromhex(head.root)
+    left = sorted((key for key in changes if selection.takes(key)), reverse=True)
     found: list[VersionedEntry] = []
     async with aclosing(objects.leaves(root, selection.first)) as leaves:
         async for leaf in leaves:
             pairs = [(key, stored) for key, stored in leaf.pairs if selection.takes(key)]
-            found += await _merged(objects, pairs, staged, changes, leaf.keys[-1:], selection)
+            found += await _merged(objects, pairs, left, changes, leaf.keys[-1:], selection)
             if len(found) >= TOGETHER:
                 yield found
                 found = []
             if selection.last is not None and leaf.keys and leaf.keys[-1] > selection.last:
                 break
-    found += await _merged(objects, [], staged, changes, [], selection)
+    found += await _merged(objects, [], left, changes, [], selection)
     if found:
         yield found
 
 
+async def staged(store: Store, branch: str) -> tuple[Head, Changes]:
+    """The head and all staged changes of a branch, of one moment. Raises BranchNotFound, ConflictError."""
+    for _ in range(staging.TRIES):
+        held = await staging.read(store, branch)
+        head, _ = await refs.head(store, branch)  # not before the record: between them the branch may have moved
+        changes = await staging.listed(store, held.staging.epochs[::-1])
+        if await _unmoved(store, branch, held):
+            return head, changes
+    raise staging.busy(branch)
+
+
 async def _root(store: Store, ref: Ref) -> bytes:
     return bytes.fromhex(ref.root or (await refs.commit(store, ref.commit)).root)
-
-
-async def _state(store: Store, ref: Ref) -> tuple[bytes, Changes]:
-    """The tree and the staged changes, of one moment."""
-    if ref.branch is None:
-        return await _root(store, ref), {}
-    for _ in range(staging.TRIES):
-        held = await staging.read(store, ref.branch)
-        head, _ = await refs.head(store, ref.branch)
-        changes = await staging.listed(store, held.staging.epochs[::-1])
-        if await _unmoved(store, ref.branch, held):
-            return bytes.fromhex(head.root), changes
-    raise staging.busy(ref.branch)
 
 
 async def _staged_of(
@@ -146,13 +148,13 @@ async def _committed(objects: Objects, root: bytes, keys: Sequence[bytes]) -> di
 
 
 async def _merged(
-    objects: Objects, pairs: Sequence[Pair], staged: list[bytes], changes: Changes, end: Sequence[bytes],
+    objects: Objects, pairs: Sequence[Pair], waiting: list[bytes], changes: Changes, end: Sequence[bytes],
     selection: Selection,
 ) -> list[VersionedEntry]:  # fmt: skip
     """Committed pairs with the staged keys up to the end, if there is one, which are taken from those left."""
     own: list[bytes] = []
-    while staged and (not end or staged[-1] <= end[0]):
-        own.append(staged.pop())
+    while waiting and (not end or waiting[-1] <= end[0]):
+        own.append(waiting.pop())
     left = [pair for pair in pairs if pair[0] not in changes]
     stored = [value for _, value in left]
     values = await objects.values(stored) if selection.values else [inline_value(value) for value in stored]
