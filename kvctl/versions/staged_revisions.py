@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kvctl.versions import refs, staging
-from kvctl.versions.bucket_store import revision_of
+from kvctl.versions.bucket_places import revision_of
 from kvctl.versions.model import VersionedEntry, decode_staged
 from kvctl.versions.repository import Repository
 

@@ -13,7 +13,8 @@ from kvctl.errors import OutcomeUnknown, ReadOnly, RequestTimeout
 from kvctl.jetstream.publish import publish_soon
 from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
-from kvctl.versions import bucket_entries, bucket_store
+from kvctl.versions import bucket_entries, bucket_writing
+from kvctl.versions.bucket_places import place_of
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.store import ABSENT, Change, Condition, Found, PredicateFailed
 from tests.raw import RawClient
@@ -51,7 +52,7 @@ class TestLaggingReplica:
             "max_msgs": 4, "discard": "new", "max_msgs_per_subject": 1,
         }  # fmt: skip
         assert "error" not in raw.api(f"STREAM.CREATE.M{name}", mirror)
-        asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(bucket_store._name(P, b'k1'))}"
+        asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(place_of(P, b'k1'))}"
         async with asyncio.timeout(15):
             while raw.api(f"STREAM.INFO.M{name}")["state"]["messages"] < 4 or all(
                 raw.request(asked).headers["Nats-Stream"] == f"KV_{name}" for _ in range(20)
@@ -168,12 +169,12 @@ class TestLostAnswers:
 
         def install(stored: bool) -> None:
             async def lossy(*arguments: Any) -> int:
-                monkeypatch.setattr(bucket_store, "publish_soon", publish)
+                monkeypatch.setattr(bucket_writing, "publish_soon", publish)
                 if stored:
                     await publish(*arguments)
                 raise RequestTimeout("No answer")
 
-            monkeypatch.setattr(bucket_store, "publish_soon", lossy)
+            monkeypatch.setattr(bucket_writing, "publish_soon", lossy)
 
         return install
 

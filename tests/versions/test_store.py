@@ -345,6 +345,15 @@ class TestWrite:
         assert await keys_of(store) == [b"k"]
         await store.set_if(P, b"none", b"v", ABSENT)
 
+    async def test_a_key_that_was_deleted_is_absent(self, store: Store) -> None:
+        for value in (b"1", b"2"):
+            await store.write([Condition(P, b"k", ABSENT), Condition(P, b"x", ABSENT)], [Change(P, b"k", value)])
+            with pytest.raises(PredicateFailed):
+                await store.write([Condition(P, b"k", ABSENT)], [Change(P, b"k", b"lost"), Change(P, b"y", b"lost")])
+            assert (await store.get(P, b"k")).value == value
+            await store.delete(P, b"k")
+        assert await keys_of(store) == []
+
     async def test_a_key_is_changed_once(self, store: Store) -> None:
         with pytest.raises(UsageError, match="twice"):
             await store.write([], [Change(P, b"k", b"1"), Change(P, b"k", None)])
@@ -465,6 +474,13 @@ class TestMany:
         with pytest.raises(PredicateFailed):
             await store.set_many(Q, {b"late%d" % number: b"v" for number in range(5)}, fence=fence)
         assert len(await keys_of(store, Q)) == 1100
+        for predicate, holds in ((EXISTS, True), (ABSENT, False)):
+            writing = store.set_many(Q, {b"0000": b"w"}, fence=Condition(P, b"fence", predicate))
+            if holds:
+                await writing
+            else:
+                with pytest.raises(PredicateFailed):
+                    await writing
 
     async def test_a_partition_is_cleared_and_no_other(self, store: Store, reopen: Open) -> None:
         for partition in (P, Q, P + b"x"):

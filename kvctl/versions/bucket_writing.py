@@ -1,0 +1,163 @@
+"""Writes of a store on JetStream: single messages where those are quicker, else batches that many tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from kvctl.errors import (
+    ConditionsFailed,
+    KvctlError,
+    NoResponders,
+    NoServer,
+    OutcomeUnknown,
+    ServerError,
+    WrongRevision,
+)
+from kvctl.jetstream.publish import Busy, PublishWindow, publish_soon
+from kvctl.kv import writing
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.entry import Operation
+from kvctl.kv.transaction import Failure, Transaction
+from kvctl.versions.bucket_places import insisted, was_read
+from kvctl.versions.grouping import Failing, Grouping, Wish
+from kvctl.versions.store import ABSENT, EXISTS, Predicate, PredicateFailed
+
+MARKER_TTL = timedelta(hours=1)
+"""How long a deletion leaves a trace."""
+MARKERS = 8
+"""Deletions of keys under a write that needs them absent, after which it fails."""
+
+
+class BucketWriting:
+    """One session's writes, by places."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._grouping = Grouping(self._carry_out)
+        self._last = 0
+        """The highest revision that single messages were acknowledged."""
+        self._fence: tuple[str, int, bytes] = ("", 0, b"")
+        """The header of the last fenced message, and what of."""
+
+    async def write(self, wish: Wish) -> None:
+        """See `Store.write`."""
+        if _is_fenced(wish) and await self.sole():
+            await self._publish(wish)
+        else:
+            await self._grouping.write(wish)
+
+    async def sole(self) -> bool:
+        """Whether there is one replica: there, checked writes of the same keys may be in flight together."""
+        info = self._bucket.binding.info or (await self._bucket.locate()).info
+        return info is not None and info["config"].get("num_replicas", 1) == 1
+
+    async def write_each(self, values: Mapping[str, bytes], fence: tuple[str, Predicate] | None) -> None:
+        """Write many values, thousands in flight, each while a place is as it was read. Raises as `Store.set_many`."""
+        header = b"" if fence is None else self._fence_of(*fence)
+        binding, errors = self._bucket.binding, list[KvctlError]()
+
+        def failed(_: object, error: KvctlError) -> None:
+            errors.append(error)
+
+        prefix = binding.write_prefix
+        messages = ((None, (prefix + place).encode(), value, header) for place, value in values.items())
+        async with PublishWindow(binding.api.connection, lambda *_: None, failed, resend=True) as window:
+            await window.send_all(messages, lambda: errors)
+        for error in errors:
+            if isinstance(error, writing.OPEN):
+                raise OutcomeUnknown(f"It is not known whether all keys were written: {error.message}")
+            if isinstance(error, ServerError):
+                raise writing.explained(error, binding)
+            if not isinstance(error, WrongRevision):
+                raise error
+        if errors:
+            raise PredicateFailed("The condition does not hold")
+
+    def _fence_of(self, place: str, predicate: Predicate) -> bytes:
+        """The header of a message on condition of another key."""
+        binding = self._bucket.binding
+        revision = insisted(binding.stream, place, predicate)
+        if self._fence[:2] != (place, revision):
+            self._fence = place, revision, writing.fence(binding.subject(place), revision)
+        return self._fence[2]
+
+    async def _publish(self, wish: Wish) -> None:
+        """One value on condition of another key as it was read: one message, where a batch costs several syncs."""
+        ((other, predicate),) = wish.conditions
+        ((place, value),) = wish.changes.items()
+        assert value is not None
+        binding, header = self._bucket.binding, self._fence_of(other, predicate)
+        revision = self._fence[1]
+        before = max(revision, self._last, self._bucket.own.highest)
+        try:
+            made = await publish_soon(binding.api.connection, (binding.write_prefix + place).encode(), value, header)
+            self._last = max(self._last, made)
+        except (Busy, NoResponders, NoServer):  # nothing was stored
+            await self._publish_patiently(place, value, other, revision)
+        except WrongRevision:
+            raise PredicateFailed("The condition does not hold") from None
+        except writing.OPEN as error:
+            await writing.resolve(binding, place, value, header, None, before, error)
+        except ServerError as error:
+            raise writing.explained(error, binding) from None
+
+    async def _publish_patiently(self, place: str, value: bytes, other: str, revision: int) -> None:
+        try:
+            await self._bucket.put_while(place, value, other, revision)
+        except WrongRevision:
+            raise PredicateFailed("The condition does not hold") from None
+
+    async def _carry_out(self, group: Sequence[Wish]) -> None:
+        """Several tasks' writes as one batch. Raises Failing, PredicateFailed, and what a commit raises."""
+        if len(group) == 1 and _is_fenced(group[0]):
+            await self._publish(group[0])
+            return
+        absent = {place: 0 for wish in group for place, predicate in wish.conditions if predicate == ABSENT}
+        for _ in range(MARKERS):
+            try:
+                await self._bucket.commit(self._transaction(group, absent))
+                return
+            except ConditionsFailed as error:
+                gone = {item.key: _last_of(item) for item in error.failures if item.key in absent and not _lives(item)}
+                if len(gone) < len(error.failures) or not gone:
+                    raise Failing({item.key for item in error.failures} - gone.keys()) from None
+                absent |= gone
+            except WrongRevision:
+                break
+        raise Failing(set())
+
+    def _transaction(self, group: Sequence[Wish], absent: Mapping[str, int]) -> Transaction:
+        """`absent` are keys that must not be there, with the revisions of markers that deletions left."""
+        transaction = Transaction()
+        for place, predicate in dict.fromkeys(asked for wish in group for asked in wish.conditions):
+            if predicate == EXISTS:
+                transaction.expect(place, exists=True)
+            elif predicate == ABSENT:
+                transaction.expect(place, revision=absent[place])
+            else:
+                transaction.expect(place, revision=insisted(self._bucket.binding.stream, place, predicate))
+        for place, value in {place: value for wish in group for place, value in wish.changes.items()}.items():
+            if value is None:
+                transaction.purge(place, ttl=MARKER_TTL)
+            else:
+                transaction.put(place, value)
+        return transaction
+
+
+def _is_fenced(wish: Wish) -> bool:
+    """Whether it is one value on condition of another key as it was read."""
+    if len(wish.conditions) != 1 or len(wish.changes) != 1:
+        return False
+    ((other, predicate),) = wish.conditions
+    ((place, value),) = wish.changes.items()
+    return value is not None and place != other and was_read(predicate)
+
+
+def _lives(failure: Failure) -> bool:
+    return failure.found is not None and failure.found.operation is Operation.PUT
+
+
+def _last_of(failure: Failure) -> int:
+    """The revision of what a failing condition found: of a marker that a deletion left, or 0 for nothing at all."""
+    return failure.found.revision if failure.found else 0
