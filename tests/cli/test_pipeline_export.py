@@ -1,0 +1,147 @@
+"""`kvctl pipeline export`, `verify` and `load`: what they print and how they exit; most of it before Spark starts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvctl.pipeline import placing
+from kvctl.pipeline.manifest import MANIFEST, Manifest
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+
+Env = dict[str, str]
+
+
+@pytest.fixture
+def env(server: Server) -> Env:
+    return {"NATS_URL": server.url, "KVCTL_SPARK_ARCHIVE": "off"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An export of two files that nobody but kvctl has written."""
+    folder = tmp_path / "out"
+    with placing.taken(folder) as staging:
+        staging.mkdir(parents=True)
+        (staging / "part-0.json").write_bytes(b'{"key":"a","value":"1","encoding":"utf-8"}\n')
+        (staging / "part-1.json").write_bytes(b'{"key":"b","value":"2","encoding":"utf-8"}\n')
+        staged = placing.staged(staging, "json")
+        parts = tuple(file.part for file in staged)
+        manifest = Manifest(
+            bucket="orders", incarnation="2026-11-21T10:00:00Z", config={"name": "KV_orders"}, cut=2, mode="latest",
+            format="json", created="2026-11-21T10:00:00Z", rows=2, bytes=86, files=parts,
+        )  # fmt: skip
+        placing.take_over(folder, staged, manifest)
+    return folder
+
+
+def test_a_bucket_goes_into_files_and_comes_back(
+    run: Run, env: Env, raw: RawClient, unique: Callable[[], str], tmp_path: Path
+) -> None:
+    bucket, copy = unique(), unique()
+    raw.create_bucket(bucket, max_msgs_per_subject=2)
+    raw.put(bucket, "a.1", b"x")
+    raw.put(bucket, "b.1", b"\xff")
+    raw.put(bucket, "b.1", b"\xfe")
+    made = run("pipeline", "export", bucket, "--to", str(tmp_path / "out"), "-o", "json", env=env, timeout=900)
+    assert made.exit_code == 0, made.err
+    row = json.loads(made.stdout)
+    assert row.pop("seconds") > 0
+    assert row.pop("bytes") > 0
+    expected = {
+        "bucket": bucket, "path": str(tmp_path / "out"), "format": "parquet", "mode": "latest", "cut": 3,
+        "exact": True, "rows": 2, "files": 1, "removed": 0,
+    }  # fmt: skip
+    assert expected.items() <= row.items()
+    loaded = run(
+        "pipeline", "load", str(tmp_path / "out"), "--into", copy, "--create", "-o", "json", env=env, timeout=900
+    )
+    assert loaded.exit_code == 0, loaded.err
+    row = json.loads(loaded.stdout)
+    assert row.pop("seconds") > 0
+    assert row == {
+        "bucket": copy, "path": str(tmp_path / "out"), "created": True, "rows": 2, "written": 2, "unchanged": 0,
+        "rejected": 0,
+    }  # fmt: skip
+    assert run("bucket", "diff", bucket, copy, "--exit-code", env=env).exit_code == 0
+
+
+def test_a_whole_export_is_verified_without_spark(run: Run, env: Env, folder: Path) -> None:
+    found = run("pipeline", "verify", str(folder), "-o", "json", env=env)
+    assert found.exit_code == 0
+    row = json.loads(found.stdout)
+    assert row.pop("seconds") >= 0
+    assert row == {
+        "path": str(folder), "bucket": "orders", "format": "json", "mode": "latest", "cut": 2, "rows": 2, "files": 2,
+        "bytes": 86, "whole": True, "damage": [], "against": None,
+    }  # fmt: skip
+
+
+def test_each_damaged_file_is_named(run: Run, env: Env, folder: Path) -> None:
+    (folder / "part-00000.json").write_bytes(b'{"key":"a","value":"9","encoding":"utf-8"}\n')
+    (folder / "part-00001.json").unlink()
+    (folder / "part-9.json").write_bytes(b"{}\n")
+    found = run("pipeline", "verify", str(folder), "-o", "json", env=env)
+    assert found.exit_code == 4
+    assert json.loads(found.stdout)["damage"] == [
+        {"file": "part-00000.json", "problem": "changed"},
+        {"file": "part-00001.json", "problem": "missing"},
+        {"file": "part-9.json", "problem": "extra"},
+    ]
+    assert found.err == (
+        f"error: The export in `{folder}` is damaged: `part-00000.json` has been changed, "
+        "`part-00001.json` is missing, `part-9.json` does not belong to it\n"
+    )
+    refused = run("pipeline", "load", str(folder), "--into", "anything", "--create", env=env)
+    assert (refused.exit_code, refused.out) == (4, "")
+    assert "`part-00000.json` has been changed" in refused.err
+
+
+def test_damage_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object) -> None:
+    (folder / "part-00001.json").unlink()
+    found = run("pipeline", "verify", str(folder), env=env, tty=True)
+    assert found.masked({r"Time +\S+": "Time TIME"}) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("args", "exit_code", "message"),
+    [
+        (["export", "B", "--to", "DIR"], 4, "holds an export"),
+        (["export", "B", "--to", "DIR/_manifest.json"], 2, "is no folder"),
+        (["export", "B", "--to", "s3://lake/b"], 2, "is not a path"),
+        (["export", "B!", "--to", "new"], 2, "is not a bucket name"),
+        (["export", "B", "--to", "new", "--format", "xml"], 2, "`--format xml` is none of"),
+        (["export", "B", "--to", "new", "--mode", "all"], 2, "`--mode all` is none of"),
+        (["export", "B", "--to", "new", "--filter", "a.>.b"], 2, "is not a filter"),
+        (["export", "B", "--to", "new", "--partition-by", "date"], 2, "`--partition-by` is `prefix`"),
+        (["export", "NOWHERE", "--to", "new", "--dry-run"], 3, "does not exist"),
+        (["verify", "nowhere"], 3, "does not exist"),
+        (["verify", "."], 4, "holds no whole export"),
+        (["load", "nowhere", "--into", "B"], 3, "does not exist"),
+        (["load", "DIR", "--into", "B", "--replicas", "3"], 2, "`--replicas` goes with `--create`"),
+        (["load", "DIR", "--into", "B", "--key", "id"], 2, "this is an export"),
+        (["load", "DIR", "--into", "B", "--read-only"], 1, "for reading only"),
+        (["load", "DIR", "--into", "B", "--force", "everything"], 2, "everything"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_said_at_once(
+    run: Run, env: Env, folder: Path, args: list[str], exit_code: int, message: str
+) -> None:
+    found = run("pipeline", *[arg.replace("DIR", str(folder)) for arg in args], env=env)
+    assert (found.exit_code, found.out) == (exit_code, "")
+    assert message in found.err
+    assert (folder / MANIFEST).exists()
+
+
+def test_a_dry_run_says_what_would_go(run: Run, env: Env, raw: RawClient, bucket_name: str, folder: Path) -> None:
+    raw.create_bucket(bucket_name)
+    raw.put(bucket_name, "a", b"1")
+    found = run("pipeline", "export", bucket_name, "--to", str(folder), "--overwrite", "-n", "-o", "json", env=env)
+    assert (found.exit_code, json.loads(found.stdout)) == (0, {
+        "bucket": bucket_name, "path": str(folder), "format": "parquet", "mode": "latest", "cut": 1, "removed": 3,
+    })  # fmt: skip
+    assert (folder / MANIFEST).exists()
