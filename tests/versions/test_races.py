@@ -3,16 +3,22 @@
 import asyncio
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 import pytest
 
+from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.versions.bucket_store import BucketStore
+from kvctl.versions.collect import Collected
+from kvctl.versions.committing import NothingToCommit
 from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.merge import Strategy
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Change, Condition, Found, Place, Predicate
 from tests.versions.conftest import Open
 from tests.versions.races import Race, Record, roles
+from tests.versions.repos import held, whole
 
 
 class Slow(MemoryStore):
@@ -76,6 +82,55 @@ async def test_sixteen_writers_and_a_committer_every_50_ms(reopen: Open) -> None
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
 async def test_committers_that_are_processes_and_killed(reopen: Open) -> None:
     await killed_committers(reopen, seconds=1, least=2)
+
+
+def anything(repo: Repository, dice: random.Random, number: int) -> Sequence[Callable[[], Awaitable[object]]]:
+    """What one may do to a repository that has or had three branches."""
+    branch, other = dice.sample(["main", "left", "right"], 2)
+    key, value = f"k{dice.randrange(9)}", b"x" * dice.choice([1, 2, 5000, 5001])
+    return [
+        lambda: repo.put(branch, key, value),
+        lambda: repo.write_if(branch, key, value, None),
+        lambda: repo.commit(branch, "commit"),
+        lambda: repo.merge(other, branch, strategy=dice.choice([None, *Strategy]), squash=dice.random() < 0.2),
+        lambda: repo.revert(branch, f"{other}@", parent=1),
+        lambda: repo.cherry_pick(branch, f"{other}~1", parent=1),
+        lambda: repo.record(branch, {key: value, "kept": b"y" * 5000}, "record"),
+        lambda: repo.reset(branch),
+        lambda: repo.reset_prefix(branch, key),
+        lambda: repo.reset_hard(branch, f"{other}~1"),
+        lambda: repo.create_branch(branch, other),
+        lambda: repo.create_tag(f"t{number}", f"{branch}~1"),
+        lambda: repo.delete_branch("left"),
+        lambda: repo.delete_tag(f"t{number // 2}"),
+        lambda: repo.entries(branch),
+        repo.gc,
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_anything_beside_anything_leaves_all_whole(seed: int) -> None:
+    """Only what is documented is raised, and all can be read afterwards."""
+    dice = random.Random(seed)
+    store = Slow(dice)
+    await Repository(store).init()
+    for branch in ("left", "right"):
+        await Repository(store).create_branch(branch)
+
+    async def act(first: int) -> None:
+        repo = Repository(store)
+        for number in range(first, first + 40):
+            with suppress(ConflictError, NotFoundError, NothingToCommit, UsageError):
+                await dice.choice(anything(repo, dice, number))()
+
+    await asyncio.gather(*(act(first) for first in range(0, 240, 40)))
+    repo = Repository(store)
+    await whole(repo)
+    before = {branch: await held(repo, branch) for branch in await repo.branches()}
+    await repo.gc()
+    assert await repo.gc() == Collected()
+    assert {branch: await held(repo, branch) for branch in await repo.branches()} == before
+    await whole(repo)
 
 
 @pytest.mark.slow
