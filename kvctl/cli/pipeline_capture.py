@@ -1,6 +1,5 @@
 """`kvctl pipeline capture` and `compact`: a bucket's changes as files, and the bucket again from them."""
 
-import asyncio
 from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
@@ -91,10 +90,8 @@ async def capture(
         jobs.capture, options=options, folder=folder, checkpoint=kept, once=once, trigger=trigger or jobs.TRIGGER
     )
     try:
-        found = await run_job(session, target, f"Capturing {bucket}", job)
-    except asyncio.CancelledError:
-        session.warn(_where_it_stands(folder))
-        raise
+        left = partial(_where_it_stands, folder)
+        found = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left)
     except HistoryLost as error:
         error.hint = f"`--force {LOSS}` goes on with what is left"
         raise

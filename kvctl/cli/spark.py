@@ -92,11 +92,17 @@ def source_options(session: Session, target: "Target") -> dict[str, str]:
 
 
 async def run_job(
-    session: Session, target: "Target", what: str, job: Callable[["Engine"], T], *, incomplete: str = ""
+    session: Session,
+    target: "Target",
+    what: str,
+    job: Callable[["Engine"], T],
+    *,
+    incomplete: str | Callable[[], str] = "",
 ) -> T:
-    """What the job returns. Raises KvctlErrors alone, whatever Spark says.
+    """What the job returns. Of what Spark says, KvctlErrors are raised.
 
-    An interruption cancels what runs and lets the job put its things in order, then says what is `incomplete`.
+    An interruption cancels what runs and lets the job put its things in order, then says what is `incomplete`,
+    which may be found out only then.
     """
     import asyncio
     import tempfile
@@ -113,8 +119,8 @@ async def run_job(
                 activity.say(f"{what}  {run.standing()}")
     except asyncio.CancelledError:
         await run.cancel(work)
-        if incomplete:
-            session.warn(incomplete)
+        if left := incomplete if isinstance(incomplete, str) else incomplete():
+            session.warn(left)
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -54,7 +54,8 @@ def work(engine):
 
 @command(app, "endless", examples=["kvctl pipeline endless"])
 async def endless(session):
-    await run_job(session, spark_target("local[2]", None, None), "Moving", work, incomplete="`out` is incomplete")
+    target = spark_target("local[2]", None, None)
+    await run_job(session, target, "Moving", work, incomplete="`out` is incomplete")
 
 main()
 """
