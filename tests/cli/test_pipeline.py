@@ -13,9 +13,10 @@ import pytest
 
 from kvctl.cli.session import Session
 from kvctl.cli.shared import Shared
-from kvctl.cli.spark import source_options
+from kvctl.cli.spark import Rate, source_options, tasks_text
 from kvctl.contexts import Context, ContextStore
 from kvctl.errors import UsageError
+from kvctl.pipeline.progress import Standing
 from kvctl.pipeline.settings import Target
 from kvctl.render.terminal import Terminal
 from tests.cli.conftest import Run, open_terminal, run_process
@@ -111,6 +112,16 @@ def test_ctrl_c_ends_it_and_names_what_is_incomplete(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
         os.close(master)
+
+
+def test_progress_tells_rows_their_rate_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((10.0, 10.5, 11.0, 11.5))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    rate = Rate()
+    told = [rate.text(rows) for rows in (None, 0, 1000, 2000, 4000, 500)]
+    assert told == ["", "", "1,000 rows", "2,000 rows, 2,000/s", "4,000 rows, 3,000/s", "500 rows"]
+    assert tasks_text(Standing(1, 2, 2, 3, 8)) == "stage 1 of 2, task 3 of 8"
+    assert tasks_text(Standing(1, 1, 0, 0, 8)) == "stage 1 of 1, task 0 of 8, waiting for workers"
 
 
 class TestHowWorkersConnect:
