@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied
+from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied, RequestTimeout
 from kvctl.jetstream import direct, streams
 from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from kvctl.jetstream.direct_batch import MomentLost, NotReached, Page, last_of_each, pages
@@ -22,6 +22,7 @@ FEW = 16
 MANY = 1000
 _ELSEWISE = (
     NotUnderstood, TooManySubjects, MomentLost, NotReached, NoResponders, PermissionDenied, ConnectionLost,
+    RequestTimeout,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from kvctl.errors import (
     NoServer,
     OutcomeUnknown,
     ServerError,
+    UsageError,
     WrongRevision,
 )
 from kvctl.jetstream.publish import Busy, PublishWindow, publish_soon
@@ -25,6 +26,8 @@ from kvctl.versions.store import ABSENT, EXISTS, Predicate, PredicateFailed
 
 MARKER_TTL = timedelta(hours=1)
 """How long a deletion leaves a trace."""
+MOST_AT_ONCE = 32 << 20
+"""Bytes of one write: servers drop batches that they cannot take in fast enough."""
 MARKERS = 8
 """Deletions of keys under a write that needs them absent, after which it fails."""
 
@@ -41,7 +44,10 @@ class BucketWriting:
         """The header of the last fenced message, and what of."""
 
     async def write(self, wish: Wish) -> None:
-        """See `Store.write`."""
+        """See `Store.write`. Raises UsageError for what is too much for a batch."""
+        if wish.size > MOST_AT_ONCE:
+            size = f"{wish.size:,} bytes, {MOST_AT_ONCE:,} are the most"
+            raise UsageError(f"What is to be written together is {size}", hint="Split it")
         if _is_fenced(wish) and await self.sole():
             await self._publish(wish)
         else:

@@ -9,7 +9,7 @@ import pytest
 
 import kvctl
 from kvctl import Client, Context
-from kvctl.errors import OutcomeUnknown, ReadOnly, RequestTimeout
+from kvctl.errors import OutcomeUnknown, ReadOnly, RequestTimeout, UsageError
 from kvctl.jetstream.publish import publish_soon
 from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
@@ -121,6 +121,16 @@ class TestBatches:
         batches = {message["Nats-Batch-Id"] for message in messages}
         assert len(messages) >= 40
         assert len(batches) <= 3
+
+    async def test_what_is_too_much_for_one_is_refused_before_it_is_sent(self, store: BucketStore) -> None:
+        many = [Change(P, b"%d" % number, b"v" * 1_000_000) for number in range(40)]
+        with pytest.raises(UsageError, match="are the most"):
+            await store.write([], many)
+        with pytest.raises(UsageError, match="are the most"):
+            await store.write([], [Change(P, b"%d" % number, b"v") for number in range(1001)])
+        assert await values_of(store) == {}
+        await store.write([], many[:30])
+        assert len(await values_of(store, values=False)) == 30
 
     async def test_a_fenced_value_takes_none(self, store: BucketStore, raw: RawClient) -> None:
         fence = await fence_of(store)
