@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kvctl.cli.repo_views import short
+from kvctl.cli.repo_views import short, subject
 from kvctl.quantities import format_time
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.terminal import paint
@@ -39,9 +39,10 @@ class LogLines:
             yield utf8("".join(f"{line}\n" for line in lines))
 
     def _line(self, commit: "Commit") -> str:
-        subject = escape(commit.message.partition("\n")[0])
         who = self._paint(f"{escape(commit.author)}, {age_text(format_time(commit.created_ns))}", "dim")
-        return "  ".join(filter(None, (self._id(short(commit.id)), subject, self._named(commit.id), who)))
+        return "  ".join(
+            filter(None, (self._id(short(commit.id)), escape(subject(commit)), self._named(commit.id), who))
+        )
 
     def _block(self, commit: "Commit") -> list[str]:
         time = format_time(commit.created_ns)

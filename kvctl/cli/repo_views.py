@@ -1,6 +1,6 @@
 """Commits, branches and differences as rows and as lines for people."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,11 @@ SHORT = 12
 def short(identity: str) -> str:
     """The beginning of an id."""
     return identity[:SHORT]
+
+
+def subject(commit: "Commit") -> str:
+    """The first line of its message."""
+    return commit.message.partition("\n")[0]
 
 
 COMMIT = [
@@ -69,7 +74,7 @@ def commit_row(commit: "Commit") -> dict[str, Any]:
     }
 
 
-def show_made(session: Session, branch: str, commit: "Commit", what: str = "") -> None:
+def show_made(session: Session, branch: str, commit: "Commit") -> None:
     """A commit that was just made: its id alone in a pipe, `[main 1a2b3c] message` on a terminal."""
     if session.output != "table":
         show_commit(session, commit)
@@ -77,7 +82,7 @@ def show_made(session: Session, branch: str, commit: "Commit", what: str = "") -
     mark = f"[{branch} {short(commit.id)}]"
     if session.terminal.colored:
         mark = paint(mark, "yellow")
-    session.write(f"{mark} {escape(what or commit.message.partition(chr(10))[0])}\n".encode())
+    session.write(f"{mark} {escape(subject(commit))}\n".encode())
 
 
 def show_commit(session: Session, commit: "Commit") -> None:
@@ -148,27 +153,22 @@ def style_of(change: str) -> str:
 
 def changes_view(session: Session, changes: Iterable["KeyChange"], *, empty: str) -> View:
     """Keys that differ: a sign and the values side by side for people, in JSON objects."""
-    whole = session.output in ("json", "ndjson", "yaml")
+    shown = _value_of(session)
     rows = [
         {"change": str(one.kind), "key": one.key, "before": shown(one.before), "after": shown(one.after)}
         for one in changes
-        for shown in [_value_row if whole else _value_text]
     ]
     return View(columns=CHANGES, rows=rows, name="key", empty=empty)
 
 
 def conflicts_view(session: Session, conflicts: Iterable["KeyConflict"]) -> View:
     """Keys that both sides changed, with the three values."""
-    shown = _value_row if session.output in ("json", "ndjson", "yaml") else _value_text
+    shown, sides = _value_of(session), ("base", "source", "dest")
     rows = [
-        {
-            "change": "conflict", "key": one.key, "base": shown(one.base), "source": shown(one.source),
-            "dest": shown(one.dest),
-        }
+        {"change": "conflict", "key": one.key} | {side: shown(getattr(one, side)) for side in sides}
         for one in conflicts
     ]  # fmt: skip
-    sides = [Column(side, flex=True) for side in ("base", "source", "dest")]
-    return View(columns=[*CHANGES[:2], *sides], rows=rows, name="key")
+    return View(columns=[*CHANGES[:2], *(Column(side, flex=True) for side in sides)], rows=rows, name="key")
 
 
 CHANGES = [
@@ -188,11 +188,16 @@ def status_view(session: Session, repository: str, status: "Status", last: "Comm
     row = {"repository": repository, "branch": status.branch, "commit": status.commit, "changes": changes}
     shown = [
         Column("branch", style="green"),
-        Column("commit", text=lambda commit: f"{short(commit)}  {last.message.partition(chr(10))[0]}"),
+        Column("commit", text=lambda commit: f"{short(commit)}  {subject(last)}"),
         Column("repository", table=False),
         Column("changes", "Staged", text=lambda changes: f"{len(changes)} {'key' if len(changes) == 1 else 'keys'}"),
     ]
     return document(row, *shown, name="branch", sections=[("Staged changes", staged)])
+
+
+def _value_of(session: Session) -> Callable[[bytes | None], Any]:
+    """How the format asked for shows a value, None for a key that is not there."""
+    return _value_row if session.output in ("json", "ndjson", "yaml") else _value_text
 
 
 def _value_row(value: bytes | None) -> dict[str, str] | None:
