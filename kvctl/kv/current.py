@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, PermissionDenied, RequestTimeout
-from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
+from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects, from_leader
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import is_plain
@@ -34,6 +34,8 @@ class Current:
         state, config = info["state"], info["config"]
         self._sole = bool(config.get("allow_direct")) and config.get("num_replicas", 1) == 1
         """Whether a direct get that the stream itself answers is as good as asking its leader."""
+        self._known: StoredMessage | None = None
+        """A small one that is there, or was when it was read."""
         average = state["bytes"] // max(state["messages"], 1) + 1
         self._at_once = max(1, min(AT_ONCE, MAX_BYTES // average))
 
@@ -78,22 +80,35 @@ class Current:
                 await asyncio.sleep(0.1)
 
     async def _at_once_from(self, subjects: list[str]) -> dict[str, StoredMessage | None]:
-        """The last messages in one request, in a tenth of the time; nothing where a mirror answered, or nobody."""
+        """The last messages in one request, in a tenth of the time; nothing where a mirror answered, or nobody.
+
+        Messages say who answered. Where none of the keys need be there, one that is there is asked for, too.
+        """
         from kvctl.jetstream.direct_batch import REQUEST_BYTES, MomentLost, pages
 
         found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
         if len(subjects) < FEW or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:
             return {}
-        request = DirectRequest(last_of=tuple(subjects))
         try:
+            known = self._known or await self._first()
+            if known is None:
+                return found  # there is nothing at all
+            request = DirectRequest(last_of=(*subjects, known.subject))
             async with aclosing(pages(self.binding.api, self.binding.stream, request)) as answers:
                 async for page in answers:
                     if not page.messages or page.messages[0].stream != self.binding.stream:
+                        self._known = None  # it may be gone
                         return {}
                     found |= {message.subject: message for message in page.messages}
+                    self._known = min((known, *page.messages), key=lambda message: len(message.payload))
         except (NotUnderstood, TooManySubjects, MomentLost, PermissionDenied, *AWAY):
             return {}
-        return found
+        return {subject: found[subject] for subject in subjects}
+
+    async def _first(self) -> StoredMessage | None:
+        """The bucket's oldest message, from the leader."""
+        subjects = self.binding.subject(">")
+        return await from_leader(self.binding.api, self.binding.stream, seq=1, next_by_subj=subjects)
 
 
 async def last_literal(binding: Binding, key: str) -> StoredMessage | None:

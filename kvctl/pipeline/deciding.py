@@ -97,6 +97,8 @@ class Decider:
         Of an `absent` row it is known that it is not stored: the server refused it, or it was never sent.
         """
         row = asked.row
+        if not since and not self._if_different:
+            return self._on_condition(asked, last)
         mine = [(number, m) for m in since if (number := self._ids.number(m.header)) is not None]
         if found := self._found(row, mine) or self._found_by_value(row, since):
             return Decision(Outcome.STORED, found)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from zlib import crc32
 
 from kvctl.kv.entry import operation_of
@@ -32,7 +33,7 @@ def job_of(identity: str) -> str:
     return _text(hashlib.sha256(identity.encode()).digest()[:6])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowIds:
     """The ids of one task's rows, which count from 0. With `deduplicated` servers compare them, too.
 
@@ -44,12 +45,12 @@ class RowIds:
     deduplicated: bool = False
     most: int = 0
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The bytes of a header block that holds nothing but an id."""
         return len(self.opening) + (17 if self.deduplicated else 8) + 4
 
-    @property
+    @cached_property
     def opening(self) -> bytes:
         """What header blocks of the task's rows begin with, up to the row's number."""
         name = MESSAGE_ID if self.deduplicated else ROW_HEADER
@@ -77,7 +78,7 @@ class RowIds:
         text = found[len(self._prefix) :].partition(b"-")[0]
         return int(text, 16) if re.fullmatch(rb"[0-9a-f]{8}", text) else None
 
-    @property
+    @cached_property
     def _prefix(self) -> bytes:
         return b"%b.%d." % (self.job.encode(), self.partition)
 
