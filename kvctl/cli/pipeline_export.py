@@ -8,6 +8,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.options import BucketName, DryRun
+from kvctl.cli.repo_options import open_repository, parse_at
 from kvctl.cli.session import Session
 from kvctl.cli.spark import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.errors import PartlyDone, UsageError
@@ -65,8 +66,8 @@ OnEvicted = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove what DIR holds once the new export is whole")]
 
 SUMMARY = (
-    Column("bucket"), Column("path"), Column("format"), Column("mode"), Column("cut"), Column("exact", table=False),
-    Column("rows"), Column("files"), Column("bytes", "Size", text=size_text), Column("removed", table=False),
+    Column("bucket"), Column("path"), Column("format"), Column("mode"), Column("cut"), Column("ref", table=False),
+    Column("exact", table=False), Column("rows"), Column("files"), Column("bytes", "Size", text=size_text), Column("removed", table=False),
     Column("seconds", "Time", text=duration_text),
 )  # fmt: skip
 
@@ -78,6 +79,7 @@ SUMMARY = (
         "kvctl pipeline export orders --to orders.export",
         "kvctl pipeline export orders --to orders.csv --format csv --filter 'NEW.>'",
         "kvctl pipeline export orders --to /lake/orders --mode history --partition-by prefix --overwrite",
+        "kvctl pipeline export config@v1 --to config-v1.export",
     ],
     see=["pipeline verify", "pipeline load", "dump", "bucket backup", "help pipeline"],
 )
@@ -110,11 +112,16 @@ async def export(
     value is taken and the command exits 7; with --on-evicted newer it does not, with --on-evicted fail nothing is
     exported (3).
 
+    `NAME@REF` exports what a commit of a versioned bucket holds; its keys have no revisions, and the commit's time.
+
     For a bucket that one machine can hold, `kvctl dump` is as fast and needs no Spark.
     """
     from kvctl.pipeline import files, placing
 
-    check_bucket(bucket)
+    if "@" in bucket:
+        _check_commit(bucket, mode, filter, on_evicted)
+    else:
+        check_bucket(bucket)
     _check_one_of("--format", format, "parquet", "json", "csv")
     _check_one_of("--mode", mode, "latest", "history")
     _check_one_of("--partition-by", partition_by, "prefix")
@@ -158,10 +165,16 @@ async def _export(
 def _contents_of(
     session: Session, target: "Target", bucket: str, reading: dict[str, str]
 ) -> "Callable[[Any], Contents]":
-    """What gives the rows of a bucket."""
+    """What gives the rows of a bucket, or of a commit."""
     from kvctl.pipeline.contents import of_bucket
     from kvctl.pipeline.options import parse
 
+    if "@" in bucket:
+        from kvctl.pipeline.commits import of_commit
+
+        at = parse_at(bucket)
+        options = parse({"bucket": at.repository, **source_options(session, target)})
+        return partial(of_commit, options=options, ref=at.ref)
     given = {name: text for name, text in reading.items() if text}
     options = parse({"bucket": bucket, **given, **source_options(session, target)})
     return partial(of_bucket, options=options)
@@ -171,12 +184,14 @@ async def _show_plan(session: Session, bucket: str, folder: "Path", format: str,
     """What an export would be of, and what would have to go for it."""
     from kvctl.pipeline import placing
 
-    status = await (await session.client()).bucket(bucket).status()
     removed = placing.occupants(folder)
-    row = {
-        "bucket": bucket, "path": str(folder), "format": format, "mode": mode, "cut": status.last_revision,
-        "removed": removed.files,
-    }  # fmt: skip
+    if "@" in bucket:
+        at = parse_at(bucket)
+        cut: dict[str, Any] = {"ref": (await (await open_repository(session, at.repository)).show(at.ref)).id}
+        bucket = at.repository
+    else:
+        cut = {"cut": (await (await session.client()).bucket(bucket).status()).last_revision}
+    row = {"bucket": bucket, "path": str(folder), "format": format, "mode": mode, **cut, "removed": removed.files}
     session.show(document(row, *map(Column, row), name="path"))
 
 
@@ -188,6 +203,7 @@ def _export_row(made: "Exported") -> dict[str, Any]:
         "format": manifest.format,
         "mode": manifest.mode,
         "cut": manifest.cut,
+        "ref": manifest.ref,
         "exact": manifest.exact,
         "rows": manifest.rows,
         "files": len(manifest.files),
@@ -195,6 +211,15 @@ def _export_row(made: "Exported") -> dict[str, Any]:
         "removed": made.removed.files,
         "seconds": round(made.seconds, 3),
     }
+
+
+def _check_commit(place: str, mode: str, filter: list[str] | None, on_evicted: str | None) -> None:
+    """Raises UsageError for what goes with buckets only."""
+    parse_at(place)
+    given = {"--mode history": mode == "history", "--filter": bool(filter), "--on-evicted": on_evicted is not None}
+    for option, is_given in given.items():
+        if is_given:
+            raise UsageError(f"`{option}` is for buckets; `{place}` is a commit, which is exported whole")
 
 
 def _check_one_of(option: str, value: str | None, *words: str) -> None:

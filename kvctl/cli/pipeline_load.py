@@ -94,18 +94,13 @@ async def load(
     A load that was interrupted, or killed, completes when it is run again. Rows that cannot be written are counted, the
     first ones named, and the command exits 7; the others are written.
     """
-    from kvctl.pipeline import files
     from kvctl.pipeline.jobs import load as job
 
     check_bucket(into) if dry_run else check_writable(session, into)
     check_forced(force, "shorter-history")
-    folder, target = files.folder_of(path), spark_target(master, remote, conf)
+    target = spark_target(master, remote, conf)
     changes = _changes(create, replicas, storage, cluster)
-    if key or value or format:
-        source = job.open_table(folder, key=key, value=value, format=format)
-    else:
-        total = files.read_manifest(folder).bytes
-        source = await hashing(session, f"Verifying {folder.name}", total, partial(job.open_export, folder))
+    source = await open_input(session, path, key, value, format)
     order = job.Order(
         create=create, changes=changes, shorter_history="shorter-history" in (force or ()), dry_run=dry_run
     )
@@ -114,6 +109,18 @@ async def load(
     row["seconds"] = round(loaded.seconds, 3)
     session.show(document(row, *LOADED, name="bucket"))
     _complain(loaded, dead_letter)
+
+
+async def open_input(session: Session, path: str, key: str | None, value: str | None, format: str | None) -> "Input":
+    """A table, where something is said of its form, else an export that was found whole. Raises as `open_export`."""
+    from kvctl.pipeline import files
+    from kvctl.pipeline.jobs import load as job
+
+    folder = files.folder_of(path)
+    if key or value or format:
+        return job.open_table(folder, key=key, value=value, format=format)
+    total = files.read_manifest(folder).bytes
+    return await hashing(session, f"Verifying {folder.name}", total, partial(job.open_export, folder))
 
 
 LOADED = (

@@ -110,7 +110,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
     begun = time.monotonic()
     with engine.explaining():
         created, entries = connecting.run(_prepare(source, target, order))
-        rows = _rows(engine, source)
+        rows = rows_of(engine, source)
         if order.dry_run:
             told: dict[str, Any] = {"written": source.manifest.rows if source.manifest else rows.count()}
         else:
@@ -165,7 +165,8 @@ def _wanted(source: Input, bucket: str, changes: Mapping[str, Any]) -> dict[str,
     return {**BucketConfig(bucket).to_stream(), **changes}
 
 
-def _rows(engine: Engine, source: Input) -> DataFrame:
+def rows_of(engine: Engine, source: Input) -> DataFrame:
+    """The rows as columns that the data source writes."""
     if source.manifest is None:
         return file_rows.read_table(engine.spark, source.path, source.format, source.key, source.value)
     rows = file_rows.read(engine.spark, source.path, source.manifest)

@@ -1,0 +1,85 @@
+"""`kvctl pipeline commit`: an export, or a table of one's own, recorded in a versioned bucket."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.command import command, group
+from kvctl.cli.pipeline_load import KeyColumn, TableFormat, ValueColumn, open_input
+from kvctl.cli.repo_commits import Meta
+from kvctl.cli.repo_options import AtBranch, Author, Message, open_branch, parse_branch
+from kvctl.cli.session import Session
+from kvctl.cli.spark import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvctl.pipeline.jobs.load import Input
+
+app = group()
+
+
+@command(
+    app,
+    "commit",
+    examples=[
+        "kvctl pipeline commit config@main --from config.export -m 'From the lake'",
+        "kvctl pipeline commit stock@main --from stock.parquet --key sku --value count -m 'Tonight'",
+    ],
+    see=["repo commit", "pipeline export", "load", "help versions"],
+)
+async def commit(
+    session: Session,
+    at: AtBranch,
+    path: Annotated[str, typer.Option("--from", metavar="PATH", help="Folder of an export, or a table")],
+    message: Message,
+    meta: Meta = None,
+    key: KeyColumn = None,
+    value: ValueColumn = None,
+    format: TableFormat = None,
+    author: Author = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Record an export or a table as one commit of a versioned bucket.
+
+    The commit holds its rows and nothing else: the same tree, with the same root, as after loading and committing
+    them. Spark's tasks sort and store the leaves, then the branch moves at once; nothing may be staged on it (4). PATH
+    is what `kvctl pipeline load` takes. Ttls and headers are left out.
+
+    Run again after it was killed it makes one commit: where the branch holds the rows already under this message, that
+    commit is shown. Otherwise a commit that records nothing new exits 1.
+    """
+    from kvctl.cli.bucket_options import parse_metadata
+    from kvctl.cli.repo_views import show_made
+    from kvctl.pipeline.jobs.commit import commit as record
+    from kvctl.pipeline.options import parse
+
+    place, target = parse_branch(at), spark_target(master, remote, conf)
+    if not message.strip():
+        raise UsageError("The message is empty", hint="`-m` says what the commit is about")
+    named = parse_metadata(meta or ())
+    repository = await open_branch(session, place, author=author)
+    source = await open_input(session, path, key, value, format)
+    _check_state(source)
+    options = parse({"bucket": place.repository, **source_options(session, target)})
+    made = await run_job(
+        session, target, f"Committing to {place}",
+        partial(
+            record, source=source, options=options, branch=place.ref, message=message, meta=named,
+            author=repository.author,
+        ),
+        incomplete=f"Interrupted: nothing of it is on `{place}`; run it again",
+    )  # fmt: skip
+    if not made.recorded:
+        session.note(f"`{place}` holds these {made.rows} rows already", always=True)
+    show_made(session, place.ref, made.commit)
+
+
+def _check_state(source: "Input") -> None:
+    if source.history:
+        raise UsageError(
+            "A commit holds one value a key, this export every entry",
+            hint="Export without `--mode history`",
+        )

@@ -1,0 +1,198 @@
+"""Commits of versioned buckets in Spark: their rows read from the leaves of a tree, and leaves made of rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import UsageError
+from kvctl.pipeline import connecting
+from kvctl.pipeline.contents import Contents
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.splits import runs
+from kvctl.versions import tree
+from kvctl.versions.chunks import Chunk, Chunker
+from kvctl.versions.model import Commit, leaf_value
+from kvctl.versions.repositories import open_repository
+from kvctl.versions.repository import Repository
+from kvctl.versions.tree import Made
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+HAND_OVER = 4 << 20
+"""Bytes of objects that a task stores at a time."""
+A_TASK = 2_000
+"""Leaves that are worth a task of their own: some 100,000 entries."""
+ROWS = (
+    "key string, value binary, revision bigint, created timestamp, operation string, ttl double, "
+    "headers map<string, string>"
+)
+LEAVES = "part int, place int, last binary, id binary, entries bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf that a task has stored."""
+
+    last: bytes
+    identity: bytes
+    entries: int
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def of_commit(spark: SparkSession, options: SourceOptions, ref: str) -> Contents:
+    """What a commit of the repository `options.bucket` holds. Raises RepositoryNotFound, RefNotFound, UsageError."""
+    commit, config, created, leaves = connecting.run(_commit(options, ref))
+    return Contents(
+        rows=_rows(spark, options, commit, leaves), bucket=options.bucket, incarnation=created, config=config,
+        mode="latest", ref=commit.id,
+    )  # fmt: skip
+
+
+async def _commit(options: SourceOptions, ref: str) -> tuple[Commit, dict[str, Any], str, list[bytes]]:
+    from kvctl.versions import catalog
+
+    async with connecting.connected(options) as client:
+        found = await catalog.find(client.api, options.bucket)
+        repository = await open_repository(client.api, options.bucket)
+        commit = await repository.show(ref)
+        leaves = await repository.objects.carry(tree.leaves(bytes.fromhex(commit.root)))
+        return commit, found.info["config"], found.info["created"], leaves
+
+
+def _rows(spark: SparkSession, options: SourceOptions, commit: Commit, leaves: Sequence[bytes]) -> DataFrame:
+    created = datetime.fromtimestamp(commit.created_ns // 1000 / 10**6, UTC)
+    tasks = options.partitions or max(-(-len(leaves) // A_TASK), 1)
+    groups = [(number, group) for number, group in enumerate(runs(leaves, [1] * len(leaves), tasks))]
+    asked = spark.createDataFrame(groups, "number int, ids array<binary>").repartitionByRange(tasks, "number")
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for ids in batch.column(1).to_pylist():
+                yield from connecting.iterate(partial(_leaf_rows, options, ids, created))
+
+    return asked.mapInArrow(read, ROWS)
+
+
+async def _leaf_rows(
+    options: SourceOptions, ids: Sequence[bytes], created: datetime
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """The rows of some leaves, a batch each."""
+    import pyarrow as pa
+
+    async with connecting.connected(options) as client:
+        repository = await open_repository(client.api, options.bucket)
+        data = await repository.objects.read(ids)
+        for identity in ids:
+            chunk = Chunk.decode(data[identity])
+            count = len(chunk.keys)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([key.decode() for key in chunk.keys], pa.string()),
+                    pa.array(await repository.objects.values(chunk.values), pa.binary()),
+                    pa.nulls(count, pa.int64()),
+                    pa.array([created] * count, pa.timestamp("us", tz="UTC")),
+                    pa.array(["PUT"] * count, pa.string()),
+                    pa.nulls(count, pa.float64()),
+                    pa.nulls(count, pa.map_(pa.string(), pa.string())),
+                ],
+                names=["key", "value", "revision", "created", "operation", "ttl", "headers"],
+            )
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+
+def stored_leaves(rows: DataFrame, options: SourceOptions) -> list[list[Leaf]]:
+    """Sort rows of `key` and `value`, cut them into leaves, and store these; the leaves of each task, in order.
+
+    Raises UsageError for what is no key, a key that comes twice, a value that is null or too large.
+    """
+    sorted_rows = rows.select("key", "value").repartitionByRange("key").sortWithinPartitions("key")
+
+    def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        leaves = connecting.run(_store(options, first, batches))
+        task = TaskContext.get()
+        part = task.partitionId() if task else 0
+        columns = {
+            "part": pa.array([part] * len(leaves), pa.int32()),
+            "place": pa.array(range(len(leaves)), pa.int32()),
+            "last": pa.array([leaf.last for leaf in leaves], pa.binary()),
+            "id": pa.array([leaf.identity for leaf in leaves], pa.binary()),
+            "entries": pa.array([leaf.entries for leaf in leaves], pa.int64()),
+        }
+        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    parts: dict[int, list[tuple[int, Leaf]]] = {}
+    for row in sorted_rows.mapInArrow(store, LEAVES).collect():
+        leaf = Leaf(bytes(row.last), bytes(row.id), row.entries)
+        parts.setdefault(row.part, []).append((row.place, leaf))
+    return [[leaf for _, leaf in sorted(parts[part], key=lambda item: item[0])] for part in sorted(parts)]
+
+
+async def _store(options: SourceOptions, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> list[Leaf]:
+    async with connecting.connected(options) as client:
+        writer = _LeafWriter(await open_repository(client.api, options.bucket, write=True))
+        await writer.add(first)
+        for batch in batches:
+            await writer.add(batch)
+        return await writer.finish()
+
+
+class _LeafWriter:
+    """Cuts sorted rows into leaves, and stores them with the values that stand apart."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._cut = Chunker(0)
+        self._made = Made()
+        self._leaves: list[Leaf] = []
+        self._before = ""
+
+    async def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows on."""
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+            stored, apart = leaf_value(self._checked(key, value))
+            keys.append(key.encode())
+            values.append(stored)
+            self._made.objects.update(apart)
+            self._made.size += sum(map(len, apart.values()))
+        for chunk in self._cut.add(keys, values):
+            self._end(chunk)
+        if self._made.size >= HAND_OVER:
+            await self._repository.objects.write(self._made.take())
+
+    async def finish(self) -> list[Leaf]:
+        """All leaves, when they are stored."""
+        if (chunk := self._cut.end()) is not None:
+            self._end(chunk)
+        await self._repository.objects.write(self._made.take())
+        return self._leaves
+
+    def _checked(self, key: str | None, value: bytes | None) -> bytes:
+        if key is None or value is None:
+            raise UsageError("A row has no key" if key is None else f"`{key}` has no value")
+        if key == self._before:
+            raise UsageError(f"`{key}` comes twice", hint="A commit has a key once")
+        self._before = key
+        self._repository.check(key, value)
+        return value
+
+    def _end(self, chunk: Chunk) -> None:
+        last, identity = self._made.add(chunk)
+        self._leaves.append(Leaf(last, identity, len(chunk.keys)))
