@@ -67,8 +67,8 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove what DIR ho
 
 SUMMARY = (
     Column("bucket"), Column("path"), Column("format"), Column("mode"), Column("cut"), Column("ref", table=False),
-    Column("exact", table=False), Column("rows"), Column("files"), Column("bytes", "Size", text=size_text), Column("removed", table=False),
-    Column("seconds", "Time", text=duration_text),
+    Column("exact", table=False), Column("rows"), Column("files"), Column("bytes", "Size", text=size_text),
+    Column("removed", table=False), Column("seconds", "Time", text=duration_text),
 )  # fmt: skip
 
 
