@@ -85,16 +85,17 @@ def test_places_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         check_places(tmp_path / "capture", tmp_path / "file")
 
 
-def test_a_capture_that_lacks_a_file_is_not_compacted(engine: Engine, tmp_path: Path) -> None:
+def test_an_empty_capture_is_compacted_and_one_that_lacks_a_file_is_not(engine: Engine, tmp_path: Path) -> None:
     folder = captured(tmp_path / "capture")
     state = folder.existing()
+    assert compact(engine, folder.path, tmp_path / "empty").exported.manifest.rows == 0
     (folder.path / "_capture.json").write_bytes(
         (folder.path / "_capture.json").read_bytes().replace(b'"rows": 0', b'"rows": 5')
     )
     assert folder.existing() != state
     with pytest.raises(ConflictError, match="it captured 5 rows, its files hold 0"):
         compact(engine, folder.path, tmp_path / "latest")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["capture"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "empty"]
 
 
 def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark: SparkSession) -> None:

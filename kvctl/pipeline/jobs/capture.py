@@ -6,6 +6,7 @@ its query was killed before it noted the batch as done, is only asked for what t
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -30,6 +31,10 @@ TRIGGER = timedelta(seconds=1)
 A_BATCH = 1_000_000
 """Revisions after which a batch is done, unless told otherwise: what a killed capture does again at the most."""
 PAUSE = 0.2
+ATTEMPTS = 4
+"""Times that a query is begun without getting on."""
+_LOST = re.compile(r"Python worker (failed to connect back|exited unexpectedly)")
+"""What Spark says of a process that it planned with: killed, or on a busy machine not there within ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +64,7 @@ def capture(
     target = CaptureFolder(folder)
     with target.claimed(), engine.explaining():
         start = _begin(target, options, checkpoint)
-        query = _start(engine, _wanted(options, start), target, checkpoint, None if once else trigger)
-        try:
-            while not query.awaitTermination(PAUSE):  # type: ignore[arg-type]
-                engine.doing = _standing(target.existing(), start)
-        finally:
-            query.stop()
-        end = target.existing()
+        end = _run(engine, options, target, checkpoint, start, None if once else trigger)
     rows, files = end.rows - start.rows, end.files - start.files
     return Captured(str(folder), str(checkpoint), end, rows, files, time.monotonic() - begun)
 
@@ -110,6 +109,30 @@ def _begin(target: CaptureFolder, options: SourceOptions, checkpoint: Path) -> S
         )
     info = connecting.run(_info(options))
     return target.begun(options.bucket, info["created"], info["config"], forced=not options.fail_on_data_loss)
+
+
+def _run(
+    engine: Engine, options: SourceOptions, target: CaptureFolder, checkpoint: Path, start: State,
+    trigger: timedelta | None,
+) -> State:  # fmt: skip
+    """Run the query to its end. One whose process of Python was lost goes on; Spark tries again for tasks alone."""
+    from pyspark.errors import StreamingQueryException
+
+    reached, left = start, ATTEMPTS
+    while True:
+        query = _start(engine, _wanted(options, reached), target, checkpoint, trigger)
+        try:
+            while not query.awaitTermination(PAUSE):  # type: ignore[arg-type]
+                engine.doing = _standing(target.existing(), start)
+            return target.existing()
+        except StreamingQueryException as error:
+            now = target.existing()
+            left = left - 1 if now.revision == reached.revision else ATTEMPTS - 1
+            if not left or not _LOST.search(str(error)):
+                raise
+            reached = now
+        finally:
+            query.stop()
 
 
 def _wanted(options: SourceOptions, state: State) -> SourceOptions:
