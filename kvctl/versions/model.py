@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvctl.errors import UsageError
@@ -47,7 +47,7 @@ class Commit:
 
     def encode(self) -> bytes:
         """The record's bytes, which the id is of."""
-        return _encode({"version": 1, **asdict(self)})
+        return _encode({"version": 1, **_fields(self), "meta": dict(self.meta)})
 
     @classmethod
     def decode(cls, data: bytes) -> Commit:
@@ -67,7 +67,7 @@ class Head:
 
     def encode(self) -> bytes:
         """The record's bytes."""
-        return _encode(asdict(self))
+        return _encode(_fields(self))
 
     @classmethod
     def decode(cls, data: bytes) -> Head:
@@ -117,7 +117,7 @@ class Staging:
 
     def encode(self) -> bytes:
         """The record's bytes."""
-        return _encode(asdict(self))
+        return _encode(_fields(self))
 
     @classmethod
     def decode(cls, data: bytes) -> Staging:
@@ -176,6 +176,10 @@ def inline_value(stored: bytes) -> bytes | None:
 def apart_id(stored: bytes) -> bytes:
     """The id of the object that holds a value kept apart."""
     return stored[1:]
+
+
+def _fields(record: Commit | Head | Staging) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def _encode(record: Mapping[str, Any]) -> bytes:

@@ -32,8 +32,23 @@ Operation = Callable[[Repository], Awaitable[object]]
 Fresh = Callable[[], Awaitable[Store]]
 
 
+_FORKED = MemoryStore()
+"""As `forked` makes it, once for all."""
+
+
 async def forked(store: Store) -> Repository:
     """main and side changed different keys; on `third` something is staged; a commit is there that no branch has."""
+    if not isinstance(store, MemoryStore):
+        return await fork(store)
+    if not _FORKED._values:
+        await fork(_FORKED)
+    store._values = {partition: dict(held) for partition, held in _FORKED._values.items()}
+    store._keys = {partition: list(keys) for partition, keys in _FORKED._keys.items()}
+    store._sequence = count(10**6)
+    return Repository(store)
+
+
+async def fork(store: Store) -> Repository:
     repo = Repository(store)
     await repo.init()
     await committed(repo, "main", "base", a=b"1", b=b"1", c=LARGE)
