@@ -34,6 +34,7 @@ def reads(bench: Bench, sizes: tuple[int, ...] = SIZES) -> None:
     bench.compare(f"Spark: {million:,} keys of 100 B into Parquet, 2 cores", "1.2x of the bare process", {
         "nats-kv, 2 tasks": _timed(bench, "spark", name, "onEvicted=fail", "partitions=2"),
         "nats-kv, one task": _timed(bench, "spark", name),
+        "nats-kv, one core": _timed(bench, "spark", name, "cores=1"),
         "one bare process": _timed(bench, "bare", name),
         "nats-py watchall": _timed(bench, "nats_py", name),
     }, rounds=ROUNDS)  # fmt: skip
@@ -62,7 +63,8 @@ def spark(url: str, bucket: str, *options: str) -> None:
     from kvctl.pipeline.settings import Target
 
     asked = dict(option.split("=", 1) for option in options)
-    with Engine.start(Target(master="local[2]")) as engine, tempfile.TemporaryDirectory() as place:
+    cores = asked.pop("cores", "2")
+    with Engine.start(Target(master=f"local[{cores}]")) as engine, tempfile.TemporaryDirectory() as place:
         rows = engine.spark.read.format("nats-kv").options(url=url, bucket=bucket, **asked)
         rows.load().write.parquet(f"{place}/first")
         with _measured():

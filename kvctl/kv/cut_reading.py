@@ -14,6 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from operator import itemgetter
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
@@ -21,7 +22,7 @@ from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.direct import DirectRequest, StoredMessage
 from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
 from kvctl.kv.binding import Binding
-from kvctl.kv.entry import is_tombstone
+from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import matches
 
@@ -29,6 +30,7 @@ LOOKS = 10
 """At what was written since the cut: fewer, where two in a row find no further key."""
 AT_ONCE = 500
 """Keys whose earlier values are asked for in one request."""
+_SUBJECT, _HEADER = itemgetter(0), itemgetter(2)
 
 
 class CutReading:
@@ -90,7 +92,7 @@ class CutReading:
                 self.expected = consumer.expected
             async for batch in consumer.batches():
                 taken = self._up_to_cut(batch)
-                self._seen.extend([hash(frame[0]) for frame in taken])
+                self._seen.extend(map(hash, map(_SUBJECT, taken)))
                 if wanted := self.wanted(taken):
                     yield wanted
                 if self._last >= self._stop:
@@ -108,8 +110,8 @@ class CutReading:
 
     def wanted(self, frames: list[RawFrame]) -> list[RawFrame]:
         """Of these messages, those that were asked for."""
-        if not self._deleted:
-            frames = [frame for frame in frames if not (frame[2] and is_tombstone(frame[2]))]
+        if not self._deleted and any_tombstone(map(_HEADER, frames)):
+            frames = [frame for frame in frames if not is_tombstone(frame[2])]
         return [frame for frame in frames if self._selects(frame[0])] if self._rest else frames
 
     def _selects(self, subject: bytes) -> bool:

@@ -7,6 +7,7 @@ by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from kvctl.jetstream.delivery import RawFrame
 from kvctl.jetstream.direct import StoredMessage
-from kvctl.kv.entry import Entry, Operation, operation_of
+from kvctl.kv.entry import Entry, Operation, any_tombstone, operation_of
 from kvctl.kv.rewriting import own_headers
 from kvctl.wire import header_value
 
@@ -86,9 +87,13 @@ class _Columns:
         self.times = times
         self.headers = headers
         self.payloads = payloads
-        self.plain = not any(headers)
-        """Whether no message has headers: then all are values."""
-        self.operations = [] if self.plain else [operation_of(header)[0] if header else _PUT for header in headers]
+        self.plain = not any_tombstone(headers)
+        """Whether all are values."""
+
+    @cached_property
+    def operations(self) -> list[Operation]:
+        """Of each message."""
+        return [operation_of(header)[0] if header else _PUT for header in self.headers]
 
     def __len__(self) -> int:
         return len(self.subjects)

@@ -103,10 +103,16 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         if option is not None:
             values[option.field] = _value(option, text)
     if "bucket" not in values:
-        raise UsageError("The option `bucket` is missing", hint='Say `.option("bucket", NAME)`')
+        raise UsageError("The option `bucket` is missing", hint=_NO_BUCKET)
     options = SourceOptions(**values)
     _check_together(options)
     return options
+
+
+_NO_BUCKET = (
+    'Say `.option("bucket", NAME)`; in SQL `with (bucket = ...)` behind the name of a table, '
+    "for Spark hands a source nothing of what its catalog keeps"
+)
 
 
 def given_as(options: SourceOptions) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from kvctl.jetstream.direct import StoredMessage
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.kv.binding import Binding, assumed, with_info
 from kvctl.kv.cut_reading import CutReading
-from kvctl.kv.entry import is_tombstone
+from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import is_plain, matches
 from kvctl.pipeline.cut import Cut, Part
@@ -29,6 +30,7 @@ ROWS, BYTES = 10_000, 8 << 20
 """What a batch has at the most, by one reading of the connection more."""
 AT_ONCE = 500
 """Overwritten keys that are asked for at once."""
+_HEADER, _PAYLOAD = itemgetter(2), itemgetter(3)
 
 
 class PartReading:
@@ -72,7 +74,7 @@ class PartReading:
                 if self._wanted.bounded:
                     some = _between(some, self._wanted.first - 1, self._wanted.last)
                 held += some
-                size += sum([len(frame[3]) for frame in some])
+                size += sum(map(len, map(_PAYLOAD, some)))
                 if len(held) >= ROWS or size >= BYTES:
                     yield self._decoder.of_frames(held)
                     held, size = [], 0
@@ -101,8 +103,8 @@ class PartReading:
             raise self._overwritten([], part.expected - came)
 
     def _wanted_of(self, frames: list[RawFrame], rest: tuple[str, ...]) -> list[RawFrame]:
-        if not self._deleted:
-            frames = [frame for frame in frames if not (frame[2] and is_tombstone(frame[2]))]
+        if not self._deleted and any_tombstone(map(_HEADER, frames)):
+            frames = [frame for frame in frames if not is_tombstone(frame[2])]
         if rest:
             cut = len(self._cut.prefix.encode())
             frames = [frame for frame in frames if matches(frame[0][cut:].decode(errors="surrogateescape"), rest)]

@@ -269,6 +269,22 @@ def test_what_is_not_there_is_an_error_of_ours(
     assert (type(wrong), wrong.hint) == (UsageError, "Did you mean `bucket`? `kvctl help pipeline` lists them")
 
 
+def test_a_table_of_the_catalog_needs_its_options_in_the_statement(
+    spark: SparkSession, server: Server, fill: Fill, unique: Callable[..., str]
+) -> None:
+    name, table = fill({"a": b"1"}), unique("t")
+    options = f"bucket '{name}', url '{server.url}'"
+    spark.sql(f"create table {table} using `nats-kv` options ({options})")
+    try:
+        missing = refused(spark.sql(f"select key from {table}").collect)
+        assert missing.message == "The option `bucket` is missing"
+        assert "`with (bucket = ...)`" in (missing.hint or "")
+        said = f"with (bucket = '{name}', url = '{server.url}')"
+        assert spark.sql(f"select key from {table} {said}").collect() == [Row("a")]
+    finally:
+        spark.sql(f"drop table {table}")
+
+
 def test_one_dataframe_is_of_one_revision(load: Callable[..., DataFrame], fill: Fill, raw: RawClient) -> None:
     name = fill({"a": b"1"}, max_msgs_per_subject=3)
     rows = load(name)
