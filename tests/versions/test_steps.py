@@ -23,7 +23,7 @@ from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Store
 from tests.versions.conftest import stored
-from tests.versions.repos import committed, held, staged, whole
+from tests.versions.repos import committed, held, history, staged, whole
 from tests.versions.steps import Fuse, SteppedStore, at_every_step
 
 LARGE = b"x" * 70_000
@@ -435,3 +435,37 @@ async def test_a_commit_is_done_however_many_others_begin_meanwhile() -> None:
     assert {key for key in await held(repo, "third") if key.startswith("more.")} == {
         f"more.{number + 1}" for number in range(begun)
     }
+
+
+async def test_a_commit_that_takes_nothing_in_the_middle_of_another_is_built_on() -> None:
+    """What the other has prepared still fits the epochs, but not the head."""
+
+    class Held(Fuse):
+        def __init__(self) -> None:
+            super().__init__(0, kill=False)
+            self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def step(self, *, writes: bool) -> None:
+            if writes:
+                self.reached.set()
+                await self.go_on.wait()
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        pause = Held()
+        empty = asyncio.create_task(Repository(SteppedStore(store, pause)).commit("side", "empty", allow_empty=True))
+        await pause.reached.wait()
+        await repo.put("side", "n", b"1")
+
+        async def go_on() -> None:
+            pause.go_on.set()
+            await empty
+
+        fuse.then = go_on
+        await Repository(SteppedStore(store, fuse)).commit("side", "mine")
+        await go_on()
+        assert set((await history(repo, "side"))[:2]) == {"empty", "mine"}
+        assert (await held(repo, "side@"))["n"] == b"1"
+
+    assert await at_every_step(scenario, kill=False) > 5
