@@ -92,7 +92,7 @@ class _Old:
             chunk = yield from self.chunk(identity)
         return identity, chunk, following
 
-    def first_key(self, level: int, identity: bytes) -> Reading[bytes]:
+    def first_end(self, level: int, identity: bytes) -> Reading[bytes]:
         """The last key of the first chunk of a level below a chunk."""
         chunk = yield from self.chunk(identity)
         while chunk.level > level:
@@ -150,7 +150,7 @@ def _run(
         at = end
         if following is None or not chunker.open:
             break
-        key = yield from old.first_key(level, following)
+        key = yield from old.first_end(level, following)
         identity, chunk, following = yield from old.at(level, key)
     if (last := chunker.end()) is not None:
         outcome.add(last)
