@@ -7,6 +7,7 @@ from kvctl.cli import (
     pipeline_export,
     pipeline_load,
     pipeline_run,
+    pipeline_stats,
     pipeline_verify,
 )
 from kvctl.cli.command import group
@@ -21,6 +22,7 @@ app.entries.update(
         **pipeline_capture.app.entries,
         **pipeline_audit.app.entries,
         **pipeline_run.app.entries,
+        **pipeline_stats.app.entries,
         **pipeline_check.app.entries,
     }
 )

@@ -46,7 +46,7 @@ def of_bucket(spark: SparkSession, options: SourceOptions) -> Contents:
 
     Raises BucketNotFound, RefusedError.
     """
-    info = connecting.run(_info(options))
+    info = connecting.run(info_of(options))
     cut = int(info["state"]["last_seq"])
     from pyspark.sql.functions import expr
 
@@ -63,7 +63,8 @@ def read(spark: SparkSession, options: SourceOptions) -> DataFrame:
     return spark.read.format("nats-kv").options(**given_as(options)).load()
 
 
-async def _info(options: SourceOptions) -> Mapping[str, Any]:
+async def info_of(options: SourceOptions) -> Mapping[str, Any]:
+    """The info of a bucket's stream. Raises BucketNotFound, RefusedError for what is not whole."""
     async with connecting.connected(options) as client:
         binding = await client.bucket(options.bucket).locate(fresh=True)
     assert binding.info is not None

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvctl.errors import HistoryLost, KvctlError
+from kvctl.errors import HistoryLost
 from kvctl.jetstream import streams
 from kvctl.kv.comparing import Differing, KeyDifference
 from kvctl.pipeline import connecting, contents, file_rows, files
@@ -84,7 +84,8 @@ def compare(engine: Engine, folder: Path, manifest: Manifest, options: SourceOpt
     with engine.explaining():
         last, incarnation = connecting.run(_standing(options))
         options = replace(options, mode=manifest.mode, filter=manifest.filters)
-        at, revision = (At.CUT, manifest.cut or 0) if incarnation == manifest.incarnation else (At.NOW, last)
+        there = manifest.cut and incarnation == manifest.incarnation
+        at, revision = (At.CUT, manifest.cut or 0) if there else (At.NOW, last)
         try:
             counts, found = _differences(engine, folder, manifest, options, at)
         except Exception as error:
@@ -103,7 +104,7 @@ async def _standing(options: SourceOptions) -> tuple[int, str]:
     return int(info["state"]["last_seq"]), str(info["created"])
 
 
-def _meant(error: BaseException) -> KvctlError:
+def _meant(error: Exception) -> Exception:
     from kvctl.pipeline.failure import explained
 
     return explained(error)
@@ -137,7 +138,7 @@ def _differences(
 def _latest(engine: Engine, exported: DataFrame, options: SourceOptions, manifest: Manifest, at: At) -> DataFrame:
     """The keys of which export and bucket hold something else, with the revision in each."""
     options = replace(options, columns=("key", "value", "revision"))
-    if at is At.CUT and manifest.cut:
+    if at is At.CUT:
         options = replace(options, as_of=manifest.cut, on_evicted="fail")
     digest = "sha2(value, 256)"
     first = exported.selectExpr("key", "revision", f"{digest} as digest")
