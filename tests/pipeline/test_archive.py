@@ -125,6 +125,7 @@ def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
     (made,) = (tmp_path / "kvctl" / "spark").glob("*.classes")
     assert made.stat().st_size > 50_000_000
     assert str(made) in run("-c", STARTED).split("\n", 1)[1]  # mapped into the JVM
+    made.chmod(0o600)
     os.truncate(made, made.stat().st_size // 2)
     run("-c", STARTED)
     made.write_bytes(b"nothing of the kind")
