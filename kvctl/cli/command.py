@@ -23,7 +23,7 @@ Call = Callable[[Session], Awaitable[int | None] | int | None]
 ALIASES = (
     ("add", "create", "new"),
     ("rm", "del", "delete"),
-    ("info", "status", "view", "show"),
+    ("info", "view", "show", "status"),
     ("list", "ls"),
 )
 """Names that stand for one another, wherever one of them is a command and the others are none."""

@@ -36,6 +36,7 @@ class TestRepositories:
             ("main", True)
         ]
         assert repo.name in repo.text("repo", "ls", "-o", "name").splitlines()
+        assert repo.json("repo", "info", ".") == repo.json("repo", "view", ".") == shown  # `status` is another command
 
     def test_deletion_asks(self, repo: Repo, snapshot: Any) -> None:
         assert repo("delete", ".") == snapshot(name="pipe")
