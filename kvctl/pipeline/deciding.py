@@ -58,9 +58,9 @@ class Asked(NamedTuple):
 
 
 _LATER = "A later row of the key was stored before it"
-_ANOTHER = (
+ANOTHER = (
     "A former attempt stored another row of the key: the plan gives other rows each time it is run "
-    "(write what `persist`, `checkpoint` or a sort holds fast)"
+    "(write what `persist`, `checkpoint` or a sort holds fast), or another write has the same `writeId`"
 )
 
 
@@ -75,6 +75,8 @@ class Decider:
         self._given: array[int] | None = None
         self._matched: set[int] = set()
         """Revisions that were taken for rows at another place."""
+        self.owed: set[int] = set()
+        """Revisions that stand for rows of this attempt that are still to come."""
 
     def note(self, rows: Sequence[Row]) -> None:
         """Remember what the rows of this attempt are, from the first one on: four bytes each."""
@@ -104,11 +106,13 @@ class Decider:
             return Decision(Outcome.STORED, found)
         if self._if_different and changes_nothing(row, last):
             return Decision(Outcome.UNCHANGED)
-        out_of_order = any(number > row.line or not self._accounted(row, number, m) for number, m in mine)
+        later = [(number, m) for number, m in mine if number > row.line and m.sequence not in self._matched]
+        other = any(number <= row.line and not self._accounted(row, number, m) for number, m in mine)
         whole = len(since) < self._history and all(operation_of(m.header)[0] is not Operation.PURGE for m in since)
-        if out_of_order and (whole or (absent and self._history > 1)):
-            return Decision(Outcome.REFUSED, cause=_LATER if absent else _ANOTHER)
-        if not whole and (out_of_order or not (mine or absent)):
+        if other or (later and (whole or (absent and self._history > 1))):
+            return Decision(Outcome.REFUSED, cause=_LATER if absent else ANOTHER)
+        if not whole and (later or not (mine or absent)):
+            self.owed.update(m.sequence for number, m in later if not self._accounted(row, number, m))
             return self._overtaken(since[-1].sequence)
         return self._on_condition(asked, last)
 
@@ -117,9 +121,11 @@ class Decider:
         same = [(number, m) for number, m in mine if _digest(row, m) == _digest(row)]
         for number, message in same:
             if number == row.line:
+                self.owed.discard(message.sequence)
                 return message.sequence
         for number, message in same:
-            if not self._accounted(row, number, message) and message.sequence not in self._matched:
+            if not self._accounted(row, number, message):
+                self.owed.discard(message.sequence)
                 self._matched.add(message.sequence)
                 return message.sequence
         return 0
@@ -131,8 +137,8 @@ class Decider:
         return next((m.sequence for m in since if _digest(row, m) == _digest(row)), 0)
 
     def _accounted(self, row: Row, number: int, message: StoredMessage) -> bool:
-        """Whether the message is what this attempt, too, has in its place."""
-        if self._given is None:
+        """Whether the message is what this attempt, too, has in its place, or has been taken for a row of it."""
+        if self._given is None or message.sequence in self._matched:
             return True
         return number < len(self._given) and self._given[number] == _digest(row, message)
 

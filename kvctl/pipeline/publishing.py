@@ -29,7 +29,7 @@ from kvctl.kv.resuming import all_arrived
 from kvctl.kv.rows import Row
 from kvctl.kv.settling import with_expected
 from kvctl.kv.writing import explained
-from kvctl.pipeline.deciding import Decider, Decision, Outcome, WriteMode
+from kvctl.pipeline.deciding import ANOTHER, Decider, Decision, Outcome, WriteMode
 from kvctl.pipeline.resolving import OF_THE_ROW, Resolver
 from kvctl.pipeline.row_ids import RowIds
 from kvctl.pipeline.rows import Chunk
@@ -100,6 +100,8 @@ class Publisher:
                     await self._take(chunk)
                 await self._settle()
                 self._retire()
+            if self._decider.owed:
+                raise KvctlError(f"Rows of {len(self._decider.owed)} keys did not come again. {ANOTHER}")
         except StreamNotFound:
             raise BucketNotFound(f"Bucket `{bucket}` was deleted while rows were written into it") from None
         return self.counts

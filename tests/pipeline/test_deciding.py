@@ -43,8 +43,10 @@ PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
         (1, 5, "v", [mine(9, 2, "w")], Outcome.WRITE),
         (5, 5, "v", [mine(9, 2)], Outcome.WRITE),  # an earlier row with the same value
         (5, 5, "v", [mine(9, 2, "x")], Outcome.REFUSED),  # row 2 is another now, and so may this one be
+        (1, 5, "v", [mine(9, 2, "x")], Outcome.REFUSED),
         (5, 5, "v", [mine(9, 12)], Outcome.STORED),  # in another order
         (5, 5, "v", [mine(9, 5, "x")], Outcome.REFUSED),
+        (1, 5, "v", [mine(9, 5, "x")], Outcome.REFUSED),
         (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 4))], Outcome.WRITE),
         (5, 5, "v", [mine(9, 5, ids=RowIds("BOJ", 3))], Outcome.WRITE),
         (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 3, deduplicated=True))], Outcome.WRITE),
@@ -66,6 +68,18 @@ def test_two_equal_rows_are_two() -> None:
     stored = [mine(9, 7)]
     assert decider.decide(Asked(row(0)), stored[0], stored).outcome is Outcome.STORED
     assert decider.decide(Asked(row(1)), stored[0], stored).outcome is not Outcome.STORED
+
+
+def test_a_row_that_stands_for_others_has_to_come_again() -> None:
+    """Without history it pushed them out, unless the plan gives other rows now."""
+    decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
+    decider.note([row(0)])
+    assert decider.decide(Asked(row(0)), stored, [stored]).outcome is Outcome.STORED
+    assert decider.owed == {9}
+    decider.note([row(1, "x"), row(2, "w")])
+    assert decider.decide(Asked(row(2, "w")), stored, [stored]).outcome is Outcome.STORED
+    assert not decider.owed
+    assert decider.decide(Asked(row(3, "y")), stored, [stored]).outcome is Outcome.WRITE
 
 
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])

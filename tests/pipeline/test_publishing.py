@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import kvctl
-from kvctl.errors import BucketNotFound, ServerError
+from kvctl.errors import BucketNotFound, KvctlError, ServerError
 from kvctl.kv.load_target import target_of
 from kvctl.pipeline.deciding import WriteMode
 from kvctl.pipeline.publishing import Plan, Publisher
@@ -117,6 +117,18 @@ async def test_a_retry_in_another_order_adds_nothing(client: kvctl.Client, bucke
     await Task(client, bucket)(rows[:200])
     assert await Task(client, bucket)(rows[::-1], begun=True, since=0) == (300, 0, 0)
     assert last_seq(raw, bucket) == 300
+
+
+async def test_other_rows_under_the_same_id_are_not_taken_for_written(
+    client: kvctl.Client, bucket: str, raw: RawClient
+) -> None:
+    await Task(client, bucket)(puts(20))
+    task = Task(client, bucket)
+    assert await task(puts(20, value="w"), begun=True, since=None) == (0, 0, 20)
+    assert all("another write has the same `writeId`" in cause for cause in task.rejected.values())
+    if bucket_history(raw, bucket) == 1:
+        with pytest.raises(KvctlError, match="Rows of 1 keys did not come again"):
+            await Task(client, bucket)([{"key": "k.9", "value": b"other"}], begun=True, since=None)
 
 
 async def test_a_retry_leaves_what_others_wrote_meanwhile(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
