@@ -60,9 +60,7 @@ Plan = Callable[[Head], Awaitable[Sides]]
 """Says what is to be brought onto a head, which may be another one at the next try. Raises There."""
 
 
-def merging(
-    store: Store, dest: str, source: str, note: Note, *, squash: bool
-) -> Plan:  # fmt: skip
+def merging(store: Store, dest: str, source: str, note: Note, *, squash: bool) -> Plan:
     """The source's changes since the common commit. Raises There, Unrelated, RefNotFound."""
 
     async def plan(head: Head) -> Sides:
@@ -102,25 +100,25 @@ def picking(store: Store, ref: str, parent: int | None, author: str) -> Plan:
 
 async def combine(
     store: Store, objects: Objects, branch: str, plan: Plan, *, strategy: Strategy | None = None,
-    strategies: bool = False, dry_run: bool = False,
+    is_merge: bool = False, dry_run: bool = False,
 ) -> Combined:  # fmt: skip
-    """Bring what a plan says onto a branch. Raises Conflicting, Staged, and what the plan does.
+    """Bring what a plan says onto a branch; a merge that brings nothing and has one parent is none.
 
-    `strategies` says that the caller offers them. Raises NothingToCommit, ConflictError when it is spent.
+    Raises Conflicting, Staged, NothingToCommit, ConflictError when it is spent, and what the plan does.
     """
     for _ in range(staging.TRIES):
-        stand = await committing.clean(store, objects, branch, linking=not dry_run)
+        stand = await committing.clean(store, objects, branch, linking=True, dry_run=dry_run)
         try:
             sides = await plan(stand.head)
         except There:
             return Combined(None, ())
         try:
-            edits, changes = await _edits(store, objects, sides, stand.head, strategy, strategies)
+            edits, changes = await _edits(store, objects, sides, stand.head, strategy, is_merge)
         except Broken:
             if (await fences.collections(store)).predicate == stand.collections.predicate:
                 raise
             continue  # what no branch leads to was collected meanwhile
-        if dry_run or (not edits and strategies and sides.second_parent is None):
+        if dry_run or (is_merge and not edits and sides.second_parent is None):
             return Combined(None, changes)
         made = await committing.move(
             store, objects, stand, sides.note, edits, second_parent=sides.second_parent, linking=True
@@ -158,14 +156,14 @@ async def _moved(store: Store, stand: Stand, to: Head) -> bool:
 
 
 async def _edits(
-    store: Store, objects: Objects, sides: Sides, head: Head, strategy: Strategy | None, strategies: bool
+    store: Store, objects: Objects, sides: Sides, head: Head, strategy: Strategy | None, is_merge: bool
 ) -> tuple[list[Edit], tuple[KeyChange, ...]]:
     """What the head takes. Raises Conflicting."""
     ours = await between(store, objects, sides.base, sides.source)
     theirs = await between(store, objects, sides.base, head.commit)
     found = merge(ours, theirs, strategy)
     if found.conflicts:
-        raise Conflicting(await _conflicts(objects, found.conflicts), strategies=strategies)
+        raise Conflicting(await _conflicts(objects, found.conflicts), strategies=is_merge)
     return found.edits, await _changes(objects, found.edits, ours, theirs)
 
 

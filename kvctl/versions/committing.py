@@ -122,19 +122,23 @@ async def move_to(
     return made
 
 
-async def clean(store: Store, objects: Objects, branch: str, *, linking: bool = False) -> Stand:
+async def clean(
+    store: Store, objects: Objects, branch: str, *, linking: bool = False, dry_run: bool = False
+) -> Stand:  # fmt: skip
     """The stand of a branch without staged changes. Raises Staged, BranchNotFound, ConflictError when it is spent.
 
     Staged values that are what the branch holds already are let go of: they would hide what comes.
     """
     for _ in range(staging.TRIES):
-        stand = await (fences.linking_stand if linking else fences.stand)(store, branch)
+        stand = await (fences.linking_stand if linking and not dry_run else fences.stand)(store, branch)
         held = stand.held.staging
         if await nothing(store, held.epochs):
             return stand
         changes = await staging.listed(store, held.epochs[::-1])
         if await differing(objects, stand.head, changes):
             raise Staged(branch)
+        if dry_run:
+            return stand
         if not await nothing(store, [held.epoch]):
             await staging.seal(store, branch)
         else:

@@ -212,7 +212,7 @@ class Repository:
         note = Note(message or f"Merge {source} into {dest}", self.author, allow_empty=True)
         plan = combining.merging(self.store, dest, source, note, squash=squash)
         return await combining.combine(
-            self.store, self.objects, dest, plan, strategy=strategy, strategies=True, dry_run=dry_run
+            self.store, self.objects, dest, plan, strategy=strategy, is_merge=True, dry_run=dry_run
         )
 
     async def revert(self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False) -> Combined:

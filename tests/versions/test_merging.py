@@ -5,6 +5,7 @@ import random
 import pytest
 
 from kvctl.errors import KvctlError
+from kvctl.versions import staging
 from kvctl.versions.changes import Kind
 from kvctl.versions.combining import Conflicting
 from kvctl.versions.committing import NothingToCommit
@@ -160,5 +161,8 @@ async def test_a_staged_value_that_is_committed_already_hides_nothing() -> None:
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
     await repo.put("main", "a", b"1")
     assert (await repo.status("main")).changes == ()
+    before = await staging.read(repo.store, "main")
+    assert [one.key for one in (await repo.merge("side", "main", dry_run=True)).changes] == ["a"]
+    assert await staging.read(repo.store, "main") == before
     await repo.merge("side", "main")
     assert await held(repo) == {"a": b"2", "b": b"1"}
