@@ -367,7 +367,8 @@ async def test_a_branch_deleted_beside_a_commit_is_gone_with_all_it_had(first: b
     async def commit_if_there(repo: Repository) -> object:
         with suppress(BranchNotFound, NothingToCommit):
             await repo.put("third", "w", b"1")
-            return await commit(repo)
+            await commit(repo)
+            await repo.put("third", "w", b"2")
         return None
 
     async def scenario(fuse: Fuse) -> None:
