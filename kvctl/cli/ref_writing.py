@@ -64,8 +64,8 @@ async def delete(
         session.confirm(f"Delete keys of `{at}`?", yes=yes)  # before anything is sent
     repository = await open_branch(session, at)
     if chosen:
-        entries = await repository.entries(at.ref, *chosen)
-        found, missing = [entry.key for entry in entries], []
+        batches = repository.entry_batches(at.ref, *chosen, values=False)
+        found, missing = [entry.key async for batch in batches for entry in batch], []
     else:
         there = await repository.get(at.ref, *named)
         found = [entry.key for entry in there if entry is not None]
