@@ -18,6 +18,7 @@ from bench.measure import Run, run
 from bench.pipeline_files import files
 from bench.pipeline_reads import reads
 from bench.pipeline_streams import streams
+from bench.pipeline_writes import writes
 
 if TYPE_CHECKING:
     from bench.__main__ import Bench
@@ -34,6 +35,7 @@ def pipeline(bench: Bench) -> None:
         starting(bench, Path(place))
         files(bench, Path(place) / "trained", Path(place))
     reads(bench)
+    writes(bench)
     streams(bench)
 
 
