@@ -39,13 +39,13 @@ def bucket(raw: RawClient, unique: Callable[[], str]) -> str:
 
 
 def test_a_capture_goes_on_after_ctrl_c_and_gives_the_bucket_again(
-    run: Run, start: Start, env: Env, raw: RawClient, bucket: str, tmp_path: Path
+    run: Run, start: Start, env: Env, server: Server, bucket: str, tmp_path: Path
 ) -> None:
     folder, latest = tmp_path / "capture", tmp_path / "latest"
     where = ("--to", str(folder), "--checkpoint", str(tmp_path / "checkpoint"))
     running = start("pipeline", "capture", bucket, *where, "--trigger", "100ms", env=env)
     wait_until(lambda: list(folder.glob("day=*/*")) or running.poll() is not None, "the first batch", PATIENCE)
-    raw.put(bucket, "a.1", b"", {"KV-Operation": "DEL"})
+    put(server, bucket, "a.1", b"", {"KV-Operation": "DEL"})
     wait_until(
         lambda: len(list(folder.glob("day=*/*"))) == 2 or running.poll() is not None, "the second batch", PATIENCE
     )
@@ -54,7 +54,7 @@ def test_a_capture_goes_on_after_ctrl_c_and_gives_the_bucket_again(
     assert (running.returncode, out) == (130, b""), err.decode()
     assert f"`{folder}` holds 3 rows, up to revision 3; run it again to go on" in err.decode()
 
-    raw.put(bucket, "c.1", b"y")
+    put(server, bucket, "c.1", b"y")
     found = run("pipeline", "capture", bucket, *where, "--once", "-o", "json", env=env, timeout=PATIENCE)
     assert found.exit_code == 0, found.err
     row = json.loads(found.stdout)
@@ -75,6 +75,12 @@ def test_a_capture_goes_on_after_ctrl_c_and_gives_the_bucket_again(
         "captured": 4, "replaced": False,
     }  # fmt: skip
     assert run("pipeline", "verify", str(latest), env=env).exit_code == 0
+
+
+def put(server: Server, bucket: str, key: str, value: bytes, headers: dict[str, str] | None = None) -> None:
+    """Write a key over a connection of its own: one that waits for Spark may be cut by the server."""
+    with RawClient(server.url) as client:
+        client.put(bucket, key, value, headers)
 
 
 @pytest.mark.parametrize(
