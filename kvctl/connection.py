@@ -178,7 +178,10 @@ class Connection:
         self._pending[token] = (future, subject)
         if not self._awaited:
             loop.call_later(_SWEEP, self._sweep)
-        self._awaited.append((time.monotonic() + self.timeout, token, subject))
+        begun = time.monotonic()
+        self._awaited.append((begun + self.timeout, token, subject))
+        if self.trace is not None:
+            future.add_done_callback(lambda _: self._traced(subject.decode(errors="replace"), begun, ""))
         return future
 
     async def stream_replies(

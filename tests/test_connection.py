@@ -392,7 +392,8 @@ class TestWhatTheServerSays:
             await connection.request("$JS.API.INFO")
             with pytest.raises(KvctlError):
                 await connection.request("nobody.home")
-        assert seen == [("$JS.API.INFO", ""), ("nobody.home", "no responders")]
+            await connection.request_soon(b"$JS.API.STREAM.NAMES", b"")
+        assert seen == [("$JS.API.INFO", ""), ("nobody.home", "no responders"), ("$JS.API.STREAM.NAMES", "")]
 
     async def test_says_who_it_is(self, server: Server) -> None:
         async with connected(server.url) as connection:
