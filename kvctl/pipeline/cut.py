@@ -27,7 +27,7 @@ from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import is_wild, overlapping
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.pushdown import LATEST, Narrowing
-from kvctl.pipeline.splits import Keys, Revisions, cut_by_count, probes, runs
+from kvctl.pipeline.splits import Keys, Revisions, cut_by_count, even, probes, runs
 
 Part = Revisions | Keys
 
@@ -71,6 +71,7 @@ class Plan:
         self._filters = wanted.filters(options.filter)
         state = self._info["state"]
         self._last = int(state["last_seq"])
+        self._changes = options.mode == "changes"
         self.cut = Cut(
             binding.bucket, binding.stream, binding.prefix, binding.api.prefix, self._info["created"],
             options.as_of or self._last, self._filters or (),
@@ -84,10 +85,10 @@ class Plan:
         await self._between_times()
         if self._filters is None or self.cut.first > min(self.cut.last, self.cut.revision):
             return []
-        if self._options.mode == "changes" or (self._options.on_evicted == "fail" and self._every_message_counts()):
+        if self._changes or (self._options.on_evicted == "fail" and self._every_message_counts()):
             ranges = await self._ranges()
             if ranges is not None:
-                return list(ranges)
+                return [replace(part, expected=None) for part in ranges] if self._changes else [*ranges]
         return [*await self._groups(self._filters)]
 
     async def _between_times(self) -> None:
@@ -108,19 +109,21 @@ class Plan:
         return self._options.mode == "history" or state["messages"] == state.get("num_subjects", 0)
 
     async def _ranges(self) -> list[Revisions] | None:
-        """Ranges of about the same number of messages; None where counts are needed and writers are too busy."""
+        """Ranges of about the same number of messages; None where counts are needed and writers are too busy.
+
+        Counted while somebody writes, they might leave out what they take for empty.
+        """
         first, last = self.cut.first, min(self.cut.last, self.cut.revision)
         for _ in range(COUNTS):
-            starts = probes(first, last, self._options.partitions or MANY_TASKS)
-            beyond = await self._count_from(last + 1) if last < self.cut.revision else 0
-            left = [await self._count_from(start) - beyond for start in starts]
-            tasks = self._options.partitions or min(max(-(-left[0] // A_TASK), 1), MANY_TASKS)
+            beyond = await self._count_from(last + 1) if last < self._last else 0
+            count = await self._count_from(first) - beyond
+            tasks = self._options.partitions or min(max(-(-count // A_TASK), 1), MANY_TASKS)
+            starts = probes(first, last, tasks) if tasks > 1 else [first]
+            left = [count, *[await self._count_from(start) - beyond for start in starts[1:]]]
             ranges = cut_by_count(starts, left, last, tasks)
-            if self._options.mode == "changes":
-                return [replace(part, expected=None) for part in ranges]
             if await self._unchanged():
                 return ranges
-        return None
+        return even(first, last, tasks) if self._changes else None
 
     async def _groups(self, filters: tuple[str, ...]) -> list[Keys]:
         """Filters shared out; keys by name in groups that one consumer takes."""

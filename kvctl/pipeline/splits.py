@@ -35,8 +35,13 @@ class Keys:
 
 def probes(first: int, last: int, parts: int) -> list[int]:
     """Revisions at which counting tells where to cut; the first one is `first`."""
-    count = min(4 * parts, last - first + 1)
-    return [first + (last - first + 1) * number // count for number in range(count)]
+    return _starts(first, last, 4 * parts)
+
+
+def even(first: int, last: int, parts: int) -> list[Revisions]:
+    """At most so many ranges of about the same number of revisions, whatever they hold."""
+    starts = _starts(first, last, parts)
+    return [Revisions(start, end - 1) for start, end in pairwise([*starts, last + 1])]
 
 
 def cut_by_count(starts: Sequence[int], left: Sequence[int], last: int, parts: int) -> list[Revisions]:
@@ -67,3 +72,8 @@ def runs(items: Sequence[T], weights: Sequence[int], parts: int) -> list[list[T]
             due = number
         found[-1].append(item)
     return found
+
+
+def _starts(first: int, last: int, parts: int) -> list[int]:
+    count = min(parts, last - first + 1)
+    return [first + (last - first + 1) * number // count for number in range(count)]

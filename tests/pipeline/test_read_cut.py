@@ -190,6 +190,18 @@ def test_busy_writers_without_history_give_each_key_once(server: Server, raw: Ra
             assert then.keys() - rows.keys() <= deleted
 
 
+def test_busy_writers_hide_no_changes(server: Server, raw: RawClient) -> None:
+    bucket = oracle(raw, 64)
+    for number in range(300):
+        bucket.write(f"k.{number}")
+    with _writing(server.url, bucket, lambda number: (f"k.{number * 7 % 320}", PUT)) as written:
+        for tasks in ("1", "4", "7"):
+            written(10)
+            read = Read(server.url, bucket.bucket, mode="changes", fromRevision="50", partitions=tasks)
+            rows = sorted(row["revision"] for row in read.rows())
+            assert rows == list(range(50, read.cut + 1))
+
+
 def test_what_was_acknowledged_is_read_from_any_replica(cluster: Lab, unique: Callable[..., str]) -> None:
     name = unique("R3")
     url = next(iter(cluster.servers.values())).url

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvctl.pipeline.splits import Revisions, cut_by_count, probes, runs
+from kvctl.pipeline.splits import Revisions, cut_by_count, even, probes, runs
 
 
 @given(
@@ -29,6 +29,15 @@ def test_ranges_are_even_where_the_messages_are() -> None:
     held = range(501, 1001)
     left = [sum(1 for revision in held if revision >= start) for start in starts]
     assert [part.expected for part in cut_by_count(starts, left, 1000, 4)] == [125, 125, 125, 125]
+
+
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 10))
+def test_even_ranges_cover_all_revisions_once(first: int, more: int, parts: int) -> None:
+    found = even(first, first + more, parts)
+    assert [revision for part in found for revision in range(part.first, part.last + 1)] == list(
+        range(first, first + more + 1)
+    )
+    assert len(found) == min(parts, more + 1)
 
 
 def test_nothing_is_cut_into_nothing() -> None:
