@@ -1,4 +1,4 @@
-"""The pipeline file: sources, what is made of them, and where it goes; and its JSON Schema.  [pure]"""
+"""The pipeline file: sources, what is made of them, and where it goes; and its JSON Schema."""
 
 from __future__ import annotations
 
