@@ -41,7 +41,13 @@ def text_of(error: BaseException) -> str:
 
 _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
     (
-        r"Python worker (exited unexpectedly|failed to connect)|python worker.*crashed",
+        r"Python worker failed to connect back",
+        KvctlError,
+        "A Python worker of Spark did not start in time",
+        "The machine may be busy beyond its means; run it again",
+    ),
+    (
+        r"Python worker exited unexpectedly|python worker.*crashed",
         KvctlError,
         "A Python worker of Spark ended before its time",
         "Systems that run out of memory do that; fewer tasks at once need less: `--master 'local[1]'`",
