@@ -46,15 +46,16 @@ class KvWriter(DataSourceArrowWriter):
         if overwrite and options.write_mode != WriteMode.PUT:
             raise UsageError(f"Mode overwrite goes with `writeMode` put, not {options.write_mode}")
         self._options = options
-        self._job = job_of(options.write_id) if options.write_id else new_job()
+        self._again = options.write_id is not None and not overwrite
+        """Whether an earlier job may have begun it: an overwrite always begins anew."""
+        self._job = job_of(options.write_id or "") if self._again else new_job()
         self._since, self._stage = run(_prepare(options, overwrite))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task."""
-        again = self._options.write_id is not None
         attempt = Attempt(
             job=self._job, partition=partition(),
-            begun=again or attempted_before(), since=None if again else self._since,
+            begun=self._again or attempted_before(), since=None if self._again else self._since,
         )  # fmt: skip
         return run(write_rows(self._options, attempt, iterator, self._stage))
 
