@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from kvctl.versions.chunks import EMPTY, Chunk, Pair, chunks_of, object_id
@@ -56,7 +57,7 @@ def get(root: bytes, keys: Sequence[bytes]) -> Reading[dict[bytes, bytes]]:
         data = yield set(waiting)
         below: dict[bytes, list[bytes]] = {}
         for identity, wanted in waiting.items():
-            chunk = Chunk.decode(data[identity])
+            chunk = _decoded(data[identity])
             if chunk.level == 0:
                 held = dict(zip(chunk.keys, chunk.values, strict=True))
                 found.update((key, held[key]) for key in wanted if key in held)
@@ -168,6 +169,12 @@ def _compared(mine: dict[bytes, bytes], theirs: dict[bytes, bytes], end: bytes |
 
 def _after(held: dict[bytes, bytes], end: bytes | None) -> dict[bytes, bytes]:
     return {} if end is None else {key: value for key, value in held.items() if key > end}
+
+
+@lru_cache(maxsize=256)
+def _decoded(data: bytes) -> Chunk:
+    """A chunk that others only look at: single gets come by the same ones."""
+    return Chunk.decode(data)
 
 
 def run(reading: Reading[T], objects: Mapping[bytes, bytes]) -> T:
