@@ -214,10 +214,11 @@ def test_a_killed_overwrite_is_completed_by_the_next(
 ) -> None:
     bucket = unique("KILL")
     raw.create_bucket(bucket)
-    for n in range(3000):
+    before = 3000
+    for n in range(before):
         raw.publish(f"$KV.{bucket}.old.{n}", b"old")
-    raw.flush()
-    before = last_seq(raw, bucket)
+    while last_seq(raw, bucket) < before:
+        time.sleep(0.01)
     asked = {"options": {"url": server.url, "bucket": bucket}, "mode": "overwrite"}
     job = start(**asked)
     watched, sequence = {
