@@ -46,6 +46,7 @@ class Machine:
             "HOME": os.environ["HOME"],
             "TERM": "xterm-256color",
             "NO_COLOR": "1",
+            "KVCTL_SPARK_ARCHIVE": "off",  # nothing that goes on in the background
         }
         self._server: subprocess.Popen[bytes] | None = None
         self._screens: list[int] = []
@@ -56,7 +57,7 @@ class Machine:
             return "".join(f"$ {command}\n{self._typed(command)}" for command in commands_of(block))
         program = ["/bin/sh", "-eu"] if block.language == "sh" else [sys.executable, "-"]
         done = subprocess.run(program, input=block.text, env=self.environment, cwd=self.directory, text=True,
-                              capture_output=True, timeout=60)  # fmt: skip
+                              capture_output=True, timeout=900)  # fmt: skip
         assert done.returncode == 0, f"README.md:{block.line}: {done.stderr}"
         return done.stdout
 
