@@ -53,7 +53,7 @@ async def audit(
     """
     from kvctl.cli.audit_views import difference_row, differences_view
     from kvctl.kv.names import check_bucket
-    from kvctl.pipeline.jobs.audit import PATIENCE
+    from kvctl.pipeline.jobs.audit import PATIENCE, find_pairs
     from kvctl.pipeline.jobs.audit import audit as compare
     from kvctl.pipeline.options import parse
 
@@ -61,6 +61,7 @@ async def audit(
         check_bucket(name)
     target = spark_target(master, remote, conf)
     options = parse({**source_options(session, target), "bucket": origin})
+    await find_pairs(await session.client(), origin, names)
     found: list[Difference] = []
     keep = found.append if list_all else lambda _: None
     job = partial(compare, options=options, names=names, patience=wait_for or PATIENCE, report=keep)

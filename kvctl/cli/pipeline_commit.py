@@ -55,6 +55,7 @@ async def commit(
     from kvctl.cli.repo_views import show_made
     from kvctl.pipeline.jobs.commit import commit as record
     from kvctl.pipeline.options import parse
+    from kvctl.versions.committing import clean
 
     place, target = parse_branch(at), spark_target(master, remote, conf)
     if not message.strip():
@@ -63,6 +64,7 @@ async def commit(
     repository = await open_branch(session, place, author=author)
     source = await open_input(session, path, key, value, format)
     _check_state(source)
+    await clean(repository.store, repository.objects, place.ref)
     options = parse({"bucket": place.repository, **source_options(session, target)})
     made = await run_job(
         session, target, f"Committing to {place}",

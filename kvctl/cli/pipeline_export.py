@@ -130,8 +130,9 @@ async def export(
     folder = files.folder_of(to)
     placing.check_vacant(folder, overwrite=overwrite)
     target = spark_target(master, remote, conf)
+    cut = await _cut_of(session, bucket)
     if dry_run:
-        await _show_plan(session, bucket, folder, format, mode)
+        _show_plan(session, bucket, cut, folder, format, mode)
         return
     reading = {"mode": mode, "filter": ",".join(filters), "onEvicted": on_evicted or ""}
     made = await _export(session, target, bucket, reading, folder, format, partition_by is not None, overwrite)
@@ -180,18 +181,20 @@ def _contents_of(
     return partial(of_bucket, options=options)
 
 
-async def _show_plan(session: Session, bucket: str, folder: "Path", format: str, mode: str) -> None:
+async def _cut_of(session: Session, bucket: str) -> dict[str, Any]:
+    """The bucket's last revision, or the commit. Raises BucketNotFound, RepositoryNotFound, RefNotFound."""
+    if "@" in bucket:
+        at = parse_at(bucket)
+        return {"ref": (await (await open_repository(session, at.repository)).show(at.ref)).id}
+    return {"cut": (await (await session.client()).bucket(bucket).status()).last_revision}
+
+
+def _show_plan(session: Session, bucket: str, cut: dict[str, Any], folder: "Path", format: str, mode: str) -> None:
     """What an export would be of, and what would have to go for it."""
     from kvctl.pipeline import placing
 
-    removed = placing.occupants(folder)
-    if "@" in bucket:
-        at = parse_at(bucket)
-        cut: dict[str, Any] = {"ref": (await (await open_repository(session, at.repository)).show(at.ref)).id}
-        bucket = at.repository
-    else:
-        cut = {"cut": (await (await session.client()).bucket(bucket).status()).last_revision}
-    row = {"bucket": bucket, "path": str(folder), "format": format, "mode": mode, **cut, "removed": removed.files}
+    removed, name = placing.occupants(folder), bucket.partition("@")[0]
+    row = {"bucket": name, "path": str(folder), "format": format, "mode": mode, **cut, "removed": removed.files}
     session.show(document(row, *map(Column, row), name="path"))
 
 

@@ -104,6 +104,9 @@ async def load(
     order = job.Order(
         create=create, changes=changes, shorter_history="shorter-history" in (force or ()), dry_run=dry_run
     )
+    client = await session.client()
+    if not create:
+        await client.bucket(into).locate()
     loaded = await _load(session, target, source, into, order, if_different=if_different, dead_letter=dead_letter)
     row = {name: value for name, value in asdict(loaded).items() if name != "samples"}
     row["seconds"] = round(loaded.seconds, 3)

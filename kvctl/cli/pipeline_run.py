@@ -68,6 +68,7 @@ async def run(
         raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
     target = spark_target(master, remote, conf)
     connection = source_options(session, target)
+    await job.check(declared, connection, dry_run=dry_run)
     what = f"Running {'the pipeline' if file == '-' else file}"
     if dry_run:
         planned = await run_job(session, target, what, partial(job.plan, declared=declared, connection=connection))

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 app = group()
 
 ByPrefix = Annotated[
-    int, typer.Option("--by-prefix", metavar="N", help="Tokens of a key that make its prefix", show_default=True)
+    int, typer.Option("--by-prefix", metavar="N", min=1, help="Tokens of a key that make its prefix", show_default=True)
 ]
 Limit = Annotated[
-    int, typer.Option("--limit", metavar="N", help="Prefixes and keys that are listed", show_default=True)
+    int, typer.Option("--limit", metavar="N", min=1, help="Prefixes and keys that are listed", show_default=True)
 ]
 Picture = Annotated[str | None, typer.Option("--picture", metavar="FILE", help="Draw it, too: an SVG file")]
 
@@ -59,6 +59,7 @@ async def stats(
     from kvctl.pipeline.options import parse
 
     options = parse({"bucket": check_bucket(bucket), **source_options(session, target)})
+    await (await session.client()).bucket(bucket).locate()
     work = partial(job.stats, options=options, tokens=by_prefix, limit=limit)
     found = await run_job(session, target, f"Reading {bucket}", work)
     if picture is not None:

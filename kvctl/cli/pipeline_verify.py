@@ -55,13 +55,16 @@ async def verify(
 
     folder = files.folder_of(path)
     manifest = files.read_manifest(folder)
+    if against:
+        check_bucket(against)
     target = spark_target(master, remote, conf) if against else None
     found = await hashing(session, f"Verifying {folder.name}", manifest.bytes, partial(job.verify, folder))
     compared = None
     if target is not None and against and found.whole:
         from kvctl.pipeline.options import parse
 
-        options = parse({"bucket": check_bucket(against), **source_options(session, target)})
+        options = parse({"bucket": against, **source_options(session, target)})
+        await (await session.client()).bucket(against).locate()
         work = partial(job.compare, folder=folder, manifest=manifest, options=options)
         compared = await run_job(session, target, f"Comparing with {against}", work)
     _show_verified(session, found, compared)

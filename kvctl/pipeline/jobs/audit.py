@@ -33,6 +33,7 @@ from kvctl.topology.verdicts import Held, difference, held
 from kvctl.topology.world import survey
 
 if TYPE_CHECKING:
+    from kvctl.kv.client import Client
     from kvctl.pipeline.engine import Engine
 
 PATIENCE = timedelta(seconds=10)
@@ -55,6 +56,19 @@ def audit(
     return connecting.run(_Audit(engine, options, patience, report).run(names))
 
 
+async def find_pairs(client: Client, origin: str, names: Sequence[str]) -> list[tuple[str, Replica | None]]:
+    """Each name with the replica that reads from the origin under it; None for any other bucket.
+
+    Raises BucketNotFound.
+    """
+    known = replicas.in_view(await survey({"": client.api}))
+    reading = {item.name: item for item in known if any(replicas.origin_name(link) == origin for link in item.links)}
+    for name in dict.fromkeys(name for name in names if name not in reading):
+        await client.bucket(origin).locate()
+        await client.bucket(name).locate()
+    return [(name, reading.get(name)) for name in names]
+
+
 class _Audit:
     def __init__(self, engine: Engine, options: SourceOptions, patience: timedelta, report: Report) -> None:
         self._engine = engine
@@ -64,21 +78,10 @@ class _Audit:
 
     async def run(self, names: Sequence[str]) -> list[Outcome]:
         async with connecting.connected(self._options) as client:
-            known = replicas.in_view(await survey({"": client.api}))
-            pairs = [(name, self._replica_in(known, name)) for name in names]
-            for name in dict.fromkeys(name for name, replica in pairs if replica is None):
-                await client.bucket(self._options.bucket).locate()
-                await client.bucket(name).locate()
             outcomes: list[Outcome] = []
-            for name, replica in pairs:
+            for name, replica in await find_pairs(client, self._options.bucket, names):
                 outcomes += await (self._replica(replica) if replica else self._other(client.api, name))
         return outcomes
-
-    def _replica_in(self, known: Sequence[Replica], name: str) -> Replica | None:
-        """The replica of this name, where it reads from the origin."""
-        origin = self._options.bucket
-        reads = (item for item in known if any(replicas.origin_name(link) == origin for link in item.links))
-        return next((item for item in reads if item.name == name), None)
 
     async def _replica(self, replica: Replica) -> list[Outcome]:
         """One that reads from the origin, compared with all that it reads: what the others bring is not too much."""

@@ -10,9 +10,10 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConflictError, NotFoundError
+from kvctl.pipeline import connecting
 from kvctl.pipeline.declared import Bucket, Declared, Files
 from kvctl.pipeline.jobs.load import write
-from kvctl.pipeline.options import parse
+from kvctl.pipeline.options import SourceOptions, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,18 @@ class Ran:
     seconds: float
 
 
+async def check(declared: Declared, connection: Mapping[str, str], *, dry_run: bool = False) -> None:
+    """What can be found missing, or in the way, without Spark. Raises NotFoundError, ConflictError, NoServer."""
+    for place in (*declared.sources.values(), declared.sink):
+        if isinstance(place, Bucket):
+            async with connecting.connected(_options(place, connection)) as client:
+                await client.bucket(place.options["bucket"]).locate()
+        elif place is not declared.sink:
+            _check_source(place)
+        elif not dry_run:
+            _check_sink(place)
+
+
 def plan(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Planned:
     """What a run would do. Raises NotFoundError, UsageError for what Spark does not understand."""
     with engine.explaining():
@@ -66,15 +79,13 @@ def run(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Ra
     begun = time.monotonic()
     sink = declared.sink
     with engine.explaining():
-        if isinstance(sink, Files) and sink.mode == "error" and sink.path.exists():
-            raise ConflictError(
-                f"`{sink.path}` exists", hint="`mode: overwrite` or `append` in the sink, or another path"
-            )
+        if isinstance(sink, Files):
+            _check_sink(sink)
         rows = _rows(engine.spark, declared, connection)
         engine.doing = f"writing {sink.title}"
         if isinstance(sink, Files):
             return Ran(sink.title, _write_files(rows, sink), 0, 0, (), time.monotonic() - begun)
-        told = write(rows, parse({**connection_of(sink, connection), **sink.options}))
+        told = write(rows, _options(sink, connection))
     samples = tuple((key, cause) for key, cause in told.get("samples", ()))
     unchanged, rejected = told.get("unchanged", 0), told.get("rejected", 0)
     return Ran(sink.title, told["written"], unchanged, rejected, samples, time.monotonic() - begun)
@@ -83,6 +94,20 @@ def run(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Ra
 def connection_of(bucket: Bucket, connection: Mapping[str, str]) -> Mapping[str, str]:
     """How to reach a bucket of which the file says nothing."""
     return {} if {"context", "url"} & set(bucket.options) else connection
+
+
+def _options(bucket: Bucket, connection: Mapping[str, str]) -> SourceOptions:
+    return parse({**connection_of(bucket, connection), **bucket.options})
+
+
+def _check_source(files: Files) -> None:
+    if not files.path.exists():
+        raise NotFoundError(f"`{files.path}` does not exist")
+
+
+def _check_sink(files: Files) -> None:
+    if files.mode == "error" and files.path.exists():
+        raise ConflictError(f"`{files.path}` exists", hint="`mode: overwrite` or `append` in the sink, or another path")
 
 
 def _rows(spark: SparkSession, declared: Declared, connection: Mapping[str, str]) -> DataFrame:
@@ -102,8 +127,7 @@ def _rows(spark: SparkSession, declared: Declared, connection: Mapping[str, str]
 def _read(spark: SparkSession, source: Bucket | Files, connection: Mapping[str, str]) -> DataFrame:
     if isinstance(source, Bucket):
         return spark.read.format("nats-kv").options(**connection_of(source, connection), **source.options).load()
-    if not source.path.exists():
-        raise NotFoundError(f"`{source.path}` does not exist")
+    _check_source(source)
     reader = spark.read.option("header", "true").option("inferSchema", "true")
     return reader.format(source.format).load(str(source.path))
 

@@ -1,0 +1,145 @@
+"""`kvctl pipeline audit`, `run` and `commit`: what they print and how they exit; and what is found out before Spark."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+
+Env = dict[str, str]
+
+SPARK = ("--master", "spark://127.0.0.1:1")
+"""Where none is: a command that asks Spark ends with 5, and names this."""
+TIMEOUT = 900
+
+
+@pytest.fixture
+def env(server: Server) -> Env:
+    return {"NATS_URL": server.url, "KVCTL_SPARK_ARCHIVE": "off"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A table of two rows, and a pipeline that reads and writes a bucket that is nowhere."""
+    pq.write_table(pa.table({"sku": ["a", "b"], "count": [1, 2]}), tmp_path / "stock.parquet")
+    (tmp_path / "nowhere.yaml").write_text("version: 1\nsource: {bucket: NOWHERE}\nsink: {bucket: NOWHERE}\n")
+    (tmp_path / "nofile.yaml").write_text("version: 1\nsource: {path: no.csv}\nsink: {path: new.parquet}\n")
+    (tmp_path / "there.yaml").write_text("version: 1\nsource: {path: stock.parquet}\nsink: {path: stock.parquet}\n")
+    return tmp_path
+
+
+ASKING = [
+    ["export", "NOWHERE", "--to", "DIR/new"],
+    ["export", "NOWHERE@main", "--to", "DIR/new"],
+    ["load", "DIR/stock.parquet", "--into", "NOWHERE", "--key", "sku", "--value", "count"],
+    ["capture", "NOWHERE", "--to", "DIR/new", "--checkpoint", "DIR/kept"],
+    ["audit", "NOWHERE", "OTHER"],
+    ["stats", "NOWHERE"],
+    ["run", "DIR/nowhere.yaml"],
+    ["run", "DIR/nowhere.yaml", "--dry-run"],
+    ["commit", "NOWHERE@main", "--from", "DIR/stock.parquet", "-m", "x", "--key", "sku"],
+]
+"""Command lines about what does not exist."""
+
+
+@pytest.mark.parametrize("args", ASKING, ids=" ".join)
+def test_what_does_not_exist_is_said_before_spark_starts(run: Run, env: Env, folder: Path, args: list[str]) -> None:
+    found = run("pipeline", *placed(args, folder), *SPARK, env=env)
+    assert (found.exit_code, found.out) == (3, "")
+    assert "`NOWHERE` does not exist" in found.err
+    assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize("args", ASKING, ids=" ".join)
+def test_a_server_that_is_not_there_is_said_before_spark_starts(run: Run, folder: Path, args: list[str]) -> None:
+    found = run("pipeline", *placed(args, folder), *SPARK, env={"NATS_URL": "nats://127.0.0.1:1"})
+    assert (found.exit_code, found.out) == (5, "")
+    assert found.err.startswith("error: No server answers at `nats://127.0.0.1:1`\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "exit_code", "message"),
+    [
+        (["run", "DIR/nofile.yaml"], 3, "no.csv` does not exist"),
+        (["run", "DIR/there.yaml"], 4, "stock.parquet` exists"),
+        (["run", "DIR/nowhere.yaml", "--read-only"], 1, "for reading only"),
+        (["run", "DIR/stock.parquet"], 2, "stock.parquet"),
+        (["stats", "NOWHERE", "--by-prefix", "0"], 2, "`--by-prefix`"),
+        (["stats", "NOWHERE", "--picture", "x.gif"], 2, "is no SVG file"),
+        (["audit", "NOWHERE", "B!"], 2, "is not a bucket name"),
+        (["commit", "NOWHERE", "--from", "DIR/stock.parquet", "-m", "x"], 2, "names no ref"),
+        (["commit", "NOWHERE@main", "--from", "DIR/stock.parquet", "-m", " "], 2, "The message is empty"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_said_before_spark_starts(
+    run: Run, env: Env, folder: Path, args: list[str], exit_code: int, message: str
+) -> None:
+    found = run("pipeline", *placed(args, folder), *SPARK, env=env)
+    assert (found.exit_code, found.out) == (exit_code, "")
+    assert message in found.err
+
+
+def test_an_audit_names_what_differs_and_exits_4(run: Run, env: Env, raw: RawClient, unique: Callable[[], str]) -> None:
+    origin, other = unique(), unique()
+    for bucket in (origin, other):
+        raw.create_bucket(bucket)
+        raw.put(bucket, "same", b"")
+    raw.put(origin, "gone", b"1")
+    found = run("pipeline", "audit", origin, other, "-o", "json", env=env, timeout=TIMEOUT)
+    assert found.exit_code == 4, found.err
+    (row,) = json.loads(found.stdout)
+    expected = {"origin": origin, "replica": other, "kind": "bucket", "keys": 2, "consistent": False, "missing": 1}
+    assert expected.items() <= row.items()
+    assert found.err == ""
+
+
+def test_a_declared_pipeline_is_planned_and_run(
+    run: Run, env: Env, raw: RawClient, bucket_name: str, folder: Path
+) -> None:
+    raw.create_bucket(bucket_name)
+    (folder / "p.yaml").write_text(
+        "version: 1\nsource: {path: stock.parquet}\nselect: {key: \"concat('n.', sku)\", value: string(count)}\n"
+        f"sink: {{bucket: {bucket_name}}}\n"
+    )
+    planned = run("pipeline", "run", str(folder / "p.yaml"), "-n", "-o", "json", env=env, timeout=TIMEOUT)
+    assert planned.exit_code == 0, planned.err
+    row = json.loads(planned.stdout)
+    assert "stock.parquet" in row.pop("plan")
+    assert row == {
+        "sink": f"bucket {bucket_name}",
+        "sources": [{"name": "source", "source": f"parquet files in {folder}/stock.parquet"}],
+        "columns": [{"name": "key", "type": "string"}, {"name": "value", "type": "string"}],
+    }
+    assert run("keys", bucket_name, env=env).out == ""
+    ran = run("pipeline", "run", str(folder / "p.yaml"), "-o", "json", env=env, timeout=TIMEOUT)
+    assert ran.exit_code == 0, ran.err
+    row = json.loads(ran.stdout)
+    assert row.pop("seconds") > 0
+    assert row == {"sink": f"bucket {bucket_name}", "written": 2, "unchanged": 0, "rejected": 0}
+    assert run("get", bucket_name, "n.b", env=env).out == "2"
+
+
+def test_a_table_is_committed_once(run: Run, env: Env, unique: Callable[[], str], folder: Path) -> None:
+    name = unique()
+    assert run("repo", "init", name, env=env).exit_code == 0
+    line = ("pipeline", "commit", f"{name}@main", "--from", str(folder / "stock.parquet"), "--key", "sku")
+    line += ("--value", "count", "-m", "Tonight", "-o", "json")
+    made = run(*line, env=env, timeout=TIMEOUT)
+    assert made.exit_code == 0, made.err
+    commit = json.loads(made.stdout)
+    assert (commit["message"], commit["generation"]) == ("Tonight", 1)
+    assert run("get", f"{name}@main", "b", env=env).out == "2"
+    again = run(*line, env=env, timeout=TIMEOUT)
+    assert (again.exit_code, json.loads(again.stdout)) == (0, commit)
+    assert again.err == f"`{name}@main` holds these 2 rows already\n"
+
+
+def placed(args: list[str], folder: Path) -> list[str]:
+    return [arg.replace("DIR", str(folder)) for arg in args]
