@@ -37,7 +37,9 @@ def engine(spark_home: Path) -> Iterator[Engine]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         for name in [name for name in os.environ if name.startswith("NATS_")]:
             patch.delenv(name)
-        running = Engine.start(Target(master="local[2]"))
+        # Compiled quickly and not well: what tests compute is little.
+        quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+        running = Engine.start(Target(master="local[2]", conf=quick))
     with running:
         yield running
 

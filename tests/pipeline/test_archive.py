@@ -20,7 +20,7 @@ JAVA = Java(Path("/opt/java"), 17, "Maker 17.0.1")
 
 
 @pytest.fixture
-def spark_home(tmp_path: Path) -> Path:
+def distribution(tmp_path: Path) -> Path:
     (tmp_path / "spark" / "jars").mkdir(parents=True)
     (tmp_path / "spark" / "jars" / "core.jar").write_bytes(b"1")
     return tmp_path / "spark"
@@ -33,17 +33,17 @@ def archive(tmp_path: Path) -> Archive:
 
 
 class TestFinding:
-    def test_the_same_java_and_jars_have_the_same_archive(self, spark_home: Path, tmp_path: Path) -> None:
-        assert find_archive(JAVA, spark_home, tmp_path) == find_archive(JAVA, spark_home, tmp_path)
+    def test_the_same_java_and_jars_have_the_same_archive(self, distribution: Path, tmp_path: Path) -> None:
+        assert find_archive(JAVA, distribution, tmp_path) == find_archive(JAVA, distribution, tmp_path)
 
-    def test_another_build_of_java_has_another(self, spark_home: Path, tmp_path: Path) -> None:
+    def test_another_build_of_java_has_another(self, distribution: Path, tmp_path: Path) -> None:
         newer = Java(JAVA.home, 17, "Maker 17.0.2")
-        assert find_archive(JAVA, spark_home, tmp_path).path != find_archive(newer, spark_home, tmp_path).path
+        assert find_archive(JAVA, distribution, tmp_path).path != find_archive(newer, distribution, tmp_path).path
 
-    def test_jars_that_changed_have_another(self, spark_home: Path, tmp_path: Path) -> None:
-        before = find_archive(JAVA, spark_home, tmp_path).path
-        (spark_home / "jars" / "core.jar").write_bytes(b"12")
-        assert find_archive(JAVA, spark_home, tmp_path).path != before
+    def test_jars_that_changed_have_another(self, distribution: Path, tmp_path: Path) -> None:
+        before = find_archive(JAVA, distribution, tmp_path).path
+        (distribution / "jars" / "core.jar").write_bytes(b"12")
+        assert find_archive(JAVA, distribution, tmp_path).path != before
 
 
 class TestUsing:
