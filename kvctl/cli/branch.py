@@ -50,7 +50,7 @@ async def show(session: Session, at: AtBranch) -> None:
     from kvctl.cli.repo_views import COMMIT, commit_row
 
     place = parse_branch(at)
-    repository = await open_repository(session, place.repository)
+    repository = await open_branch(session, place, write=False)
     status = await repository.status(place.ref)
     commit = commit_row(await repository.show(status.commit))
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
@@ -115,7 +115,7 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
     place = parse_branch(at)
     if not session.interactive and not dry_run:
         session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent
-    repository = await open_branch(session, place)
+    repository = await open_branch(session, place, write=not dry_run)
     status = await repository.status(place.ref)
     staged = f" with {counted(len(status.changes), 'staged change')}" if status.changes else ""
     what = f"branch `{place.ref}` of `{place.repository}`{staged}, at commit `{short(status.commit)}`"

@@ -66,6 +66,6 @@ def parse_metadata(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UsageError(f"`{text}` is not KEY=VALUE", hint="As in `--metadata owner=team-a`")
+            raise UsageError(f"`{text}` is not KEY=VALUE", hint="As in `owner=team-a`")
         metadata[name] = value
     return metadata

@@ -51,10 +51,14 @@ def entry_row(
     return row | {"identity": entry.identity}
 
 
-def version_row(at: At, version: "KeyVersion", encoding: str | None = None) -> dict[str, Any]:
-    """What became of a key in one commit, or is staged."""
+def version_row(
+    at: At, version: "KeyVersion", revisions: Mapping[str, int], encoding: str | None = None
+) -> dict[str, Any]:
+    """What became of a key in one commit, or is staged: `revisions` has those of staged ones."""
     row: dict[str, Any] = {"bucket": at.repository, "ref": at.ref, "key": version.key}
     commit = version.commit
+    if commit is None and version.key in revisions:
+        row["revision"] = revisions[version.key]
     if commit is not None:
         row["created"] = format_time(commit.created_ns)
     row["operation"] = "DEL" if version.value is None else "PUT"

@@ -1,7 +1,7 @@
 """What get, keys and history show at a ref of a repository."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
     from kvctl.cli.repo_options import At
+    from kvctl.versions.key_history import KeyVersion
     from kvctl.versions.model import VersionedEntry
     from kvctl.versions.repository import Repository
 
@@ -111,7 +112,7 @@ async def history(
     session: Session, place: str, texts: Sequence[str] | None, limit: int | None, encoding: str | None
 ) -> None:
     """`history NAME@REF [FILTER...]`: an entry for each key of each commit that changed it, staged ones last."""
-    from kvctl.versions.key_history import KeyVersion, key_history
+    from kvctl.versions.key_history import key_history
 
     at, filters = parse_at(place), check_filters(texts)
     repository = await open_repository(session, at.repository)
@@ -120,9 +121,19 @@ async def history(
         newest: deque[KeyVersion] = deque(maxlen=limit)
         async for versions in key_history(repository, at.ref, filters):
             if limit is None:
-                yield [version_row(at, version, encoding) for version in versions]
+                yield await _version_rows(repository, at, versions, encoding)
             else:
                 newest.extend(versions)
-        yield [version_row(at, version, encoding) for version in newest]
+        yield await _version_rows(repository, at, newest, encoding)
 
     await session.stream(versions_view(empty="No entries"), batches())
+
+
+async def _version_rows(
+    repository: "Repository", at: "At", versions: Collection["KeyVersion"], encoding: str | None
+) -> list[Row]:
+    from kvctl.versions import staged_revisions
+
+    staged = {version.key: version.value for version in versions if version.commit is None}
+    revisions = await staged_revisions.at_ref(repository, at.ref, staged)
+    return [version_row(at, version, revisions, encoding) for version in versions]

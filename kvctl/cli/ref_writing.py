@@ -62,7 +62,7 @@ async def delete(
     wanted = None if expected is None else parse_expected(expected)
     if chosen and not (dry_run or session.interactive):
         session.confirm(f"Delete keys of `{at}`?", yes=yes)  # before anything is sent
-    repository = await open_branch(session, at)
+    repository = await open_branch(session, at, write=not dry_run)
     if chosen:
         batches = repository.entry_batches(at.ref, *chosen, values=False)
         found, missing = [entry.key async for batch in batches for entry in batch], []

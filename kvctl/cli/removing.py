@@ -30,7 +30,7 @@ from kvctl.errors import (
     UnreachableError,
     UsageError,
 )
-from kvctl.kv.names import RESERVED, check_key
+from kvctl.kv.names import RESERVED, check_bucket, check_key
 from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ def _choice(keys: list[str] | None, match: list[str] | None, if_revision: object
 
 
 async def _remove(session: Session, bucket: str, removal: Removal, chosen: Choice) -> None:
+    check_bucket(bucket)
     keys = check_keys(chosen.keys, literal=chosen.literal)
     asks = removal.asks or bool(chosen.filters)
     if asks and not (chosen.dry_run or session.interactive):

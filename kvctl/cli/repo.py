@@ -89,10 +89,10 @@ async def init(
     wanted = config.stream(1)  # what is wrong with the words is found before anything is sent
     if author == "":
         raise UsageError("The author is empty")
+    bucket = await live_bucket(session, source)
     if dry_run:
         show_config(session, wanted)
         return
-    bucket = await live_bucket(session, source)
     repository, fresh = await repositories.create(await writable(session), config, author=author)
     if bucket is not None:
         await begin_with(session, repository, bucket)
@@ -154,7 +154,7 @@ async def delete(
     from kvctl.versions import catalog
 
     parse_name(name)
-    api = await writable(session)
+    api = (await session.client()).api if dry_run else await writable(session)
     found = await catalog.find(api, name)
     mirrors = await _mirrors(api, found)
     row = {"name": name, "stream": found.stream, "dependents": mirrors}

@@ -67,7 +67,7 @@ async def checkout(
     check_bucket(to)
     repository = await open_repository(session, place.repository)
     bucket = (await session.client()).bucket(to, read_only=session.context.read_only)
-    rollout = await checkout.plan(repository, place.ref, bucket)
+    rollout = await checkout.plan(repository, place.ref, bucket, dry_run=dry_run)
     _warn(session, rollout)
     if dry_run:
         session.show(_view(_rows(rollout)))

@@ -53,7 +53,7 @@ async def status(session: Session, at: AtBranch) -> None:
     from kvctl.cli.repo_views import status_view
 
     place = parse_branch(at)
-    repository = await open_repository(session, place.repository)
+    repository = await open_branch(session, place, write=False)
     found = await repository.status(place.ref)
     last = await repository.show(found.commit)
     session.show(status_view(session, place.repository, found, last))

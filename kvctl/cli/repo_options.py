@@ -51,7 +51,7 @@ def parse_branch(text: str) -> At:
     """NAME@BRANCH, for what writes. Raises UsageError for any other ref."""
     at = parse_at(text)
     if not at.is_name:
-        raise UsageError(f"`{at.ref}` is no branch: only a branch can be written to", hint=_branches(at.repository))
+        raise UsageError(f"`{at.ref}` is no branch; here a branch is meant", hint=_branches(at.repository))
     return at
 
 
@@ -112,7 +112,7 @@ async def open_branch(session: Session, at: At, *, write: bool = True, author: s
             error.hint = _branches(at.repository)
             raise error from None
         raise UsageError(
-            f"`{at.ref}` is no branch: only a branch can be written to",
+            f"`{at.ref}` is no branch; here a branch is meant",
             hint=f"`kvctl branch create {at.repository}@NAME --from {at.ref}` makes one there",
         ) from None
     return repository

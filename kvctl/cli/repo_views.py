@@ -122,9 +122,9 @@ def repository_document(found: "Found", branches: Mapping[str, str], tags: Mappi
     sections = [
         (title, View(columns=NAMED, rows=row[title.lower()])) for title in ("Branches", "Tags") if row[title.lower()]
     ]
-    more = [Column("compressed"), Column("metadata")]
-    apart = [Column(name, table=False) for name in ("records", "branches", "tags")]
-    return document(row, *fields, *more, *apart, sections=sections)
+    more = [Column("compressed"), Column("records", table=False), Column("metadata")]
+    refs = [Column(name, table=False) for name in ("branches", "tags")]
+    return document(row, *fields, *more, *refs, sections=sections)
 
 
 NAMED = [Column("name", style="green"), Column("commit", text=short, style="yellow")]

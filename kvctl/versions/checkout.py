@@ -94,11 +94,15 @@ class RolledOut:
     """Whether all was one atomic batch: done whole or not at all."""
 
 
-async def plan(repository: Repository, ref: str, bucket: Bucket) -> Rollout:
-    """Compare a commit with a live bucket. Raises RefNotFound, BucketNotFound, ReadOnly, HazardRefused."""
+async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: bool = False) -> Rollout:
+    """Compare a commit with a live bucket. Raises RefNotFound, BucketNotFound, ReadOnly, HazardRefused.
+
+    With `dry_run` the bucket may be open for reading only.
+    """
     commit = (await refs.resolve(repository.store, ref)).commit
     found = await live.read(bucket, object_id)
-    bucket._check_writable(None)
+    if not dry_run:
+        bucket._check_writable(None)
     bucket.check_writes_go_somewhere()
     left = set(found.keys)
     steps: list[Step] = []

@@ -196,5 +196,6 @@ async def _commit_and_parent(store: Store, ref: str, parent: int | None) -> tupl
         raise UsageError(f"`{ref}` is a merge", hint="`--parent 1` compares it with the branch that it was merged into")
     number = 1 if parent is None else parent
     if not 1 <= number <= len(parents):
-        raise UsageError(f"`{ref}` has {len(parents)} parents: there is no parent {number}")
+        has = "one parent" if len(parents) == 1 else f"{len(parents)} parents"
+        raise UsageError(f"`{ref}` has {has}: there is no parent {number}")
     return identity, parents[number - 1]

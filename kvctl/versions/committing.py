@@ -7,6 +7,7 @@ or finds that its changes are in there already.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from kvctl.errors import ConflictError, KvctlError
 from kvctl.versions import dropping, fences, folding, refs, staging
 from kvctl.versions.fences import Stand
-from kvctl.versions.model import DROPPED, Commit, Head, leaf_value
+from kvctl.versions.model import DROPPED, Commit, Head, check_text, leaf_value
 from kvctl.versions.objects import OBJECTS, Objects
 from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Change, PredicateFailed, Store
@@ -49,12 +50,18 @@ class Staged(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a commit says of itself."""
+    """What a commit says of itself. Raises UsageError for what is not text."""
 
     message: str
     author: str
     meta: Mapping[str, str] = field(default_factory=dict)
     allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        check_text(self.message, "message")
+        check_text(self.author, "author")
+        for text in itertools.chain(*self.meta.items()):
+            check_text(text, "metadata")
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,10 @@ async def diff(
     if after is None:
         ref = await refs.resolve(store, before)
         if ref.branch is None or three_dot:
-            raise UsageError(f"What is to be compared with `{before}` is missing")
+            raise UsageError(
+                f"What is to be compared with `{before}` is missing",
+                hint="Only a branch has something staged to compare with; name a second ref",
+            )
         return list((await status(store, objects, ref.branch)).changes)
     if three_dot:
         return await _since_base(store, objects, before, after)

@@ -26,6 +26,15 @@ _INLINE, _APART = b"\0", b"\1"
 _TOMBSTONE, _VALUE = b"\0", b"\1"
 
 
+def check_text(text: str, what: str) -> str:
+    """The text itself. Raises UsageError for what came from bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"The {what} is not UTF-8") from None
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """A state of all keys, and how it came about."""

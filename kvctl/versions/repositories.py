@@ -16,6 +16,7 @@ from kvctl.versions import catalog
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.catalog import Found
 from kvctl.versions.config import STREAM_PREFIX, RepositoryConfig
+from kvctl.versions.model import check_text
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
 
@@ -61,6 +62,7 @@ class Repositories:
 
 async def create(api: Api, config: RepositoryConfig, *, author: str | None = None) -> tuple[Repository, bool]:
     """See `Repositories.create`; also whether it was not there before, or not whole."""
+    author = check_text(default_author() if author is None else author, "author")
     found, fresh = await catalog.create(api, config)
     repository = handle(api, found, author)
     if not fresh and (await repository.branches() or await _has_commits(repository)):

@@ -15,9 +15,13 @@ AT_ONCE = 1000
 
 async def of_entries(repository: Repository, ref: str, entries: Iterable[VersionedEntry | None]) -> dict[str, int]:
     """The revisions of those that were staged when they were read, and that still are with the same value."""
-    staged = {entry.key: entry.value for entry in entries if entry is not None and entry.staged}
-    branch = (await refs.resolve(repository.store, ref)).branch if staged else None
-    return {} if branch is None else await of_values(repository, branch, staged)
+    return await at_ref(repository, ref, {one.key: one.value for one in entries if one is not None and one.staged})
+
+
+async def at_ref(repository: Repository, ref: str, values: Mapping[str, bytes | None]) -> dict[str, int]:
+    """As `of_values`, at any ref: where it is no branch, nothing is staged. Raises RefNotFound."""
+    branch = (await refs.resolve(repository.store, ref)).branch if values else None
+    return {} if branch is None else await of_values(repository, branch, values)
 
 
 async def of_values(repository: Repository, branch: str, values: Mapping[str, bytes | None]) -> dict[str, int]:

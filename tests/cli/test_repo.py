@@ -318,3 +318,8 @@ def test_a_connection_for_reading_reads(repo: Repo) -> None:
         ("repo", "delete", ".", "--yes"), ("repo", "gc", ".", "--yes"), ("load", "@main", "-"),
     ):  # fmt: skip
         assert repo.run(*line, "--read-only").exit_code == 1
+    for line in (
+        ("repo", "delete", ".", "--dry-run"), ("branch", "delete", "@main", "--dry-run"),
+        ("delete", "@main", "a", "--dry-run"),
+    ):  # fmt: skip
+        assert repo.run(*line, "--read-only").exit_code == 0

@@ -54,7 +54,8 @@ def test_rolls_out_and_back(kv: Run, repo: str, bucket: str) -> None:
 def test_a_dry_run_lists_every_change_and_makes_none(kv: Run, repo: str, bucket: str) -> None:
     revision = int(kv("put", bucket, "a", "0").stdout)
     kv("put", bucket, "stray", "0")
-    found = json.loads(kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--dry-run", "-o", "json").stdout)
+    line = ("repo", "checkout", f"{repo}@main", "--to", bucket, "--dry-run", "--read-only", "-o", "json")
+    found = json.loads(kv(*line).stdout)
     assert found == [
         {"change": "changed", "key": "a", "revision": revision},
         {"change": "added", "key": "c", "revision": 0},
@@ -105,6 +106,7 @@ def test_staged_changes_stay_behind(kv: Run, repo: str, bucket: str) -> None:
 def test_a_bucket_begins_a_repository_and_is_recorded_again(kv: Run, bucket: str, unique: Callable[..., str]) -> None:
     name = unique("CONF")
     kv("put", bucket, "a", "1")
+    assert kv("repo", "init", name, "--from", "nosuch", "--dry-run").exit_code == 3
     assert kv("repo", "init", name, "--from", bucket).exit_code == 0
     assert values(kv, f"{name}@main") == {"a": "1"}
     kv("put", bucket, "b", "2")

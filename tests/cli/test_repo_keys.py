@@ -69,6 +69,7 @@ class TestReading:
         assert [(row["operation"], row["value"], row.get("message")) for row in rows] == [
             ("PUT", "80", "one"), ("PUT", "81", "two"), ("DEL", "", None)
         ]  # fmt: skip
+        assert [isinstance(row.get("revision"), int) for row in rows] == [False, False, True]
         assert len(repo.json("history", "@main@", "--limit", "2")) == 2
 
     def test_options_that_mean_nothing_there_are_refused(self, repo: Repo, snapshot: Any) -> None:
@@ -89,7 +90,7 @@ class TestReading:
 
 
 @pytest.mark.parametrize("line", [
-    "watch r@main", "purge r@main k --yes", "edit r@main k", "copy r@main k l", "rename r@main k l",
+    "watch r@main", "purge r@main k", "edit r@main k", "copy r@main k l", "rename r@main k l",
     "revert r@main k 1", "wait r@main k", "txn r@main -f -", "lock r@main k -- true", "env r@main -- true",
     "bucket show r@main", "bucket compact r@main", "mirror create m --origin r@main", "topology audit r@main",
 ], ids=lambda line: " ".join(line.split()[:2]))  # fmt: skip
@@ -158,6 +159,7 @@ class TestWriting:
         for ref in ("v1", one, "main@", "main~0", "main$"):
             for line in (("put", f"@{ref}", "k", "v"), ("delete", f"@{ref}", "app.port"), ("load", f"@{ref}", "-")):
                 assert repo.run(*line).exit_code == 2
+        assert repo.run("repo", "status", "@v1").exit_code == 2
         assert repo.run("put", "@nope", "k", "v").exit_code == 3
         assert repo.run("put", "@main", "a..b", "v").exit_code == 2
         assert repo.run("put", "@main", "k").exit_code == 2

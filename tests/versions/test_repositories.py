@@ -19,6 +19,8 @@ async def test_a_repository_is_made_once_and_begins_with_a_commit(
 ) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
     made = await repositories.create(name, author="ann", description="configuration")
+    with pytest.raises(UsageError, match="The author is not UTF-8"):
+        await repositories.create(unique("R"), author="\udcff")
     again = await repositories.create(RepositoryConfig(name, settings={"description": "configuration"}))
     assert await again.branches() == await made.branches()
     assert [commit.author async for _, commit in (await repositories.open(name)).log("main")] == ["ann"]

@@ -82,6 +82,13 @@ class TestCommit:
         made = await repo.commit("main", "on purpose", allow_empty=True)
         assert made.parents == ((await history_ids(repo))[1],)
 
+    async def test_what_is_no_text_is_refused(self, repo: Repository) -> None:
+        await repo.put("main", "a", b"1")
+        for message, meta in (("\udcff", {}), ("one", {"k": "\udcff"}), ("one", {"\udcff": "v"})):
+            with pytest.raises(UsageError, match="is not UTF-8"):
+                await repo.commit("main", message, meta=meta)
+        assert (await repo.commit("main", "one")).parents
+
     async def test_with_nothing_staged_nothing_is_written(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1")
         before = await staging.read(repo.store, "main")
