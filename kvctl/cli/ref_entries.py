@@ -95,7 +95,7 @@ def versions_view(*, empty: str = "") -> View:
         Column("created", "AGE", text=age_text, tsv=False),
         Column("operation", style=operation_style, tsv=False),
         Column("value", flex=True, tsv=False),
-        Column("message", flex=True, tsv=False),
+        Column("message", text=lambda message: message.partition("\n")[0], flex=True, tsv=False),
     ]
     return View(columns=[*_record(), *shown], name="key", empty=empty)
 

@@ -60,14 +60,14 @@ class TestReading:
         assert repo.run("keys", "@main", "a..b").exit_code == 2
 
     def test_history(self, repo: Repo, snapshot: Any) -> None:
-        repo.commit("two")
+        repo.commit("two\n\nand why")
         repo.text("delete", "@main", "app.port")
         shown = repo.run("history", "@main", "app.port", tty=True)
         assert shown.masked({r" {2,}": "  "}) == snapshot(name="terminal")
         assert repo.run("history", "@main") == snapshot(name="pipe")
         rows = [json.loads(line) for line in repo.text("history", "@main", "app.port", "-o", "ndjson").splitlines()]
         assert [(row["operation"], row["value"], row.get("message")) for row in rows] == [
-            ("PUT", "80", "one"), ("PUT", "81", "two"), ("DEL", "", None)
+            ("PUT", "80", "one"), ("PUT", "81", "two\n\nand why"), ("DEL", "", None)
         ]  # fmt: skip
         assert [isinstance(row.get("revision"), int) for row in rows] == [False, False, True]
         assert len(repo.json("history", "@main@", "--limit", "2")) == 2
