@@ -118,10 +118,7 @@ async def export(
     """
     from kvctl.pipeline import files, placing
 
-    if "@" in bucket:
-        _check_commit(bucket, mode, filter, on_evicted)
-    else:
-        check_bucket(bucket)
+    _check_commit(bucket, mode, filter, on_evicted) if "@" in bucket else check_bucket(bucket)
     _check_one_of("--format", format, "parquet", "json", "csv")
     _check_one_of("--mode", mode, "latest", "history")
     _check_one_of("--partition-by", partition_by, "prefix")

@@ -14,11 +14,13 @@ from kvctl.cli.pipeline_export import one_of
 from kvctl.cli.pipeline_verify import hashing
 from kvctl.cli.session import Session
 from kvctl.cli.spark import Conf, Master, Remote, run_job, source_options, spark_target
-from kvctl.errors import PartlyDone, UsageError
+from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv.names import check_bucket
 from kvctl.render.view import Column, document, duration_text
 
 if TYPE_CHECKING:
+    from pathlib import Path as FilePath
+
     from kvctl.pipeline.jobs.load import Input, Loaded, Order
     from kvctl.pipeline.settings import Target
 
@@ -122,8 +124,20 @@ async def open_input(session: Session, path: str, key: str | None, value: str | 
     folder = files.folder_of(path)
     if key or value or format:
         return job.open_table(folder, key=key, value=value, format=format)
+    _check_export(folder)
     total = files.read_manifest(folder).bytes
     return await hashing(session, f"Verifying {folder.name}", total, partial(job.open_export, folder))
+
+
+def _check_export(folder: "FilePath") -> None:
+    """Raises UsageError for a file, ConflictError for a folder of files that nothing makes an export."""
+    from kvctl.pipeline import file_rows, files
+
+    if not folder.exists() or files.has_manifest(folder) or file_rows.format_of(folder) is None:
+        return
+    problem = f"`{folder}` is no whole export: it has no `{files.MANIFEST}`"
+    hint = "A table of your own is read with `--key COL`, `--value COL` or `--format`"
+    raise UsageError(problem, hint=hint) if folder.is_file() else ConflictError(problem, hint=hint)
 
 
 LOADED = (

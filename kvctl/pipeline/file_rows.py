@@ -33,7 +33,11 @@ _LINES = f"is_valid_utf8({_TEXT})"
 _FIELD = rf"{_LINES} and not {_TEXT} rlike '[\\x00-\\x1f\\x7f]'"
 _BASE64 = r"translate(base64(value), '\r\n', '')"
 _MOMENT = "date_format(created, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")"
-_BYTES = "case when encoding = 'base64' then unbase64(value) else cast(coalesce(value, '') as binary) end"
+_BYTES = (
+    "case when operation <> 'PUT' and coalesce(value, '') = '' then null when encoding = 'base64' then unbase64(value) "
+    "else cast(coalesce(value, '') as binary) end"
+)
+"""A marker has no value, as a rule; its entry object an empty one."""
 _SCHEMAS = {
     "parquet": "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>",
     "json": "key string, value string, encoding string, revision bigint, operation string, ttl double, "
@@ -102,8 +106,8 @@ def _shape(format: str, bucket: str) -> list[str]:
         return list(COLUMNS)
     plain = _LINES if format == "json" else _FIELD
     value = [
-        f"case when {plain} then {_TEXT} else {_BASE64} end as value",
-        f"case when {plain} then 'utf-8' else 'base64' end as encoding",
+        f"case when value is null then '' when {plain} then {_TEXT} else {_BASE64} end as value",
+        f"case when value is null or {plain} then 'utf-8' else 'base64' end as encoding",
     ]
     told = ["key", "revision", f"{_MOMENT} as created", "operation", *value, "ttl"]
     if format == "json":

@@ -1,5 +1,6 @@
 """How a session is set up: where it runs, and what Spark is told.  [pure]"""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -7,6 +8,8 @@ from kvctl.errors import UsageError
 
 LOCAL = "local[*,4]"
 """All cores of this machine, and four attempts at a task: without them one killed worker ends a job."""
+
+_MASTER = re.compile(r"local(\[.+\]|-cluster\[.+\])?|(spark|k8s)://.*|yarn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,10 @@ class Target:
             raise UsageError("`--master` and `--remote` exclude each other")
         if self.master == "" or self.remote == "":
             raise UsageError(f"`--{'master' if self.master == '' else 'remote'}` is empty")
+        if self.master and not _MASTER.fullmatch(self.master):
+            raise UsageError(
+                f"`--master {self.master}` is no Spark cluster", hint="Write it like `--master spark://HOST:7077`"
+            )
         if self.remote and not self.remote.startswith(("sc://", "local")):
             raise UsageError(
                 f"`--remote {self.remote}` is no Spark Connect server", hint="Write it like `--remote sc://HOST:15002`"

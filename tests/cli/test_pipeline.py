@@ -83,6 +83,7 @@ def test_without_the_extra_there_is_help_all_the_same() -> None:
         (["--conf", "spark.ui.enabled"], 2),
         (["--master", "local", "--remote", "sc://127.0.0.1"], 2),
         (["--remote", "spark://127.0.0.1:7077"], 2),
+        (["--master", "localhost:7077"], 2),
         (["--master", "spark://127.0.0.1:1"], 5),
         (["--remote", "sc://127.0.0.1:1"], 5),
     ],

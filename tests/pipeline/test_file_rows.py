@@ -65,12 +65,40 @@ def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: Spa
 
 
 @pytest.mark.parametrize("format", FORMATS)
+def test_a_marker_has_no_value_and_in_text_an_empty_one(format: str, spark: SparkSession, tmp_path: Path) -> None:
+    schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
+    found = [("a", None, 1, "DEL", None, None), ("b", b"x", 2, "PURGE", None, None), ("c", b"", 3, "PUT", None, None)]
+    frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00' as created")
+    file_rows.write(frame.coalesce(1), tmp_path / "out", format, bucket="B")
+    if format != "parquet":
+        texts = [(row["value"], row["encoding"]) for row in _rows_of(tmp_path / "out", format)]
+        assert texts == [("", "utf-8"), ("x", "utf-8"), ("", "utf-8")]
+    (part,) = data_files(tmp_path / "out")
+    manifest = Manifest(
+        bucket="B", incarnation="", config={}, cut=3, mode="history", format=format, columns=file_rows.COLUMNS,
+        created="", rows=3, bytes=0, files=(Part(part.name, 1, 3, ""),),
+    )  # fmt: skip
+    read = file_rows.read(spark, tmp_path / "out", manifest).orderBy("key").collect()
+    assert [row.value for row in read] == [None, b"x", b""]
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_files_are_plain_to_other_readers(format: str, rows: DataFrame, tmp_path: Path) -> None:
     file_rows.write(rows, tmp_path / "out", format, bucket="B")
     found = {int(row["revision"]): row for row in _read_without_spark(tmp_path / "out", format)}
     assert [found[n + 1]["value"] for n in range(len(found))] == values()
     if format != "parquet":
         assert {row["created"] for row in found.values()} == {"2026-11-21T10:00:00.000009Z"}
+
+
+def _rows_of(folder: Path, format: str) -> list[dict[str, str]]:
+    (path,) = data_files(folder)
+    text = path.read_text(encoding="utf-8")
+    return (
+        [json.loads(line) for line in text.splitlines()]
+        if format == "json"
+        else list(csv.DictReader(io.StringIO(text)))
+    )
 
 
 def _read_without_spark(folder: Path, format: str) -> Iterator[dict[str, object]]:
