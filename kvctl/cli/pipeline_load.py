@@ -132,10 +132,11 @@ async def open_input(session: Session, path: str, key: str | None, value: str | 
 def _check_export(folder: "FilePath") -> None:
     """Raises UsageError for a file, ConflictError for a folder of files that nothing makes an export."""
     from kvctl.pipeline import file_rows, files
+    from kvctl.pipeline.manifest import MANIFEST
 
     if not folder.exists() or files.has_manifest(folder) or file_rows.format_of(folder) is None:
         return
-    problem = f"`{folder}` is no whole export: it has no `{files.MANIFEST}`"
+    problem = f"`{folder}` is no whole export: it has no `{MANIFEST}`"
     hint = "A table of your own is read with `--key COL`, `--value COL` or `--format`"
     raise UsageError(problem, hint=hint) if folder.is_file() else ConflictError(problem, hint=hint)
 
