@@ -102,7 +102,11 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     machine.close()
 
 
-@pytest.mark.parametrize("heading", SECTIONS)
+# Spark is started five times there.
+RUN = [pytest.param(heading, marks=pytest.mark.slow) if heading == "Spark" else heading for heading in SECTIONS]
+
+
+@pytest.mark.parametrize("heading", RUN)
 def test_examples_do_what_they_show(heading: str, machine: Machine) -> None:
     section = [block for block in blocks() if block.heading == heading]
     if not any("kvctl server run" in block.text for block in section):

@@ -38,6 +38,7 @@ def bucket(raw: RawClient, unique: Callable[[], str]) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_capture_goes_on_after_ctrl_c_and_gives_the_bucket_again(
     run: Run, start: Start, env: Env, server: Server, bucket: str, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def test_an_audit_names_what_differs_and_exits_4(run: Run, env: Env, raw: RawCli
     assert found.err == ""
 
 
+@pytest.mark.slow
 def test_a_declared_pipeline_is_planned_and_run(
     run: Run, env: Env, raw: RawClient, bucket_name: str, folder: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_declared_pipeline_is_planned_and_run(
     assert run("get", bucket_name, "n.b", env=env).out == "2"
 
 
+@pytest.mark.slow
 def test_a_table_is_committed_once(run: Run, env: Env, unique: Callable[[], str], folder: Path) -> None:
     name = unique()
     assert run("repo", "init", name, env=env).exit_code == 0

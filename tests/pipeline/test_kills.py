@@ -117,13 +117,8 @@ def run_killed(job: str, point: str, whom: str, server: Server, bucket: str, fol
         return Killed(exit_code, errors.read().decode())
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param(point, marks=pytest.mark.slow) if point != "half moved" else point
-        for point in [*POINTS, "half moved"]
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [*POINTS, "half moved"])
 def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(
     point: str, engine: Engine, server: Server, fill: Fill, tmp_path: Path
 ) -> None:

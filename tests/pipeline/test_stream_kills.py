@@ -97,7 +97,6 @@ REVISIONS = 3000
 CAPTURE_POINTS = [
     "first offset", "first plan", "first rows", "first commit", "second plan", "written", "counted", "published",
 ]  # fmt: skip
-IN_DEFAULT = ("counted", "driver")
 
 
 @pytest.fixture
@@ -126,18 +125,16 @@ def captured(folder: Path) -> list[int]:
     return sorted(revision for path in files for revision in pq.read_table(path, columns=["revision"])[0].to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "whom"),
     [
-        pytest.param(point, whom, marks=[] if (point, whom) == IN_DEFAULT else [pytest.mark.slow])
-        for point, whom in [
-            *((point, "driver") for point in CAPTURE_POINTS),
-            ("first plan", "jvm"),
-            ("written", "jvm"),
-            ("first rows", "worker"),
-            ("second plan", "worker"),
-            ("written", "planner"),
-        ]
+        *((point, "driver") for point in CAPTURE_POINTS),
+        ("first plan", "jvm"),
+        ("written", "jvm"),
+        ("first rows", "worker"),
+        ("second plan", "worker"),
+        ("written", "planner"),
     ],
 )
 def test_a_capture_that_is_killed_holds_every_revision_once_when_it_ran_again(
