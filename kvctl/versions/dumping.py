@@ -21,14 +21,18 @@ async def dump(
 ) -> Dumped:  # fmt: skip
     """Write the keys at a ref, at a branch with what is staged, into an empty file; the cut is a commit's id.
 
-    Raises RefNotFound, UsageError, OSError.
+    `staged` in the header says how many keys are staged beside that commit. Raises RefNotFound, UsageError, OSError.
     """
-    commit = (await refs.resolve(repository.store, ref)).commit
+    found = await refs.resolve(repository.store, ref)
+    commit, staged = found.commit, 0
+    if found.branch is not None:
+        staged = len((await repository.status(found.branch)).changes)
     header = {
         "bucket": name,
         "config": config,
         "cut": commit,
         "ref": ref,
+        **({"staged": staged} if staged else {}),
         "created": format_time(time.time_ns()),
         "history": False,
         **({"filters": list(filters)} if filters else {}),
