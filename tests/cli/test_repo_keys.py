@@ -172,7 +172,7 @@ class TestTransfer:
         assert json.loads(repo.text("dump", "@main", "--to", str(path), "-o", "json"))["entries"] == 3
         header = json.loads(path.read_text().splitlines()[0])
         assert (header["kvctl"], header["bucket"], header["ref"], header["staged"], header["exact"]) == (
-            "dump", repo.name, "main", 1, True
+            "dump", repo.name, "main", 2, True
         )  # fmt: skip
         repo.text("branch", "create", "@copy")
         assert repo.json("load", "@copy", str(path)) == {"written": 3, "unchanged": 0, "rejected": 0}
