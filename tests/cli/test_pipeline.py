@@ -96,6 +96,7 @@ def test_what_cannot_be_used_is_said_at_once(run: Run, options: list[str], exit_
     assert found.out == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_names_what_is_incomplete(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ENDLESS, "pipeline", "endless"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "NO_COLOR": "1"}

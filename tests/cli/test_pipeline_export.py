@@ -38,6 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_bucket_goes_into_files_and_comes_back(
     run: Run, env: Env, raw: RawClient, unique: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_what_cannot_be_done_is_said_before_spark_starts(
     assert message in found.err
 
 
+@pytest.mark.slow
 def test_an_audit_names_what_differs_and_exits_4(run: Run, env: Env, raw: RawClient, unique: Callable[[], str]) -> None:
     origin, other = unique(), unique()
     for bucket in (origin, other):

@@ -9,6 +9,7 @@ import pytest
 import kvctl
 from kvctl.doctor.checkup import examine
 from kvctl.doctor.finding import Finding
+from kvctl.jetstream import streams
 from kvctl.labs import Lab, run_lab
 from kvctl.server import Server, run_server
 from kvctl.topology.builders import create_aggregate, create_mirror
@@ -136,6 +137,11 @@ async def test_buckets_on_one_server_of_three_are_found(cluster: Lab, bucket_nam
         await client.create_bucket(bucket_name)
         await client.create_bucket(f"{bucket_name}-3", replicas=3)
         names = {bucket_name, f"{bucket_name}-3"}
+        for _ in range(100):  # until the new replicas have caught up
+            cluster_info = (await streams.info(client.api, f"KV_{bucket_name}-3"))["cluster"]
+            if all(peer.get("current") for peer in cluster_info["replicas"]):
+                break
+            await asyncio.sleep(0.1)
         found = [item for item in await examine(client.api) if item.subject in names]
     assert [(str(item.severity), item.check, item.subject) for item in found] == [
         ("warning", "one-replica", bucket_name)

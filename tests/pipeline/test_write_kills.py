@@ -158,6 +158,7 @@ def write_with_a_killed_worker(
     assert (last_seq(raw, bucket), keys(raw, bucket)) == (ROWS, ROWS)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_adds_no_second_revision(
     server: Server, raw: RawClient, start: Callable[..., Job], bucket: str
 ) -> None:
