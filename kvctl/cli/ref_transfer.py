@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from kvctl.cli.repo_options import open_branch, open_repository, parse_at, parse_branch
+from kvctl.cli.repo_options import open_branch, parse_at, parse_branch
 from kvctl.cli.session import Session
 
 if TYPE_CHECKING:
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 async def dumping(session: Session, place: str, filters: Sequence[str]) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
     """`dump NAME@REF`: what writes the dump into a file."""
-    from kvctl.versions import catalog, dumping
+    from kvctl.versions import dumping
+    from kvctl.versions.repositories import opened
 
     at = parse_at(place)
-    repository = await open_repository(session, at.repository)
-    config = (await catalog.find((await session.client()).api, at.repository)).info["config"]
+    found, repository = await opened((await session.client()).api, at.repository)
 
     async def write(file: BinaryIO) -> "Dumped":
         with session.progress(f"Dumping {at}") as progress:
             return await dumping.dump(
-                repository, at.repository, config, at.ref, file, filters, advance=progress.advance
+                repository, at.repository, found.info["config"], at.ref, file, filters, advance=progress.advance
             )
 
     return write

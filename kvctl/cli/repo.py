@@ -125,15 +125,14 @@ async def show(session: Session, name: Place) -> None:
     """
     from kvctl.cli.repo_views import COMMIT, commit_row, repository_document
     from kvctl.render.view import document
-    from kvctl.versions import catalog
+    from kvctl.versions.repositories import opened
 
     if "@" in name:
         at = parse_at(name)
         commit = await (await open_repository(session, at.repository)).show(at.ref)
         session.show(document(commit_row(commit), *COMMIT, name="id"))
         return
-    repository = await open_repository(session, parse_name(name))
-    found = await catalog.find((await session.client()).api, name)
+    found, repository = await opened((await session.client()).api, parse_name(name))
     session.show(repository_document(found, await repository.branches(), await repository.tags()))
 
 

@@ -25,6 +25,7 @@ class Readable:
     """A bucket as the data source reads it."""
 
     options: SourceOptions
+    stream: str
     prefix: str
     """Of its keys' subjects."""
 
@@ -33,7 +34,6 @@ class Readable:
 class Fed(Readable):
     """An origin, and the rules by which its subjects land in the replica."""
 
-    stream: str
     rules: Mapping
 
 
@@ -45,7 +45,7 @@ def put_side_by_side(
     With `revisions` these have to agree, too. With `own`, keys that no origin has brought, or holds, are the replica's.
     """
     from pyspark.sql import Observation
-    from pyspark.sql.functions import coalesce, col, collect_set, count, count_if, first, lit, max, min, size
+    from pyspark.sql.functions import coalesce, col, collect_set, count, count_if, first, lit, max, size
 
     seen = [Observation() for _ in origins]
     theirs = [
@@ -59,7 +59,7 @@ def put_side_by_side(
     found = rows.groupBy("subject").agg(
         ours.alias("ours"), other.alias("theirs"), count("mark").alias("living"),
         size(collect_set(coalesce(col("mark"), lit("")))).alias("marks"), max("brought").alias("brought"),
-        min("number").alias("least"), max("number").alias("number"), first("name", ignorenulls=True).alias("name"),
+        max("number").alias("number"), first("name", ignorenulls=True).alias("name"),
     )  # fmt: skip
     alone = (col("theirs") == 0) & (col("ours") == 1) & ~col("brought")
     agree = (col("theirs") == 1) & (col("ours") == 1) & (col("marks") == 1)

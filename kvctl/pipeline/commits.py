@@ -16,7 +16,7 @@ from kvctl.pipeline.splits import runs
 from kvctl.versions import tree
 from kvctl.versions.chunks import Chunk, Chunker
 from kvctl.versions.model import Commit, leaf_value
-from kvctl.versions.repositories import open_repository
+from kvctl.versions.repositories import open_repository, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.tree import Made
 
@@ -57,11 +57,8 @@ def of_commit(spark: SparkSession, options: SourceOptions, ref: str) -> Contents
 
 
 async def _commit(options: SourceOptions, ref: str) -> tuple[Commit, dict[str, Any], str, list[bytes]]:
-    from kvctl.versions import catalog
-
     async with connecting.connected(options) as client:
-        found = await catalog.find(client.api, options.bucket)
-        repository = await open_repository(client.api, options.bucket)
+        found, repository = await opened(client.api, options.bucket)
         commit = await repository.show(ref)
         leaves = await repository.objects.carry(tree.leaves(bytes.fromhex(commit.root)))
         return commit, found.info["config"], found.info["created"], leaves

@@ -52,10 +52,11 @@ class Flaw:
 async def inspect(api: Api, found: Found, repository: Repository) -> list[Flaw]:
     """What is wrong with a repository. Raises what reading raises."""
     store = repository.store
-    leads = {f"Branch `{name}`": commit for name, commit in (await repository.branches()).items()}
+    branches = await repository.branches()
+    leads = {f"Branch `{name}`": commit for name, commit in branches.items()}
     leads |= {f"Tag `{name}`": commit for name, commit in (await repository.tags()).items()}
     flaws = [flaw async for flaw in _broken(store, leads)]
-    flaws += await _without_staging(store, list(await repository.branches()))
+    flaws += await _without_staging(store, list(branches))
     if found.info["state"].get("num_subjects", 0) <= MOST_RECORDS and (epochs := await _orphaned(api, found, store)):
         what = "epoch of staged changes is" if len(epochs) == 1 else "epochs of staged changes are"
         flaws.append(Flaw(Kind.ORPHANED_EPOCHS, f"{len(epochs)} {what} known to no branch any more"))

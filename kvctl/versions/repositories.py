@@ -77,6 +77,11 @@ async def open_repository(api: Api, name: str, *, author: str | None = None, wri
 
     Raises ReadOnly for a mirror that is to be written to.
     """
+    return (await opened(api, name, author=author, write=write))[1]
+
+
+async def opened(api: Api, name: str, *, author: str | None = None, write: bool = False) -> tuple[Found, Repository]:
+    """`open_repository`, with the stream that it is, found in the same request."""
     found = await catalog.find(api, name)
     if write and found.origin:
         origin = found.origin.removeprefix(STREAM_PREFIX)
@@ -86,7 +91,7 @@ async def open_repository(api: Api, name: str, *, author: str | None = None, wri
             f"Repository `{name}` is not complete: its creation was interrupted, or goes on",
             hint=f"`kvctl repo init {name}` completes it",
         )
-    return handle(api, found, author)
+    return found, handle(api, found, author)
 
 
 def handle(api: Api, found: Found, author: str | None = None) -> Repository:

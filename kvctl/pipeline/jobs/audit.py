@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.kinds import Kind
+from kvctl.kv.names import STREAM_PREFIX
 from kvctl.pipeline import connecting
 from kvctl.pipeline.both_sides import Fed, Readable, put_side_by_side
 from kvctl.pipeline.options import SourceOptions
@@ -105,12 +106,12 @@ class _Audit:
         """A bucket that does not replicate the origin, key by key."""
         origin, other = await self._readable(api, self._options.bucket), await self._readable(api, name)
         rules = Mapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
-        fed = Fed(origin.options, origin.prefix, "", rules)
+        fed = Fed(origin.options, origin.stream, origin.prefix, rules)
         with self._engine.explaining():
             spark = self._engine.spark
             found = await asyncio.to_thread(put_side_by_side, spark, other, [fed], revisions=False, own=False)
         outcome = Outcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
-        sides = [await Side(api, (await Bucket(api, item).locate()).stream).ready() for item in (outcome.origin, name)]
+        sides = [await Side(api, item.stream).ready() for item in (origin, other)]
         await self._settle(
             outcome, sides[0], sides[1], {subject: str(rules.origin(subject)) for subject in found.suspects}
         )
@@ -143,11 +144,11 @@ class _Audit:
         self._report(found)
 
     async def _fed(self, feed: Feed) -> Fed:
-        held = await self._readable(feed.side.api, feed.side.stream.removeprefix("KV_"))
-        return Fed(held.options, held.prefix, feed.side.stream, feed.rules)
+        held = await self._readable(feed.side.api, feed.side.stream.removeprefix(STREAM_PREFIX))
+        return Fed(held.options, held.stream, held.prefix, feed.rules)
 
     async def _readable(self, api: Api, name: str) -> Readable:
         """A bucket as the workers read it, also in another domain or account."""
         binding = await Bucket(api, name).locate()
         options = replace(self._options, bucket=name, domain=None, api_prefix=api.prefix)
-        return Readable(options, binding.prefix)
+        return Readable(options, binding.stream, binding.prefix)
