@@ -30,10 +30,11 @@ class Work:
         self.added = 0
         self.transferred = 0
         self.unknown = 0
+        self.going = True
 
     async def add(self, table: Table) -> None:
         """One more on condition, again and again."""
-        while True:
+        while self.going:
             with suppress(UnreachableError, ConditionalUpdateError):
                 entry = await table.get(b"counter", family=FAMILY)
                 assert entry is not None
@@ -46,7 +47,7 @@ class Work:
 
     async def transfer(self, table: Table) -> None:
         """From one account to another, on condition of both."""
-        while True:
+        while self.going:
             giver, taker = random.sample(ACCOUNTS, 2)
             with suppress(UnreachableError, ConditionalUpdateError, OutcomeUnknown):
                 one, other = await table.get_all([giver, taker], family=FAMILY)
@@ -78,12 +79,8 @@ async def under_kills(lab: Lab, name: str, *, apart: bool, kills: int) -> None:
             await asyncio.sleep(random.uniform(1, 2))
             leader.start()
             await _progress(work, tasks)
-        for task in tasks:
-            task.cancel()
-        problems = [
-            item for item in await asyncio.gather(*tasks, return_exceptions=True) if isinstance(item, Exception)
-        ]
-        assert problems == []
+        work.going = False  # not cancelled: what is still under way would be stored between the reads of the check
+        await asyncio.gather(*tasks)
         await _check(handles[0], work)
 
 
@@ -102,7 +99,7 @@ async def _check(table: Table, work: Work) -> None:
     )
     print(f"{work.added} added, {work.transferred} transferred, {work.unknown} unknown")
     assert counter is not None
-    assert work.added <= int(counter.value) <= work.added + work.unknown + 2  # what was cancelled may have been stored
+    assert work.added <= int(counter.value) <= work.added + work.unknown
     assert sum(int(entry.value) for entry in accounts if entry is not None) == EACH * len(ACCOUNTS)
 
 
