@@ -16,7 +16,8 @@ from kvctl.pipeline import register, require_spark
 from kvctl.pipeline.archive import Archive, find_archive
 from kvctl.pipeline.cache import cache_directory
 from kvctl.pipeline.failure import explained, not_started
-from kvctl.pipeline.java import Java, find_java
+from kvctl.pipeline.home import spark_home
+from kvctl.pipeline.java import find_java
 from kvctl.pipeline.progress import Standing, standing
 from kvctl.pipeline.reaching import check_reachable
 from kvctl.pipeline.settings import Target, session_settings, settings
@@ -131,7 +132,8 @@ class Engine:
 
 def archive_here() -> Archive:
     """The archive for the Java and the Spark of this machine. Raises KvctlError."""
-    return _archive(find_java(), cache_directory(Path(tempfile.gettempdir())))
+    cache = cache_directory(Path(tempfile.gettempdir()))
+    return find_archive(find_java(), spark_home(cache), cache)
 
 
 def log_tail(scratch: Path) -> str:
@@ -200,11 +202,13 @@ class _Start:
         """Variables for the JVM, and so for the Python workers that it starts."""
         java = find_java()
         cache = cache_directory(self.scratch)
-        self.archive = _archive(java, cache)
         here = self._target.local or bool(self._target.remote)
         python = None if here else os.environ.get("PYSPARK_PYTHON")
+        home = spark_home(cache, python)
+        self.archive = find_archive(java, home, cache)
         return {
-            "JAVA_HOME": str(java.spark_home(cache)),
+            "SPARK_HOME": str(home),
+            "JAVA_HOME": str(java.java_home(cache)),
             "PYSPARK_PYTHON": python or sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1" if here or self._target.loopback else os.environ.get("SPARK_LOCAL_IP"),
             "SPARK_REMOTE": None,
@@ -228,12 +232,6 @@ def _builder(settings: Mapping[str, str]) -> "SparkSession.Builder":
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder
-
-
-def _archive(java: Java, cache: Path) -> Archive:
-    from pyspark.find_spark_home import _find_spark_home
-
-    return find_archive(java, Path(_find_spark_home()), cache)
 
 
 def _cores() -> int:

@@ -44,7 +44,7 @@ class Java:
         """Its `java`."""
         return self.home / "bin" / "java"
 
-    def spark_home(self, cache: Path) -> Path:
+    def java_home(self, cache: Path) -> Path:
         """What JAVA_HOME has to name for Spark: `home`, or a directory in `cache` with a `java` that leaves it out."""
         return self.home if self.vectors else _launcher(self, cache)
 

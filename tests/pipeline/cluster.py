@@ -72,7 +72,7 @@ def environment(place: Path, variables: Mapping[str, str] | None = None) -> dict
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
     ours = {
         "HOME": str(place),
-        "JAVA_HOME": str(find_java().spark_home(place)),
+        "JAVA_HOME": str(find_java().java_home(place)),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(place / "local"),

@@ -96,7 +96,7 @@ def test_the_one_that_is_too_old_is_named(install: Installed, monkeypatch: pytes
 
 def test_a_java_with_all_modules_is_used_as_it_is(install: Installed, tmp_path: Path) -> None:
     java = Java(install("17"), 17, "")
-    assert java.spark_home(tmp_path / "cache") == java.home
+    assert java.java_home(tmp_path / "cache") == java.home
     assert not (tmp_path / "cache").exists()
 
 
@@ -104,8 +104,8 @@ def test_one_that_lacks_the_vectors_is_run_without_asking_for_them(
     install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(install("25", modules="java.base java.xml")))
-    home = find_java().spark_home(tmp_path / "a cache")
-    assert home == find_java().spark_home(tmp_path / "a cache")
+    home = find_java().java_home(tmp_path / "a cache")
+    assert home == find_java().java_home(tmp_path / "a cache")
     command = [
         home / "bin" / "java",
         "-cp",

@@ -76,6 +76,7 @@ def test_a_server_that_starts_again_in_the_middle_of_a_read_changes_nothing(
         assert all(row["value"] == b"%d" % int(row["key"][2:]) * 20 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_come_back_is_an_error_of_ours(own_server: Server, unique: Callable[..., str]) -> None:
     name = unique()
     filled(own_server, name)
