@@ -114,13 +114,13 @@ class Traffic:
     async def check_nothing_lost(self, client: Client) -> None:
         """All that was acknowledged is there, with the value and at the revision said."""
         bucket = client.bucket(self.bucket)
-        found = {entry.key: entry for entry in await _entries(bucket, "set.>")}
+        found = {entry.key: entry for entry in await all_entries(bucket, "set.>")}
         lost = {key: revision for key, revision in self.stored.items() if key not in found}
         assert lost == {}
         assert all(entry.value == entry.key.encode() for entry in found.values())
         # A write resolved after its answer was lost may have been found at another of its revisions, never at none.
         assert all(found[key].revision >= revision for key, revision in self.stored.items())
-        (counter,) = await _entries(bucket, "counter")
+        (counter,) = await all_entries(bucket, "counter")
         assert counter.revision >= max(got for _, got in self.conditional)
 
 
@@ -245,7 +245,7 @@ async def _listed(bucket: Bucket, text: str) -> list[str]:
             await asyncio.sleep(0.1)
 
 
-async def _entries(bucket: Bucket, *filters: str) -> list[Entry]:
+async def all_entries(bucket: Bucket, *filters: str) -> list[Entry]:
     """What the bucket holds, as soon as its stream has a leader again."""
     deadline = time.monotonic() + 40
     while True:
@@ -326,5 +326,5 @@ async def test_bulk_writes_over_a_leaders_death_are_all_accounted_for(own_cluste
                 left = {key for key, _ in again.failed}
                 rest = [(key, value) for key, value in rest if key in left]
             await asyncio.sleep(0.1)
-        found = {entry.key: entry.value for entry in await _entries(bucket)}
+        found = {entry.key: entry.value for entry in await all_entries(bucket)}
         assert found == {f"k.{number}": b"%d" % number for number in range(count)}
