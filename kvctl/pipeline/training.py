@@ -11,12 +11,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kvctl.pipeline.archive import Archive
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SWITCH = "KVCTL_SPARK_ARCHIVE"
 """The variable that is `off` where nothing shall be made aside."""
@@ -58,6 +54,7 @@ def train() -> Path | None:
 
 def _make(archive: Archive, place: Path) -> None:
     from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.rehearsal import rehearse
 
     fresh = place / "classes"
     archive.in_vain.touch()
@@ -68,19 +65,6 @@ def _make(archive: Archive, place: Path) -> None:
         fresh.replace(archive.path)  # in one step: nobody sees half of it
         archive.in_vain.unlink()
         archive.discard_others()
-
-
-def rehearse(spark: "SparkSession", place: Path) -> None:
-    """What jobs do: read, shuffle, join, write and read files, a stream."""
-    rows = spark.range(1000).selectExpr("cast(id as string) as key", "id % 7 as part", "current_timestamp() as created")
-    for form in ("parquet", "json", "csv"):
-        rows.write.mode("overwrite").partitionBy("part").format(form).save(f"{place}/{form}")
-    stored = spark.read.parquet(f"{place}/parquet")
-    stored.groupBy("part").count().orderBy("part").collect()
-    stored.join(rows.select("key", "part"), ["key", "part"], "full_outer").selectExpr("sum(hash(key))").collect()
-    stream = spark.readStream.schema(stored.schema).parquet(f"{place}/parquet").writeStream.format("parquet")
-    query = stream.option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True).start(f"{place}/out")
-    query.awaitTermination(60)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from kvctl.pipeline import engine as engine_module
 from kvctl.pipeline import training
 from kvctl.pipeline.archive import KEPT, Archive, find_archive
 from kvctl.pipeline.java import Java
+from kvctl.pipeline.rehearsal import ROWS, rehearse
 from tests.pipeline.cluster import wait_until
 from tests.readme import ROOT
 
@@ -81,8 +82,8 @@ class TestMaking:
         assert not archive.tried_lately()
 
     def test_what_it_rehearses_runs(self, spark: SparkSession, tmp_path: Path) -> None:
-        training.rehearse(spark, tmp_path)
-        assert spark.read.parquet(f"{tmp_path}/out").count() == 1000
+        rehearse(spark, tmp_path)
+        assert spark.read.parquet(f"{tmp_path}/out").count() == ROWS
 
     def test_nothing_begins_while_another_process_is_at_it(
         self, archive: Archive, monkeypatch: pytest.MonkeyPatch
