@@ -25,6 +25,7 @@ from bench.bulk import bulk as compare_bulk
 from bench.consuming import consume as compare_consuming
 from bench.measure import Run, Series, in_turn, ratio, run
 from bench.pipeline import pipeline as compare_pipeline
+from bench.scale import scale
 from bench.table_cases import million_entries
 from bench.table_cases import tables as compare_tables
 from bench.topologies import audits, plans
@@ -296,7 +297,7 @@ def versions(bench: Bench) -> None:
 
 CASES = (
     one_shot_get, puts, gets, many_gets, listing, watching, consume, txn, bulk, tables, versions, resume, million,
-    million_entries, audits, plans, pipeline,
+    million_entries, audits, plans, pipeline, scale,
 )  # fmt: skip
 COLUMNS = ("work", "contender", "median", "spread", "time over ours", "processor", "peak memory", "aim")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
