@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvctl.cli.building import tell
 from kvctl.cli.command import command, group
+from kvctl.cli.options import DryRun
 from kvctl.cli.pipeline_load import KeyColumn, TableFormat, ValueColumn, open_input
 from kvctl.cli.repo_commits import Meta
 from kvctl.cli.repo_options import AtBranch, Author, Message, open_branch, parse_branch
@@ -38,6 +40,7 @@ async def commit(
     value: ValueColumn = None,
     format: TableFormat = None,
     author: Author = None,
+    dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -50,10 +53,13 @@ async def commit(
 
     Run again after it was killed it makes one commit: where the branch holds the rows already under this message, that
     commit is shown. Otherwise a commit that records nothing new exits 1.
+
+    --dry-run sorts and checks all rows, and stores nothing.
     """
     from kvctl.cli.bucket_options import parse_metadata
     from kvctl.cli.repo_views import show_made
     from kvctl.pipeline.jobs.commit import commit as record
+    from kvctl.pipeline.jobs.commit import rehearse
     from kvctl.pipeline.options import parse
     from kvctl.versions.committing import clean
 
@@ -61,11 +67,17 @@ async def commit(
     if not message.strip():
         raise UsageError("The message is empty", hint="`-m` says what the commit is about")
     named = parse_metadata(meta or ())
-    repository = await open_branch(session, place, author=author)
+    repository = await open_branch(session, place, author=author, write=not dry_run)
     source = await open_input(session, path, key, value, format)
     _check_state(source)
-    await clean(repository.store, repository.objects, place.ref)
+    await clean(repository.store, repository.objects, place.ref, dry_run=dry_run)
     options = parse({"bucket": place.repository, **source_options(session, target)})
+    if dry_run:
+        work = partial(rehearse, source=source, options=options, branch=place.ref)
+        rows = await run_job(session, target, f"Checking rows for {place}", work, incomplete="Interrupted")
+        row = {"repository": place.repository, "branch": place.ref, "rows": rows}
+        tell(session, row, f"Would commit {rows} rows onto `{place}`", always=True)
+        return
     made = await run_job(
         session, target, f"Committing to {place}",
         partial(

@@ -107,7 +107,7 @@ async def _leaf_rows(
 # -- writing ---------------------------------------------------------------------------------------------
 
 
-def stored_leaves(rows: DataFrame, options: SourceOptions) -> list[list[Leaf]]:
+def leaves_of(rows: DataFrame, options: SourceOptions, *, dry_run: bool = False) -> list[list[Leaf]]:
     """Sort rows of `key` and `value`, cut them into leaves, and store these; the leaves of each task, in order.
 
     Raises UsageError for what is no key, a key that comes twice, a value that is null or too large.
@@ -121,7 +121,7 @@ def stored_leaves(rows: DataFrame, options: SourceOptions) -> list[list[Leaf]]:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        leaves = connecting.run(_store(options, first, batches))
+        leaves = connecting.run(_store(options, first, batches, dry_run))
         task = TaskContext.get()
         part = task.partitionId() if task else 0
         columns = {
@@ -140,9 +140,12 @@ def stored_leaves(rows: DataFrame, options: SourceOptions) -> list[list[Leaf]]:
     return [[leaf for _, leaf in sorted(parts[part], key=lambda item: item[0])] for part in sorted(parts)]
 
 
-async def _store(options: SourceOptions, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> list[Leaf]:
+async def _store(
+    options: SourceOptions, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], dry_run: bool
+) -> list[Leaf]:
     async with connecting.connected(options) as client:
-        writer = _LeafWriter(await open_repository(client.api, options.bucket, write=True))
+        repository = await open_repository(client.api, options.bucket, write=not dry_run)
+        writer = _LeafWriter(repository, dry_run=dry_run)
         await writer.add(first)
         for batch in batches:
             await writer.add(batch)
@@ -152,8 +155,9 @@ async def _store(options: SourceOptions, first: pa.RecordBatch, batches: Iterato
 class _LeafWriter:
     """Cuts sorted rows into leaves, and stores them with the values that stand apart."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, *, dry_run: bool) -> None:
         self._repository = repository
+        self._dry_run = dry_run
         self._cut = Chunker(0)
         self._made = Made()
         self._leaves: list[Leaf] = []
@@ -172,14 +176,19 @@ class _LeafWriter:
         for chunk in self._cut.add(keys, values):
             self._end(chunk)
         if self._made.size >= HAND_OVER:
-            await self._repository.objects.write(self._made.take())
+            await self._hand_over()
 
     async def finish(self) -> list[Leaf]:
         """All leaves, when they are stored."""
         if (chunk := self._cut.end()) is not None:
             self._end(chunk)
-        await self._repository.objects.write(self._made.take())
+        await self._hand_over()
         return self._leaves
+
+    async def _hand_over(self) -> None:
+        objects = self._made.take()
+        if not self._dry_run:
+            await self._repository.objects.write(objects)
 
     def _checked(self, key: str | None, value: bytes | None) -> bytes:
         if key is None or value is None:

@@ -13,7 +13,7 @@ import kvctl
 from kvctl.errors import KvctlError, UsageError
 from kvctl.pipeline.commits import of_commit
 from kvctl.pipeline.engine import Engine
-from kvctl.pipeline.jobs.commit import Committed
+from kvctl.pipeline.jobs.commit import Committed, rehearse
 from kvctl.pipeline.jobs.commit import commit as record
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
@@ -129,6 +129,21 @@ async def test_a_key_that_comes_twice_is_refused(
     source = open_table(path, key=None, value=None, format="csv")
     with pytest.raises(KvctlError, match="`a` comes twice"):
         await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
+
+
+async def test_a_rehearsal_counts_checks_and_stores_nothing(
+    client: kvctl.Client, repository: Repository, engine: Engine, options: SourceOptions, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("key,value\n" + "".join(f"k.{number},{number}\n" for number in range(300)))
+    source = open_table(path, key=None, value=None, format="csv")
+    before = await client.api.call(f"STREAM.INFO.KVR_{options.bucket}")
+    assert await asyncio.to_thread(rehearse, engine, source, options, "main") == 300
+    after = await client.api.call(f"STREAM.INFO.KVR_{options.bucket}")
+    assert before["state"] == after["state"]
+    await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
+    with pytest.raises(NothingToCommit):
+        await asyncio.to_thread(rehearse, engine, source, options, "main")
 
 
 async def test_a_commit_is_exported_and_recorded_elsewhere(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from kvctl.errors import ConflictError
 from kvctl.pipeline import connecting
-from kvctl.pipeline.commits import Leaf, stored_leaves
+from kvctl.pipeline.commits import Leaf, leaves_of
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
-from kvctl.versions import committing, staging
+from kvctl.versions import committing, staging, tree
 from kvctl.versions.committing import Note, NothingToCommit
 from kvctl.versions.joining import joined
 from kvctl.versions.model import Commit
@@ -51,7 +51,7 @@ def commit(
         for _ in range(TIMES):
             collections = connecting.run(_ready(options, branch))
             engine.doing = "storing leaves"
-            parts = stored_leaves(rows, options)
+            parts = leaves_of(rows, options)
             engine.doing = f"committing to {branch}"
             made = connecting.run(_move(options, branch, note, parts, collections))
             if made is not None:
@@ -60,6 +60,24 @@ def commit(
     raise ConflictError(
         f"Repository `{options.bucket}` was collected each time while rows were stored", hint="Try again"
     )
+
+
+def rehearse(engine: Engine, source: Input, options: SourceOptions, branch: str) -> int:
+    """How many rows a commit would record: they are checked and compared, and nothing is stored. Raises as `commit`."""
+    with engine.explaining():
+        engine.doing = "comparing leaves"
+        leaves = [leaf for part in leaves_of(rows_of(engine, source), options, dry_run=True) for leaf in part]
+        connecting.run(_compare(options, branch, [leaf.identity for leaf in leaves]))
+    return sum(leaf.entries for leaf in leaves)
+
+
+async def _compare(options: SourceOptions, branch: str, leaves: Sequence[bytes]) -> None:
+    """Raises NothingToCommit where a branch has just these leaves."""
+    async with connecting.connected(options) as client:
+        repository = await open_repository(client.api, options.bucket)
+        root = bytes.fromhex((await repository.show(branch)).root)
+        if await repository.objects.carry(tree.leaves(root)) == list(leaves):
+            raise NothingToCommit("There is nothing to record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +102,17 @@ async def _move(
     async with connecting.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True, author=note.author)
         objects = repository.objects
-        tree = await objects.carry(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))
+        whole = await objects.carry(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))
         said = Note(note.message, repository.author, note.meta)
         for _ in range(staging.TRIES):
             stand = await committing.clean(repository.store, objects, branch)
             if stand.collections.collection.begun != collections:
                 return None
             try:
-                made = await committing.move_to(repository.store, objects, stand, said, tree.root, tree.objects)
+                made = await committing.move_to(repository.store, objects, stand, said, whole.root, whole.objects)
             except NothingToCommit:
                 head = await repository.show(branch)
-                if head.message == note.message and head.root == tree.root.hex():
+                if head.message == note.message and head.root == whole.root.hex():
                     return head, False
                 raise
             if made is not None:
