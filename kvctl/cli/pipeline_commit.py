@@ -10,13 +10,15 @@ from kvctl.cli.command import command, group
 from kvctl.cli.options import DryRun
 from kvctl.cli.pipeline_load import KeyColumn, TableFormat, ValueColumn, open_input
 from kvctl.cli.repo_commits import Meta
-from kvctl.cli.repo_options import AtBranch, Author, Message, open_branch, parse_branch
+from kvctl.cli.repo_options import At, AtBranch, Author, Message, open_branch, parse_branch
 from kvctl.cli.session import Session
 from kvctl.cli.spark import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.load import Input
+    from kvctl.pipeline.options import SourceOptions
+    from kvctl.pipeline.settings import Target
 
 app = group()
 
@@ -59,7 +61,6 @@ async def commit(
     from kvctl.cli.bucket_options import parse_metadata
     from kvctl.cli.repo_views import show_made
     from kvctl.pipeline.jobs.commit import commit as record
-    from kvctl.pipeline.jobs.commit import rehearse
     from kvctl.pipeline.options import parse
     from kvctl.versions.committing import clean
 
@@ -73,10 +74,7 @@ async def commit(
     await clean(repository.store, repository.objects, place.ref, dry_run=dry_run)
     options = parse({"bucket": place.repository, **source_options(session, target)})
     if dry_run:
-        work = partial(rehearse, source=source, options=options, branch=place.ref)
-        rows = await run_job(session, target, f"Checking rows for {place}", work, incomplete="Interrupted")
-        row = {"repository": place.repository, "branch": place.ref, "rows": rows}
-        tell(session, row, f"Would commit {rows} rows onto `{place}`", always=True)
+        await _rehearse(session, target, place, source, options)
         return
     made = await run_job(
         session, target, f"Committing to {place}",
@@ -89,6 +87,15 @@ async def commit(
     if not made.recorded:
         session.note(f"`{place}` holds these {made.rows} rows already", always=True)
     show_made(session, place.ref, made.commit)
+
+
+async def _rehearse(session: Session, target: "Target", place: At, source: "Input", options: "SourceOptions") -> None:
+    from kvctl.pipeline.jobs.commit import rehearse
+
+    work = partial(rehearse, source=source, options=options, branch=place.ref)
+    rows = await run_job(session, target, f"Checking rows for {place}", work, incomplete="Interrupted")
+    row = {"repository": place.repository, "branch": place.ref, "rows": rows}
+    tell(session, row, f"Would commit {rows} rows onto `{place}`", always=True)
 
 
 def _check_state(source: "Input") -> None:
