@@ -93,10 +93,16 @@ class Bench:
 
         return timed
 
-    def compare(self, title: str, aim: str, contenders: dict[str, Callable[[], Run]], rounds: int = 0) -> list[Series]:
+    def compare_slow(self, title: str, aim: str, contenders: dict[str, Callable[[], Run]]) -> list[Series]:
+        """The same of contenders that take long, and need no warming up: three rounds at the most."""
+        return self.compare(title, aim, contenders, rounds=min(self.rounds, 3), warmup=0)
+
+    def compare(
+        self, title: str, aim: str, contenders: dict[str, Callable[[], Run]], rounds: int = 0, warmup: int = 1
+    ) -> list[Series]:
         """Run contenders in turn; the first is ours, ratios are the others' time over ours."""
         print(f"{title} ...", file=sys.stderr, flush=True)
-        series = in_turn(contenders, rounds or self.rounds)
+        series = in_turn(contenders, rounds or self.rounds, warmup)
         ours = series[0]
         for one in series:
             memory = f"{one.peak / 2**20:.0f} MiB" if one.peak else ""

@@ -23,8 +23,6 @@ from bench.pipeline_writes import writes
 if TYPE_CHECKING:
     from bench.__main__ import Bench
 
-ROUNDS = 3
-"""Spark is slow enough for fewer."""
 C1 = "-XX:TieredStopAtLevel=1"
 """Compile quickly and not well."""
 
@@ -43,12 +41,12 @@ def starting(bench: Bench, place: Path) -> None:
     """From nothing to the first count, with and without the archive of classes."""
     trained, empty = place / "trained", place / "empty"
     spark(bench, trained, "train")()
-    bench.compare("Spark session and first count", "under half the time without the archive", {
+    bench.compare_slow("Spark session and first count", "under half the time without the archive", {
         "kvctl, with the archive": spark(bench, trained, "start"),
         "kvctl, archive and C1 alone": spark(bench, trained, "start", C1),
         "kvctl, without": spark(bench, empty, "start"),
         "pyspark as it comes": spark(bench, empty, "start_bare"),
-    }, rounds=ROUNDS)  # fmt: skip
+    })  # fmt: skip
 
 
 def spark(bench: Bench, cache: Path, work: str, *arguments: str) -> Callable[[], Run]:

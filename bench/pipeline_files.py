@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from bench.__main__ import Bench
 
 KEYS = 1_000_000
-ROUNDS = 3
 KVCTL = str(Path(sys.executable).with_name("kvctl"))
 
 
 def files(bench: Bench, cache: Path, place: Path) -> None:
     """A bucket into files and back; `cache` has the archive of classes."""
-    name, copy = bench.bucket("EXPORTED", KEYS), bench.bucket("LOADED")
+    keys = bench.sized(KEYS)
+    name, copy = bench.bucket("EXPORTED", keys), bench.bucket("LOADED")
     folder, dump = str(place / "export"), str(place / "dump.ndjson")
 
     def kvctl(*command: str) -> Callable[[], Run]:
@@ -30,18 +30,18 @@ def files(bench: Bench, cache: Path, place: Path) -> None:
     def export(*more: str) -> Callable[[], Run]:
         return kvctl("pipeline", "export", name, "--to", folder, "--overwrite", *more)
 
-    bench.compare(f"export {KEYS:,} keys of 100 B, whole process", "8 s", {
+    bench.compare_slow(f"export {keys:,} keys of 100 B, whole process", "8 s", {
         "kvctl pipeline export": export(),
         "the same as JSON": export("--format", "json"),
         "the same as CSV": export("--format", "csv"),
         "kvctl dump": kvctl("dump", name, "--to", dump),
-    }, rounds=ROUNDS)  # fmt: skip
+    })  # fmt: skip
     export()()
-    bench.compare(f"load {KEYS:,} keys of 100 B, whole process", "", {
+    bench.compare_slow(f"load {keys:,} keys of 100 B, whole process", "", {
         "kvctl pipeline load": kvctl("pipeline", "load", folder, "--into", copy),
         "kvctl load of a dump": kvctl("load", copy, dump),
-    }, rounds=ROUNDS)  # fmt: skip
-    bench.compare(f"verify {KEYS:,} keys of 100 B, whole process", "", {
+    })  # fmt: skip
+    bench.compare_slow(f"verify {keys:,} keys of 100 B, whole process", "", {
         "kvctl pipeline verify": kvctl("pipeline", "verify", folder),
         "sha256sum": lambda: run(("sha256sum", *_parts(folder)), env=dict(os.environ)),
     })  # fmt: skip

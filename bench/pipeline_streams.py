@@ -8,48 +8,36 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.measure import Run
-from bench.pipeline_reads import _measured as measured
-from bench.pipeline_reads import _timed as timed_read
+from bench.warm import measured, warm
 
 if TYPE_CHECKING:
     from bench.__main__ import Bench
 
-ROUNDS = 3
 SIZES = (100_000, 1_000_000, 3_000_000)
 
 
-def streams(bench: Bench, sizes: tuple[int, ...] = SIZES) -> None:
-    """All cases; small sizes for a look."""
+def streams(bench: Bench) -> None:
+    """All cases."""
+    timed = partial(warm, bench, "pipeline_streams")
+    sizes = tuple(map(bench.sized, SIZES))
     million = sizes[1]
     name = bench.bucket(f"P{million}", million)
-    bench.compare(f"Spark: {million:,} changes of 100 B replayed into Parquet, 2 cores", "", {
-        "nats-kv stream, file sink": _timed(bench, "replay", name),
-        "the same in batches of 100,000": _timed(bench, "replay", name, "maxRevisionsPerTrigger=100000"),
-        "pipeline capture": _timed(bench, "capture", name),
-        "pipeline compact of it": _timed(bench, "compact", name),
-        "one bare process": timed_read(bench, "bare", name),
-        "nats-py watchall": timed_read(bench, "nats_py", name),
-    }, rounds=ROUNDS)  # fmt: skip
-    bench.compare("Spark: captures of more changes", "as many rows a second, no more memory", {
-        f"pipeline capture, {size:,} changes": _timed(bench, "capture", bench.bucket(f"P{size}", size))
+    bench.compare_slow(f"Spark: {million:,} changes of 100 B replayed into Parquet, 2 cores", "", {
+        "nats-kv stream, file sink": timed("replay", name),
+        "the same in batches of 100,000": timed("replay", name, "maxRevisionsPerTrigger=100000"),
+        "pipeline capture": timed("capture", name),
+        "pipeline compact of it": timed("compact", name),
+        "one bare process": warm(bench, "pipeline_reads", "bare", name),
+        "nats-py watchall": warm(bench, "pipeline_reads", "nats_py", name),
+    })  # fmt: skip
+    bench.compare_slow("Spark: captures of more changes", "as many rows a second, no more memory", {
+        f"pipeline capture, {size:,} changes": timed("capture", bench.bucket(f"P{size}", size))
         for size in sizes
-    }, rounds=ROUNDS)  # fmt: skip
-
-
-def _timed(bench: Bench, work: str, bucket: str, *options: str) -> Callable[[], Run]:
-    def timed() -> Run:
-        command = (sys.executable, "-m", "bench.pipeline_streams", work, bench.server.url, bucket, *options)
-        whole = bench.process(*command, timeout=900, keep=True)
-        seconds, peak = whole.output.split()[-2:]
-        return replace(whole, seconds=float(seconds), peak=int(peak))
-
-    return timed
+    })  # fmt: skip
 
 
 def replay(url: str, bucket: str, *options: str) -> None:

@@ -10,35 +10,33 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.measure import Run
-from bench.pipeline_reads import _measured as measured
+from bench.warm import measured, warm
 
 if TYPE_CHECKING:
     from bench.__main__ import Bench
 
-ROUNDS = 3
 ROWS = 1_000_000
 _numbers = count(1)
 
 
-def writes(bench: Bench, rows: int = ROWS) -> None:
-    """All cases; fewer rows for a look."""
-    rows = bench.sized(rows)
+def writes(bench: Bench) -> None:
+    """All cases."""
+    rows = bench.sized(ROWS)
     with tempfile.TemporaryDirectory() as place:
         file = _input(Path(place), rows)
-        bench.compare(f"Spark: {rows:,} rows of 100 B written, 2 cores", "1.3x of the bare process", {
+        bench.compare_slow(f"Spark: {rows:,} rows of 100 B written, 2 cores", "1.3x of the bare process", {
             "nats-kv, 2 tasks": _timed(bench, "spark", file),
             "nats-kv, with messageIds": _timed(bench, "spark", file, "messageIds=true"),
             "nats-kv, ifDifferent": _timed(bench, "spark", file, "ifDifferent=true"),
             "nats-kv, mode overwrite": _timed(bench, "spark", file, "overwrite"),
             "one bare process": _timed(bench, "bare", file),
             "nats-py put, 100 at once": _timed(bench, "nats_py", file),
-        }, rounds=ROUNDS)  # fmt: skip
+        })  # fmt: skip
 
 
 def _input(place: Path, rows: int) -> Path:
@@ -56,11 +54,9 @@ def _input(place: Path, rows: int) -> Path:
 def _timed(bench: Bench, work: str, file: Path, *options: str) -> Callable[[], Run]:
     def timed() -> Run:
         bucket = bench.bucket(f"W{next(_numbers)}")
-        command = (sys.executable, "-m", "bench.pipeline_writes", work, bench.server.url, str(file), bucket, *options)
-        whole = bench.process(*command, timeout=900, keep=True)
+        done = warm(bench, "pipeline_writes", work, str(file), bucket, *options)()
         bench.process(sys.executable, "-m", "kvctl", "bucket", "rm", bucket, "--yes")
-        seconds, peak = whole.output.split()[-2:]
-        return replace(whole, seconds=float(seconds), peak=int(peak))
+        return done
 
     return timed
 
