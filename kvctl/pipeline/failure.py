@@ -31,6 +31,11 @@ def not_started(error: Exception, log_tail: str) -> KvctlError:
     return known or KvctlError(f"Spark did not start: {_cause(text)}", hint=_end_of_log(log_tail))
 
 
+def worker_lost(error: Exception) -> bool:
+    """Whether a Python process that Spark needs has gone, or did not come in time: another try may well do."""
+    return re.search(f"{_NOT_COME}|{_GONE}", text_of(error)) is not None
+
+
 def text_of(error: BaseException) -> str:
     """What an error says; one of Spark asks the JVM, which may have gone."""
     try:
@@ -39,15 +44,21 @@ def text_of(error: BaseException) -> str:
         return type(error).__name__
 
 
+_NOT_COME = r"Python worker failed to connect back"
+_GONE = (
+    r"Python worker exited unexpectedly|python worker.*crashed|"
+    r"terminated with exception: (?:Broken pipe|Connection reset(?: by peer)?)?\s*SQLSTATE"
+)
+"""The last is of the process that plans a stream's batches: Java reads from it no more, and gives no reason."""
 _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
     (
-        r"Python worker failed to connect back",
+        _NOT_COME,
         KvctlError,
         "A Python worker of Spark did not start in time",
         "The machine may be busy beyond its means; run it again",
     ),
     (
-        r"Python worker exited unexpectedly|python worker.*crashed",
+        _GONE,
         KvctlError,
         "A Python worker of Spark ended before its time",
         "Systems that run out of memory do that; fewer tasks at once need less: `--master 'local[1]'`",

@@ -23,6 +23,12 @@ ABORTED = (
             "A Python worker of Spark ended before its time",
         ),
         (
+            "[STREAM_FAILED] Query [id = 9251fe1d, runId = 2932f1eb] terminated with exception:  SQLSTATE: XXKST\n"
+            "=== Streaming Query ===\nIdentifier: [id = 9251fe1d, runId = 2932f1eb]\n",
+            KvctlError,
+            "A Python worker of Spark ended before its time",
+        ),
+        (
             f"{ABORTED}{STACK}\nCaused by: java.lang.OutOfMemoryError: Java heap space{STACK}",
             KvctlError,
             "Spark ran out of memory",

@@ -24,7 +24,7 @@ from tests.pipeline.conftest import Fill
 from tests.readme import ROOT
 
 SCRIPT = """
-import os, signal, sys, threading, time
+import os, sys, threading, time
 from functools import partial
 from pathlib import Path
 from kvctl.pipeline import contents, file_rows, placing
@@ -32,44 +32,27 @@ from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.jobs import export as exporting, load as loading
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.settings import Target
+from tests.pipeline.killing import kill
 
 job, point, whom, url, bucket, folder = sys.argv[1:]
-
-def children(parent):
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "stat").read_text().rpartition(")")[2].split()[1] == str(parent):
-                    yield int(entry.name)
-                    yield from children(int(entry.name))
-            except OSError:
-                pass
-
-def kill():
-    if whom == "driver":
-        os.kill(os.getpid(), signal.SIGKILL)
-    for pid in children(os.getpid()):
-        name = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if (b"pyspark.daemon" in name) if whom == "worker" else (b"org.apache.spark" in name):
-            os.kill(pid, signal.SIGKILL)
 
 def kill_before(module, name):
     before = getattr(module, name)
     def killed(*args, **settings):
-        kill()
+        kill(whom)
         return before(*args, **settings)
     setattr(module, name, killed)
 
 def kill_between(replace, *args):
     if Path(args[1]).name == "part-00001.parquet":
-        kill()
+        kill(whom)
     replace(*args)
 
 def kill_while(begun):
     def look():
         while not begun():
             time.sleep(0.002)
-        kill()
+        kill(whom)
     threading.Thread(target=look, daemon=True).start()
 
 if point == "writing" and job == "export":
@@ -109,12 +92,14 @@ class Killed:
 
 def run_killed(job: str, point: str, whom: str, server: Server, bucket: str, folder: Path) -> Killed:
     """Run the script; what outlives a killed driver for a moment holds up nothing."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KVCTL_SPARK_ARCHIVE": "off"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KVCTL_SPARK_ARCHIVE": "off", "TMPDIR": str(folder.parent)}
     command = [sys.executable, "-c", SCRIPT, job, point, whom, server.url, bucket, str(folder)]
     with tempfile.TemporaryFile() as errors:
         exit_code = subprocess.run(command, env=environment, stderr=errors, timeout=900).returncode
         errors.seek(0)
-        return Killed(exit_code, errors.read().decode())
+        said = errors.read().decode()
+    assert whom == "driver" or f"killed {whom}" in said, said
+    return Killed(exit_code, said)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from tests.raw import RawClient
 from tests.readme import ROOT
 
 SCRIPT = """
-import os, signal, sys, threading
+import sys, threading, time
 from itertools import count
 from pathlib import Path
 from kvctl.pipeline import capture_folder
@@ -28,46 +28,29 @@ from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.jobs import capture as capturing
 from kvctl.pipeline.options import given_as, parse
 from kvctl.pipeline.settings import Target
+from tests.pipeline.killing import kill
 
 sink, point, whom, url, bucket, folder = sys.argv[1:]
 place, checkpoint = Path(folder, "capture"), Path(folder, "checkpoint")
 calls = count(1)
-
-def children(parent):
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "stat").read_text().rpartition(")")[2].split()[1] == str(parent):
-                    yield int(entry.name)
-                    yield from children(int(entry.name))
-            except OSError:
-                pass
-
-def kill():
-    if whom == "driver":
-        os.kill(os.getpid(), signal.SIGKILL)
-    mark = {"worker": b"pyspark.daemon", "planner": b"python_streaming_source_runner", "jvm": b"org.apache.spark"}[whom]
-    for pid in list(children(os.getpid())):
-        if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
 
 def at(module, name, number, *, after=False):
     real = getattr(module, name)
     def call(*args, **settings):
         hit = next(calls) == number
         if hit and not after:
-            kill()
+            kill(whom)
         result = real(*args, **settings)
         if hit and after:
-            kill()
+            kill(whom)
         return result
     setattr(module, name, call)
 
 def while_there(pattern):
     def look():
         while not any(checkpoint.parent.glob(pattern)):
-            pass
-        kill()
+            time.sleep(0.001)
+        kill(whom)
     threading.Thread(target=look, daemon=True).start()
 
 POINTS = {
@@ -111,12 +94,14 @@ def bucket(fill: Fill, raw: RawClient) -> str:
 
 def run_killed(sink: str, point: str, whom: str, server: Server, bucket: str, folder: Path) -> None:
     """Run the script: a lost driver or JVM ends it; a worker, and what plans the batches, are made again."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KVCTL_SPARK_ARCHIVE": "off"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KVCTL_SPARK_ARCHIVE": "off", "TMPDIR": str(folder)}
     command = [sys.executable, "-c", SCRIPT, sink, point, whom, server.url, bucket, str(folder)]
     run = subprocess.run(command, env=environment, capture_output=True, timeout=600)
     expected = {"driver": -signal.SIGKILL, "jvm": 1}.get(whom, 0)
-    assert run.returncode == expected, run.stderr.decode()
-    assert whom != "jvm" or b"KvctlError: Spark ended before its time" in run.stderr
+    said = run.stderr.decode()
+    assert run.returncode == expected, said
+    assert whom == "driver" or f"killed {whom}" in said, said
+    assert whom != "jvm" or "KvctlError: Spark ended before its time" in said
 
 
 def captured(folder: Path) -> list[int]:

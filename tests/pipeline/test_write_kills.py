@@ -16,6 +16,7 @@ import pytest
 
 import kvctl
 from kvctl.server import Server
+from tests.pipeline.killing import below
 from tests.raw import RawClient
 
 JOB = """
@@ -47,7 +48,8 @@ class Job:
     def __init__(self, directory: Path, **asked: Any) -> None:
         self._log = (directory / "job.log").open("a+")
         command = [sys.executable, "-c", JOB, json.dumps({"rows": ROWS, "mode": "append", **asked})]
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=directory)
+        environment = {**os.environ, "TMPDIR": str(directory)}
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=directory, env=environment)
 
     def wait(self) -> int:
         return self.process.wait(600)
@@ -59,11 +61,7 @@ class Job:
 
     def processes(self) -> list[int]:
         """The job's process and all below it."""
-        parents = {int(pid): _parent(int(pid)) for pid in os.listdir("/proc") if pid.isdecimal()}
-        found = [self.process.pid]
-        for pid in found:
-            found += [child for child, parent in parents.items() if parent == pid]
-        return found
+        return [self.process.pid, *below(self.process.pid)]
 
     def writers(self, port: int) -> list[int]:
         """Those that are connected to a server."""
@@ -75,13 +73,6 @@ class Job:
             _kill(pid)
         self.process.wait(10)
         self._log.close()
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError):
-        return 0
 
 
 def _port(line: str) -> int:

@@ -6,7 +6,6 @@ its query was killed before it noted the batch as done, is only asked for what t
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,6 +17,7 @@ from kvctl.jetstream import streams
 from kvctl.pipeline import checkpoints, connecting
 from kvctl.pipeline.capture_folder import CaptureFolder, Piece, State
 from kvctl.pipeline.crossing import crossing
+from kvctl.pipeline.failure import worker_lost
 from kvctl.pipeline.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as
 
@@ -33,8 +33,6 @@ A_BATCH = 1_000_000
 PAUSE = 0.2
 ATTEMPTS = 4
 """Times that a query is begun without getting on."""
-_LOST = re.compile(r"Python worker (failed to connect back|exited unexpectedly)")
-"""What Spark says of a process that it planned with: killed, or on a busy machine not there within ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ def _run(
         except StreamingQueryException as error:
             now = target.existing()
             left = left - 1 if now.revision == reached.revision else ATTEMPTS - 1
-            if not left or not _LOST.search(str(error)):
+            if not left or not worker_lost(error):
                 raise
             reached = now
         finally:
@@ -168,4 +166,7 @@ async def _info(options: SourceOptions) -> dict[str, Any]:
 
 
 def _standing(state: State, start: State) -> str:
-    return f"at revision {state.revision:,}, {state.rows - start.rows:,} rows captured"
+    captured = state.rows - start.rows
+    if not captured:
+        return f"from revision {state.revision + 1:,}"
+    return f"at revision {state.revision:,}, {captured:,} {'row' if captured == 1 else 'rows'} captured"
