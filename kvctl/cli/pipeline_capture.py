@@ -25,11 +25,11 @@ app = group()
 LOSS = "data-loss"
 CAPTURED = (
     Column("bucket"), Column("path"), Column("checkpoint"), Column("revision"), Column("rows"), Column("files"),
-    Column("captured"), Column("seconds", text=duration_text),
+    Column("captured"), Column("seconds", "Time", text=duration_text),
 )  # fmt: skip
 COMPACTED = (
     Column("bucket"), Column("path"), Column("revision"), Column("keys"), Column("files"),
-    Column("bytes", text=size_text), Column("captured"), Column("seconds", text=duration_text),
+    Column("bytes", "Size", text=size_text), Column("captured"), Column("seconds", "Time", text=duration_text),
 )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ async def compact(
         session.warn(f"The capture went on over lost changes (`--force {LOSS}`): it may lack some, deletions too")
     found = await run_job(
         session, target, f"Compacting {source}", partial(jobs.compact, capture=source, folder=folder),
-        incomplete=f"`{folder}` is as it was; run it again",
+        incomplete=f"Interrupted: nothing was put into `{folder}`; run it again",
     )  # fmt: skip
     session.show(document(_compacted(found), *COMPACTED, name="path"))
 
@@ -149,8 +149,10 @@ def _where_it_stands(folder: Path) -> str:
     from kvctl.pipeline.capture_folder import CaptureFolder
 
     state = CaptureFolder(folder).state()
-    reached = f"holds {state.rows:,} rows, up to revision {state.revision:,}" if state else "holds nothing yet"
-    return f"`{folder}` {reached}; run it again to go on"
+    reached = "holds nothing yet"
+    if state is not None and state.rows:
+        reached = f"holds {state.rows:,} rows, up to revision {state.revision:,}"
+    return f"Interrupted: `{folder}` {reached}; run it again to go on"
 
 
 def _captured(found: "Captured") -> dict[str, Any]:

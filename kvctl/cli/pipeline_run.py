@@ -74,7 +74,7 @@ async def run(
         planned = await run_job(session, target, what, partial(job.plan, declared=declared, connection=connection))
         _show_plan(session, planned)
         return
-    incomplete = f"Interrupted: what goes to {declared.sink.title} may be there in part; the same command completes it"
+    incomplete = f"Interrupted: {declared.sink.title} may hold a part of the rows; the same command completes it"
     ran = await run_job(
         session, target, what, partial(job.run, declared=declared, connection=connection), incomplete=incomplete
     )

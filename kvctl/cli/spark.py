@@ -119,7 +119,7 @@ async def run_job(
                 activity.say(f"{what}  {run.standing()}")
     except asyncio.CancelledError:
         await run.cancel(work)
-        if left := incomplete if isinstance(incomplete, str) else incomplete():
+        if left := _left(work, incomplete):
             session.warn(left)
         raise
     finally:
@@ -127,6 +127,14 @@ async def run_job(
     _show_cause(session, work.exception())
     _prepare_archive(session, run)
     return work.result()
+
+
+def _left(work: "Future[T]", incomplete: str | Callable[[], str]) -> str:
+    """What an interruption left; some jobs have done all before it reaches them."""
+    if not isinstance(incomplete, str):
+        return incomplete()
+    complete = work.done() and work.exception() is None and work.result() is not None
+    return "Interrupted when all was done: nothing is incomplete" if incomplete and complete else incomplete
 
 
 class _Run(Generic[T]):
@@ -176,8 +184,15 @@ class _Run(Generic[T]):
 
         self._cancelled = True
         if self.engine is not None:
-            threading.Thread(target=self.engine.cancel, name="cancel", daemon=True).start()
+            threading.Thread(target=self._press, args=[self.engine, work], name="cancel", daemon=True).start()
             await asyncio.wait([work], timeout=PATIENCE)
+
+    @staticmethod
+    def _press(engine: "Engine", work: "Future[T]") -> None:
+        """Cancel until the job has ended: while it plans, and between two queries, there is nothing to cancel."""
+        while not work.done():
+            engine.cancel()
+            time.sleep(LOOKS / 2)
 
     def _carry_out(self) -> T | None:
         from kvctl.pipeline.engine import Engine
@@ -196,7 +211,7 @@ class _Run(Generic[T]):
                 found = self.engine.standing()
                 rows = self._rate.text(found.rows) if found else ""
                 tasks = tasks_text(found) if found else ""
-                self._standing = ", ".join(filter(None, (self.engine.doing, rows, tasks)))
+                self._standing = ", ".join(filter(None, (self.engine.doing, rows, tasks))) or "planning"
 
 
 def tasks_text(found: "Standing") -> str:
@@ -221,7 +236,7 @@ class Rate:
         self._seen.append((now, rows))
         (begun, first), (ended, last) = self._seen[0], self._seen[-1]
         rate = (last - first) / (ended - begun) if ended > begun else 0
-        return f"{rows:,} rows" + (f", {rate:,.0f}/s" if rate else "")
+        return f"{rows:,} row{'' if rows == 1 else 's'}" + (f", {rate:,.0f}/s" if rate else "")
 
 
 def _written(option: str, value: object) -> str:

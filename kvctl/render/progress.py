@@ -68,12 +68,12 @@ class Activity:
         self._task: Any = None
 
     def say(self, what: str) -> None:
-        """Show this from now on."""
+        """Show this from now on, as much of it as the terminal is wide: a line that wraps is not taken back whole."""
         if self._line is None:
             if time.monotonic() < self._shows_from:
                 return
             self._show()
-        self._line.update(self._task, description=what)
+        self._line.update(self._task, description=_cut(what, self._line.console.width - _AROUND), visible=True)
 
     def __enter__(self) -> Self:
         return self
@@ -91,5 +91,17 @@ class Activity:
 
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         self._line = Line(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._line.add_task("", total=None, visible=False)
         self._line.start()
-        self._task = self._line.add_task("", total=None)
+
+
+_AROUND = 14
+"""Columns that the spinner and the time take."""
+
+
+def _cut(text: str, width: int) -> str:
+    from rich.text import Text
+
+    line = Text(text)
+    line.truncate(max(width, 1), overflow="ellipsis")
+    return line.plain

@@ -118,7 +118,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
                 rows = _in_order(engine, rows, target, entries)
             elif order.create and entries:
                 target = replace(target, if_different=True)  # what an interrupted load left
-            engine.doing = f"writing {target.bucket}"
+            engine.doing = "writing"
             told = write(rows, target)
     written, rejected = told["written"], told.get("rejected", 0)
     count = source.manifest.rows if source.manifest else written + rejected + told.get("unchanged", 0)

@@ -91,7 +91,6 @@ def stats(engine: Engine, options: SourceOptions, *, tokens: int = 1, limit: int
     if tokens < 1 or limit < 1:
         raise UsageError(f"`{min(tokens, limit)}` is not a number from 1 on")
     begun = time.monotonic()
-    engine.doing = f"reading {options.bucket}"
     with engine.explaining():
         info = connecting.run(contents.info_of(options))
         cut, history = int(info["state"]["last_seq"]), int(info["config"].get("max_msgs_per_subject", 0))

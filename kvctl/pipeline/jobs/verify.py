@@ -80,7 +80,6 @@ def compare(engine: Engine, folder: Path, manifest: Manifest, options: SourceOpt
     Of a copy of the bucket only what keys hold is compared, not at what revisions. Raises BucketNotFound.
     """
     begun = time.monotonic()
-    engine.doing = f"comparing with {options.bucket}"
     with engine.explaining():
         last, incarnation = connecting.run(_standing(options))
         options = replace(options, mode=manifest.mode, filter=manifest.filters)
