@@ -1,4 +1,4 @@
-"""Exports and loads as whole processes, Spark's start included, beside `kvctl dump` and `kvctl load`."""
+"""Exports, loads and audits as whole processes, Spark's start included, beside the commands that do without."""
 
 from __future__ import annotations
 
@@ -44,6 +44,12 @@ def files(bench: Bench, cache: Path, place: Path) -> None:
     bench.compare_slow(f"verify {keys:,} keys of 100 B, whole process", "", {
         "kvctl pipeline verify": kvctl("pipeline", "verify", folder),
         "sha256sum": lambda: run(("sha256sum", *_parts(folder)), env=dict(os.environ)),
+    })  # fmt: skip
+    mirror = "EXPORTED-MIRROR"
+    kvctl("mirror", "create", mirror, "--origin", name, "--wait-for", "10m")()
+    bench.compare_slow(f"audit {keys:,} keys of a mirror, whole process", "", {
+        "kvctl pipeline audit": kvctl("pipeline", "audit", name, mirror),
+        "kvctl topology audit": kvctl("topology", "audit", mirror),
     })  # fmt: skip
 
 
