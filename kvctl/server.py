@@ -23,7 +23,9 @@ from typing import Self
 from kvctl.errors import KvctlError
 
 _READY_TIMEOUT = 10.0
-_STOP_TIMEOUT = 5.0
+_RESTORE_TIMEOUT = 600.0
+"""For a store with messages: ten million keys take half a minute where the server could not close its files."""
+_STOP_TIMEOUT = 30.0
 
 
 def find_server() -> str:
@@ -108,7 +110,8 @@ class Server:
 
     def wait_ready(self) -> Self:
         """Wait for the ports file, which the server writes when it accepts clients. Raises KvctlError."""
-        deadline = time.monotonic() + _READY_TIMEOUT
+        restores = next(self.store.rglob("*.blk"), None) is not None
+        deadline = time.monotonic() + (_RESTORE_TIMEOUT if restores else _READY_TIMEOUT)
         while not (port := self._reported_port()):
             if not self.running:
                 raise self._failure("ended while starting")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvctl import server as server_module
 from kvctl.contexts import Context
 from kvctl.errors import KvctlError
 from kvctl.labs import Lab
@@ -37,6 +38,22 @@ class TestServer:
             assert own_server.url == url
             with RawClient(url) as raw:
                 assert raw.request("$JS.API.DIRECT.GET.KV_B.$KV.B.k").data == b"v"
+
+    def test_one_with_messages_is_given_more_time_to_start(
+        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own_server.stop()
+        monkeypatch.setattr(server_module, "_READY_TIMEOUT", 0.0)
+        with pytest.raises(KvctlError, match="was not ready in time"):
+            own_server.start()
+        monkeypatch.undo()
+        with RawClient(own_server.start().url) as raw:
+            raw.create_bucket("B")
+            raw.put("B", "k", b"v")
+        own_server.stop()
+        monkeypatch.setattr(server_module, "_READY_TIMEOUT", 0.0)
+        with RawClient(own_server.start().url) as raw:
+            assert raw.request("$JS.API.DIRECT.GET.KV_B.$KV.B.k").data == b"v"
 
     def test_a_paused_server_answers_when_it_goes_on(self, own_server: Server) -> None:
         with RawClient(own_server.url) as raw:
