@@ -81,6 +81,7 @@ class TestMaking:
         os.utime(archive.in_vain, (0, 0))
         assert not archive.tried_lately()
 
+    @pytest.mark.slow
     def test_what_it_rehearses_runs(self, spark: SparkSession, tmp_path: Path) -> None:
         rehearse(spark, tmp_path)
         assert spark.read.parquet(f"{tmp_path}/out").count() == ROWS
