@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -37,7 +38,8 @@ main()
 """kvctl, installed without the extra."""
 
 ENDLESS = """
-import sys, time
+import os, sys, time
+from pathlib import Path
 from kvctl.cli.command import command
 from kvctl.cli.main import main
 from kvctl.cli.pipeline import app
@@ -48,15 +50,32 @@ def slowly(batches):
         time.sleep(0.05)
         yield batch
 
-def work(engine):
+def working(engine):
     engine.doing = "working"
     rows = engine.spark.range(0, 10**9, 1, 2).mapInArrow(slowly, "id bigint")
     rows.write.format("noop").mode("overwrite").save()
 
-@command(app, "endless", examples=["kvctl pipeline endless"])
-async def endless(session):
+def interrupted():
+    while not Path(os.environ["TMPDIR"], "interrupted").exists():
+        time.sleep(0.05)
+
+def planning(engine):
+    engine.doing = "about to work"
+    interrupted()
+    try:
+        working(engine)
+    finally:
+        print("in order", flush=True)
+
+def hashing(engine):
+    engine.doing = "hashing"
+    interrupted()
+    return "done"
+
+@command(app, "endless", examples=["kvctl pipeline endless working"])
+async def endless(session, job: str):
     target = spark_target("local[2]", None, None)
-    await run_job(session, target, "Moving", work, incomplete="`out` is incomplete")
+    await run_job(session, target, "Moving", globals()[job], incomplete="`out` is incomplete")
 
 main()
 """
@@ -97,17 +116,31 @@ def test_what_cannot_be_used_is_said_at_once(run: Run, options: list[str], exit_
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_and_names_what_is_incomplete(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", ENDLESS, "pipeline", "endless"]
+@pytest.mark.parametrize(
+    ("job", "shown", "said", "printed"),
+    [
+        ("working", b" rows, ", b"warning: `out` is incomplete", b""),
+        ("planning", b"about to work", b"warning: `out` is incomplete", b"in order\n"),
+        ("hashing", b"hashing", b"warning: Interrupted when all was done: nothing is incomplete", b""),
+    ],
+)
+def test_ctrl_c_ends_it_and_names_what_is_incomplete(
+    tmp_path: Path, job: str, shown: bytes, said: bytes, printed: bytes
+) -> None:
+    command = [sys.executable, "-c", ENDLESS, "pipeline", "endless", job]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
     master, terminal = open_terminal()
     process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, env=environment)
     os.close(terminal)
+    screen = Screen(master)
     try:
-        wait_until(lambda: b" rows, " in seen(master), "progress")
+        wait_until(lambda: shown in screen.seen(), "progress")
         process.send_signal(signal.SIGINT)
+        (tmp_path / "interrupted").touch()
         assert process.wait(60) == 130
-        assert b"warning: `out` is incomplete" in seen(master)
+        assert said in screen.seen()
+        assert process.stdout is not None
+        assert process.stdout.read() == printed
         wait_until(lambda: not processes_with(str(tmp_path)), "the end of the JVM")
         assert not list(tmp_path.glob("kvctl-*"))
     finally:
@@ -161,15 +194,19 @@ class TestHowWorkersConnect:
 ELSEWHERE = Target("spark://a:7077")
 
 
-def seen(terminal: int, so_far: dict[int, bytes] = {}) -> bytes:  # noqa: B006
-    """What was shown on a terminal until now."""
-    os.set_blocking(terminal, False)
-    try:
-        while data := os.read(terminal, 65536):
-            so_far[terminal] = so_far.get(terminal, b"") + data
-    except OSError:
-        pass
-    return so_far.get(terminal, b"")
+class Screen:
+    """What is shown on a terminal."""
+
+    def __init__(self, master: int) -> None:
+        self._master, self._seen = master, b""
+        os.set_blocking(master, False)
+
+    def seen(self) -> bytes:
+        """All until now."""
+        with suppress(OSError):
+            while data := os.read(self._master, 65536):
+                self._seen += data
+        return self._seen
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 240) -> None:

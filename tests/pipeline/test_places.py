@@ -121,16 +121,16 @@ def test_spark_submit_with_kvctl_shipped_copies_a_bucket(
     cluster: Cluster, server: Server, fill: Fill, tmp_path: Path
 ) -> None:
     source, target = fill(ENTRIES), fill()
-    (tmp_path / "copy.py").write_text(SUBMITTED)
+    (tmp_path / "submitted.py").write_text(SUBMITTED)
     shipped = shipped_package(tmp_path)
     options = json.dumps({"bucket": source, "url": server.url})
-    line = [str(tmp_path / "copy.py"), str(shipped), options, str(tmp_path / "out"), target]
+    line = [str(tmp_path / "submitted.py"), str(shipped), options, str(tmp_path / "out"), target]
     settings = ["--master", cluster.url, *SMALL, "--conf", "spark.ui.enabled=false"]
     done = subprocess.run(
         [SPARK_HOME / "bin" / "spark-submit", *settings, *line],
         env=environment(tmp_path, without_kvctl(tmp_path)), cwd=tmp_path, capture_output=True, text=True, timeout=READY,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert contents(target, server) == contents(source, server)
 
 
