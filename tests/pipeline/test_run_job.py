@@ -72,6 +72,20 @@ sink: {{path: out, format: parquet}}
     assert engine.spark.read.parquet(str(tmp_path / "out")).count() == 2
 
 
+def test_files_that_were_not_finished_are_not_in_the_way(go: Run, fill: Fill, tmp_path: Path) -> None:
+    bucket = fill({"a": b"1", "b": b"x"})
+    text = f"""
+version: 1
+source: {{bucket: {bucket}}}
+select: {{number: cast(cast(value as string) as int)}}
+sink: {{path: out, format: parquet}}
+"""
+    with pytest.raises(KvctlError):
+        go(text)
+    assert not (tmp_path / "out").exists()
+    assert go(text.replace("cast(", "try_cast(")).written == 2
+
+
 def test_a_plan_says_what_would_be_done_and_does_nothing(go: Run, fill: Fill, engine: Engine, server: Server) -> None:
     bucket, sink = fill({"a": b"1"}), fill()
     planned = go(

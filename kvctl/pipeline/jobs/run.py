@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -138,5 +138,11 @@ def _write_files(rows: DataFrame, sink: Files) -> int:
 
     observation = Observation()
     counted = rows.observe(observation, count(lit(1)).alias("rows"))
-    counted.write.mode(sink.mode).option("header", "true").format(sink.format).save(str(sink.path))
+    try:
+        counted.write.mode(sink.mode).option("header", "true").format(sink.format).save(str(sink.path))
+    except BaseException:
+        if sink.mode == "error":
+            with suppress(OSError):
+                sink.path.rmdir()  # Spark leaves the folder, empty; the next run would find it in its way
+        raise
     return int(observation.get["rows"])
