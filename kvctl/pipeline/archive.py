@@ -28,8 +28,17 @@ class Archive:
     java: Java
 
     def usable(self) -> bool:
-        """Whether it is there."""
-        return self.path.is_file()
+        """Whether it is there, as long as it was written: a JVM does not see that one was cut off, and dies of it."""
+        try:
+            return self.path.stat().st_size == int(_size_of(self.path).read_text())
+        except (OSError, ValueError):
+            return False
+
+    def take(self, fresh: Path) -> None:
+        """Put in place what a JVM wrote, in one step: nobody sees half of it."""
+        size = fresh.stat().st_size
+        fresh.replace(self.path)
+        _size_of(self.path).write_text(f"{size}\n")
 
     def use(self) -> list[str]:
         """Options of a JVM that starts with it; none where it is not there."""
@@ -60,6 +69,7 @@ class Archive:
         others = sorted(self.path.parent.glob("*.classes"), key=_used, reverse=True)
         for path in others[KEPT:]:
             path.unlink(missing_ok=True)
+            _size_of(path).unlink(missing_ok=True)
 
 
 def find_archive(java: Java, spark_home: Path, cache: Path) -> Archive:
@@ -68,6 +78,11 @@ def find_archive(java: Java, spark_home: Path, cache: Path) -> Archive:
     seen = [java.build, str(java.home.resolve()), _stamp(modules), os.environ.get("SPARK_CONF_DIR", "")]
     seen += [str(spark_home), *sorted(_stamp(jar) for jar in (spark_home / "jars").glob("*.jar"))]
     return Archive(cache / f"{sha256(chr(10).join(seen).encode()).hexdigest()[:16]}.classes", java)
+
+
+def _size_of(path: Path) -> Path:
+    """Where an archive's size is noted."""
+    return path.with_suffix(".size")
 
 
 def _stamp(path: Path) -> str:

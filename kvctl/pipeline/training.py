@@ -62,7 +62,7 @@ def _make(archive: Archive, place: Path) -> None:
         rehearse(engine.spark, place)
     engine.end_jvm(PATIENCE)
     if fresh.exists():
-        fresh.replace(archive.path)  # in one step: nobody sees half of it
+        archive.take(fresh)
         archive.in_vain.unlink()
         archive.discard_others()
 

@@ -33,6 +33,12 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path / "one.classes", JAVA)
 
 
+def written(folder: Path) -> Path:
+    """What a JVM wrote."""
+    (folder / "fresh").write_bytes(b"123456")
+    return folder / "fresh"
+
+
 class TestFinding:
     def test_the_same_java_and_jars_have_the_same_archive(self, distribution: Path, tmp_path: Path) -> None:
         assert find_archive(JAVA, distribution, tmp_path) == find_archive(JAVA, distribution, tmp_path)
@@ -54,9 +60,18 @@ class TestUsing:
     @pytest.mark.parametrize(
         ("version", "option"), [(17, "-XX:SharedArchiveFile="), (21, "-XX:SharedArchiveFile="), (25, "-XX:AOTCache=")]
     )
-    def test_the_option_is_that_of_the_java(self, archive: Archive, version: int, option: str) -> None:
-        archive.path.touch()
+    def test_the_option_is_that_of_the_java(self, archive: Archive, tmp_path: Path, version: int, option: str) -> None:
+        archive.take(written(tmp_path))
         assert f"{option}{archive.path}" in Archive(archive.path, Java(JAVA.home, version, "")).use()
+
+    @pytest.mark.parametrize("length", [0, 5, 7])
+    def test_a_jvm_is_told_nothing_of_one_that_has_another_length(
+        self, archive: Archive, tmp_path: Path, length: int
+    ) -> None:
+        archive.take(written(tmp_path))
+        assert archive.usable()
+        os.truncate(archive.path, length)
+        assert archive.use() == []
 
     def test_those_least_used_go(self, archive: Archive, tmp_path: Path) -> None:
         for number in range(KEPT + 2):
@@ -67,8 +82,8 @@ class TestUsing:
 
 
 class TestMaking:
-    def test_nothing_begins_where_it_is_there(self, archive: Archive) -> None:
-        archive.path.touch()
+    def test_nothing_begins_where_it_is_there(self, archive: Archive, tmp_path: Path) -> None:
+        archive.take(written(tmp_path))
         assert training.train_aside(archive) is False
 
     def test_nothing_begins_where_it_is_switched_off(self, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +138,16 @@ def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
         return done.stdout
 
     run("-m", "kvctl", "pipeline", "check")
-    wait_until(lambda: list((tmp_path / "kvctl" / "spark").glob("*.classes")), "the archive that is made aside")
+    wait_until(lambda: list((tmp_path / "kvctl" / "spark").glob("*.size")), "the archive that is made aside")
     (made,) = (tmp_path / "kvctl" / "spark").glob("*.classes")
     assert made.stat().st_size > 50_000_000
     assert str(made) in run("-c", STARTED).split("\n", 1)[1]  # mapped into the JVM
     made.chmod(0o600)
-    os.truncate(made, made.stat().st_size // 2)
+    size = made.stat().st_size
+    os.truncate(made, size // 2)
     run("-c", STARTED)
     made.write_bytes(b"nothing of the kind")
+    os.truncate(made, size)
     run("-c", STARTED)
 
 
