@@ -164,6 +164,8 @@ def without_kvctl(place: Path) -> dict[str, str]:
     for path in Path(sysconfig.get_path("purelib")).iterdir():
         if "kvctl" not in path.name:
             (packages / path.name).symlink_to(path)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    # Executors have the environment of their cluster, so the program brings the packages along.
+    variable = f"{packages}${{PYTHONPATH:+:$PYTHONPATH}}"
+    python.write_text(f'#!/bin/sh\nexport PYTHONPATH="{variable}"\nexec {sys.executable} -S "$@"\n')
     os.chmod(python, 0o755)
-    return {"PYSPARK_PYTHON": str(python), "PYTHONPATH": str(packages)}
+    return {"PYSPARK_PYTHON": str(python)}
