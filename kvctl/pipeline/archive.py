@@ -1,4 +1,4 @@
-"""A file of Spark's classes as the JVM has them in memory, with which a session starts in less than half the time.
+"""A file of Spark's classes as the JVM has them in memory, with which a session starts in about half the time.
 
 It fits one build of Java and one set of jars, and lies under a name made of both in the user's cache. The JVM checks
 it, and starts without it where it does not fit. `kvctl.pipeline.training` makes it.
