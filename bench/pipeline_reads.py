@@ -18,6 +18,8 @@ from bench.warm import measured, warm
 if TYPE_CHECKING:
     from bench.__main__ import Bench
 
+PATIENCE = 120.0
+"""Seconds for nats-py, whose watcher never ends once it was too slow and lost messages."""
 SIZES = (100_000, 1_000_000, 3_000_000)
 
 
@@ -110,7 +112,7 @@ def nats_py(url: str, bucket: str) -> None:
         await client.close()
 
     with tempfile.TemporaryDirectory() as place, measured():
-        asyncio.run(work(Path(place) / "rows.parquet"))
+        asyncio.run(asyncio.wait_for(work(Path(place) / "rows.parquet"), PATIENCE))
 
 
 WORKS = (spark, bare, nats_py)
