@@ -46,7 +46,7 @@ def _measured(environment: dict[str, str], server: Server, count: int) -> list[t
     found.append(_each("server memory after that", _resident(server) - idle, count))
     one = min(run((KVCTL, "get", "B", _key(count // 2)), env=environment).seconds for _ in range(5))
     found.append(("kvctl get of one key, whole process", f"{one * 1000:.0f} ms"))
-    folder = str(server.store / "export")
+    folder = str(server.store.with_name("export"))
     export = (KVCTL, "pipeline", "export", "B", "--to", folder)
     found.append(_rate("kvctl pipeline export", count, export, environment))
     return found

@@ -69,7 +69,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 def iterate(begin: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
     """The items of an asynchronous generator; one that is closed early cleans up before this returns."""
-    with crossing(), few_collections(), asyncio.Runner() as runner:
+    with crossing(), _few_collections(), asyncio.Runner() as runner:
         items = begin()
         try:
             while True:
@@ -83,7 +83,7 @@ def iterate(begin: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
 
 
 @contextmanager
-def few_collections() -> Iterator[None]:
+def _few_collections() -> Iterator[None]:
     """Look for cycles seldom: messages are in none, and looking through all that are held takes a fifth of a read."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, *before[1:])
