@@ -116,6 +116,8 @@ class Connection:
     async def wait_online(self, timeout: float) -> None:
         """Wait for a reconnect. Raises NoServer."""
         if not self.closed:
+            if not self.online:
+                self._online.clear()  # the library tells of a loss some turns after it
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):  # `wait_for` of Python 3.11 may swallow a cancellation
                     await self._online.wait()

@@ -22,16 +22,24 @@ from kvctl.errors import (
 )
 from kvctl.kv import writing
 from kvctl.server import Server
+from tests.patience import slower
 
-TIMEOUT = 1.0
+LIMIT = 60.0
+"""Seconds after which a test that waits has failed."""
 
 
 @pytest.fixture
 async def bucket(own_server: Server) -> AsyncIterator[Bucket]:
-    """A bucket of a server of the test's own, over a connection that waits a second."""
-    context = Context(url=own_server.url, timeout=timedelta(seconds=TIMEOUT))
+    """A bucket of a server of the test's own, over a connection that waits for half a minute."""
+    context = Context(url=own_server.url, timeout=timedelta(seconds=30))
     async with kvctl.connect(context) as client:
         yield await client.create_bucket("B", history=5)
+
+
+def waiting(bucket: Bucket, seconds: float) -> Bucket:
+    """The bucket, over its connection, which from now on waits so long."""
+    bucket._api.connection.timeout = seconds
+    return bucket
 
 
 @pytest.fixture
@@ -84,7 +92,7 @@ class TestLostAnswers:
     ) -> None:
         lose(error, stored=False)
         with pytest.raises(OutcomeUnknown, match="not known whether the write to `k` was stored") as caught:
-            await bucket.put("k", b"1")
+            await waiting(bucket, 1).put("k", b"1")
         assert caught.value.exit_code == 6
         assert "kvctl get B k --leader" in str(caught.value.hint)
 
@@ -94,7 +102,7 @@ class TestLostAnswers:
         await bucket.put("k", b"1")
         lose(error, stored=False)
         with pytest.raises(OutcomeUnknown):
-            await bucket.put("k", b"1")
+            await waiting(bucket, 1).put("k", b"1")
 
     @pytest.mark.parametrize("stored", [True, False])
     async def test_a_conditional_write_succeeds_either_way_and_once(
@@ -161,12 +169,14 @@ class TestStoppedServer:
     async def test_a_put_is_resolved_when_it_comes_back_in_time(
         self, own_server: Server, bucket: Bucket, away: float
     ) -> None:
-        own_server.pause()
-        put = asyncio.create_task(bucket.put("k", b"1"))
-        await asyncio.sleep(away)
-        own_server.resume()
-        assert await put == 1
-        assert (await bucket.get("k")).value == b"1"
+        async def check(timeout: float) -> None:
+            own_server.pause()
+            put = asyncio.create_task(waiting(bucket, timeout).put(f"k.{timeout}", b"1"))
+            await asyncio.sleep(away * timeout)
+            own_server.resume()
+            assert (await bucket.get(f"k.{timeout}")).revision == await put
+
+        await slower(check, (1, 6, 36))
 
     async def test_a_put_is_unknown_when_it_does_not_and_is_stored_all_the_same(
         self, own_server: Server, bucket: Bucket, theirs: Bucket
@@ -174,10 +184,10 @@ class TestStoppedServer:
         own_server.pause()
         begun = time.monotonic()
         with pytest.raises(OutcomeUnknown):
-            await bucket.put("k", b"1")
-        assert time.monotonic() - begun < 3 * TIMEOUT + 2
+            await waiting(bucket, 1).put("k", b"1")
+        assert time.monotonic() - begun < 30
         own_server.resume()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + LIMIT
         while await theirs.last_entry("k") is None:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
@@ -185,9 +195,9 @@ class TestStoppedServer:
     async def test_a_creation_is_unknown_and_then_exists(self, own_server: Server, bucket: Bucket) -> None:
         own_server.pause()
         with pytest.raises(OutcomeUnknown):
-            await bucket.create("k", b"1")
+            await waiting(bucket, 1).create("k", b"1")
         own_server.resume()
-        await bucket.locate(fresh=True)
+        await waiting(bucket, 30).locate(fresh=True)
         with pytest.raises(KeyExists):
             await bucket.create("k", b"1")
 
@@ -196,18 +206,19 @@ class TestDeadServer:
     async def test_a_write_that_was_never_sent_is_no_unknown_outcome(self, own_server: Server, bucket: Bucket) -> None:
         own_server.kill()
         connection = bucket._api.connection
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + LIMIT
         while connection.online:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
+        waiting(bucket, 1)
         for attempt in (bucket.put("k", b"1"), bucket.create("k", b"1"), bucket.update("k", b"1", 1)):
             begun = time.monotonic()
             with pytest.raises(NoServer):
                 await attempt
-            assert time.monotonic() - begun < TIMEOUT + 2
+            assert time.monotonic() - begun < 30
 
     async def test_conditional_writes_go_on_over_a_restart(self, own_server: Server) -> None:
-        async with kvctl.connect(own_server.url) as client:
+        async with kvctl.connect(Context(url=own_server.url, timeout=timedelta(seconds=15))) as client:
             bucket = await client.create_bucket("B", history=64)
             revision = await bucket.put("n", b"0")
             restart = None
@@ -222,6 +233,7 @@ class TestDeadServer:
     async def test_a_put_over_a_restart_is_stored_or_said_not_to_be_known(
         self, own_server: Server, bucket: Bucket
     ) -> None:
+        waiting(bucket, 1)
         known: dict[str, bool] = {}
         restart = None
         for number in range(200):
