@@ -235,11 +235,11 @@ class TestOnBothParsers:
     ) -> None:
         async with connected(Context(url=own_server.url, timeout=PATIENCE), fast=fast) as connection:
             own_server.kill()
+            starting = asyncio.create_task(asyncio.to_thread(own_server.start))
             while connection.online:
                 await asyncio.sleep(0)
-            waiting = asyncio.create_task(connection.request("$JS.API.INFO"))
-            await asyncio.to_thread(own_server.start)
-            assert b"account_info" in (await waiting).payload
+            assert b"account_info" in (await connection.request("$JS.API.INFO")).payload
+            await starting
 
 
 async def _drained(connection: Connection, subject: str) -> None:
