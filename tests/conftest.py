@@ -7,6 +7,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 import kvctl
 from kvctl.labs import Lab, run_lab
@@ -20,9 +22,22 @@ _FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VI
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two processes for the whole default run, which waits more than it computes; one for anything less."""
+    """Three processes for the whole default run, which waits more than it computes; one for anything less."""
     whole = config.args == config.getini("testpaths") and config.option.markexpr == "not slow"
-    return 2 if whole and not config.option.keyword else 0
+    return 3 if whole and not config.option.keyword else 0
+
+
+class _Scheduling(LoadFileScheduling):
+    """A file's tests stay in one process, and all that need Spark in one, so that one session does."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "tests/pipeline" if file.startswith("tests/pipeline/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:
+    """How tests are dealt out to processes."""
+    return _Scheduling(config, log)
 
 
 def pytest_sessionstart() -> None:
