@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from kvctl.kv.config import BucketConfig, Kind, Republish
 from kvctl.kv.fields import FIELDS
 from kvctl.labs import Lab
 from kvctl.server import Server
+from tests.patience import slower
 from tests.raw import RawClient
 
 MINUTE = timedelta(minutes=1)
@@ -114,18 +115,20 @@ async def test_racing_creators_agree(client: kvctl.Client, bucket_name: str) -> 
 
 
 async def test_a_creation_without_an_answer_is_read_back(own_server: Server) -> None:
-    wanted = BucketConfig("B").to_stream()
-    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
-        stop(own_server)
-        creating = asyncio.create_task(catalog.create_stream(client.api, wanted))
-        await asyncio.sleep(1.3)
-        assert not creating.done()
-        own_server.resume()
-        assert (await creating)["config"]["name"] == "KV_B"
+    async with kvctl.connect(own_server.url) as client:
+
+        async def check(timeout: float) -> None:
+            client.connection.timeout = timeout
+            wanted = BucketConfig(f"B{timeout}").to_stream()
+            found = await over_silence(own_server, catalog.create_stream(client.api, wanted), 1.3 * timeout)
+            assert found["config"]["name"] == f"KV_B{timeout}"
+
+        await slower(check, (1, 6, 36))
 
 
 async def test_a_creation_that_nobody_can_tell_of_is_an_open_outcome(own_server: Server) -> None:
-    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=0.5))) as client:
+    async with kvctl.connect(own_server.url) as client:
+        client.connection.timeout = 0.5
         stop(own_server)
         with pytest.raises(OutcomeUnknown, match="Whether `KV_B` was created is not known"):
             await catalog.create_stream(client.api, BucketConfig("B").to_stream())
@@ -220,15 +223,17 @@ async def test_create_or_update_does_either(client: kvctl.Client, bucket_name: s
 
 
 async def test_an_edit_without_an_answer_is_read_back(own_server: Server) -> None:
-    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
+    async with kvctl.connect(own_server.url) as client:
         await client.create_bucket("B")
-        edit = await catalog.plan_edit(client.api, "B", {"history": 7})
-        stop(own_server)
-        editing = asyncio.create_task(catalog.apply_edit(client.api, edit))
-        await asyncio.sleep(1.3)
-        assert not editing.done()
-        own_server.resume()
-        assert (await editing)["config"]["max_msgs_per_subject"] == 7
+
+        async def check(timeout: float) -> None:
+            client.connection.timeout = 60
+            edit = await catalog.plan_edit(client.api, "B", {"history": timeout + 6})
+            client.connection.timeout = timeout
+            found = await over_silence(own_server, catalog.apply_edit(client.api, edit), 1.3 * timeout)
+            assert found["config"]["max_msgs_per_subject"] == timeout + 6
+
+        await slower(check, (1, 6, 36))
 
 
 # -- listing and deleting ----------------------------------------------------------------------------------
@@ -264,15 +269,20 @@ async def test_the_listing_tells_kinds_apart_through_all_pages(own_server: Serve
 
 
 async def test_what_stands_on_a_dead_server_is_listed_as_unreachable(own_cluster: Lab) -> None:
-    async with kvctl.connect(replace(own_cluster.contexts["cluster"], timeout=timedelta(seconds=2))) as client:
+    async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
         for name, replicas in (("ONE", 1), ("THREE", 3)):
             await client.create_bucket(name, replicas=replicas)
         home = (await client.bucket("ONE").status()).info["cluster"]["leader"]
         own_cluster.servers[home].kill()
         await _until_led(client)
-        found = await catalog.listing(client.api)
-        assert found.unreachable == ["KV_ONE"]
-        assert [status.bucket for status in found.statuses] == ["THREE"]
+
+        async def check(timeout: float) -> None:
+            client.connection.timeout = timeout
+            found = await catalog.listing(client.api)
+            assert found.unreachable == ["KV_ONE"]
+            assert [status.bucket for status in found.statuses] == ["THREE"]
+
+        await slower(check, (2, 12, 60))
 
 
 async def test_deleting_removes_the_stream(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
@@ -284,13 +294,16 @@ async def test_deleting_removes_the_stream(client: kvctl.Client, raw: RawClient,
 
 
 async def test_a_deletion_without_an_answer_is_read_back(own_server: Server) -> None:
-    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
-        await client.create_bucket("B")
-        stop(own_server)
-        deleting = asyncio.create_task(catalog.delete(client.api, "KV_B"))
-        await asyncio.sleep(1.3)
-        own_server.resume()
-        await deleting
+    async with kvctl.connect(own_server.url) as client:
+
+        async def check(timeout: float) -> None:
+            client.connection.timeout = 60
+            await client.create_or_update_bucket("B")
+            client.connection.timeout = timeout
+            await over_silence(own_server, catalog.delete(client.api, "KV_B"), 1.3 * timeout)
+
+        await slower(check, (1, 6, 36))
+        client.connection.timeout = 60
         assert await client.bucket_names() == []
 
 
@@ -300,9 +313,18 @@ async def test_names_are_checked_before_anything_is_sent(client: kvctl.Client, n
         await catalog.plan_edit(client.api, name, {"history": 2})
 
 
+async def over_silence(server: Server, change: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    """What the change ends in when the server stands still for so long meanwhile."""
+    stop(server)
+    changing = asyncio.create_task(change)
+    await asyncio.sleep(seconds)
+    server.resume()
+    return await changing
+
+
 async def _until_led(client: kvctl.Client) -> None:
     """Until the cluster has a leader again, for itself and for bucket THREE."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await client.api.account_info()

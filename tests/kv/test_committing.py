@@ -348,8 +348,8 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lossy]:
 
 @pytest.fixture(params=[1, 3], ids=["R1", "R3"])
 async def lossy_bucket(request: pytest.FixtureRequest, cluster: Lab, bucket_name: str) -> AsyncIterator[Bucket]:
-    """A bucket over a connection that waits a second."""
-    async with kvctl.connect(Context(url=cluster.servers["n1"].url, timeout=timedelta(seconds=1))) as client:
+    """A bucket over a connection that waits half a minute."""
+    async with kvctl.connect(Context(url=cluster.servers["n1"].url, timeout=timedelta(seconds=30))) as client:
         yield await client.create_bucket(bucket_name, atomic=True, replicas=request.param)
 
 
@@ -373,6 +373,7 @@ class TestLostAnswers:
         transaction = Transaction().put("a", b"1").put("b", b"2")
         assert await bucket.commit(transaction) == [1, 2]
         lossy = lose(error, stored=False)
+        bucket._api.connection.timeout = 1
         with pytest.raises(OutcomeUnknown, match="not known whether the transaction") as caught:
             await bucket.commit(transaction)
         assert (lossy.sent, caught.value.exit_code) == (1, 6)
@@ -441,11 +442,12 @@ class TestLostAnswersWithHistory:
 
 
 async def test_without_a_server_nothing_was_sent_and_that_is_said(own_server: Server) -> None:
-    context = Context(url=own_server.url, timeout=timedelta(seconds=1))
-    async with kvctl.connect(context) as client:
+    async with kvctl.connect(own_server.url) as client:
         bucket = await client.create_bucket("B", atomic=True)
         own_server.kill()
+        client.connection.timeout = 1
         with pytest.raises(UnreachableError):
             await bucket.commit(Transaction().put("a", b""))
         await asyncio.to_thread(own_server.start)
+        client.connection.timeout = 60
         assert await bucket.commit(Transaction().put("a", b"").create("b", b"")) == [1, 2]

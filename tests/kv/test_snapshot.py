@@ -193,8 +193,9 @@ async def test_a_backup_never_overwrites(client: kvctl.Client, bucket_name: str,
 
 
 async def test_a_backup_that_fails_leaves_nothing(own_server: Server, directory: Path) -> None:
-    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
+    async with kvctl.connect(own_server.url) as client:
         await filled(client, "B", keys=200, size=100_000)
+        client.connection.timeout = 1
 
         def kill(_: int) -> None:
             own_server.kill()
@@ -413,11 +414,12 @@ async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(
 
 
 async def test_a_restore_cut_off_from_its_server_is_known(own_server: Server, directory: Path) -> None:
-    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(seconds=1))) as client:
+    async with kvctl.connect(own_server.url) as client:
         bucket = await filled(client, "B", keys=100, size=50_000)
         before = await contents(bucket)
         await snapshot.backup(client.api, "B", directory)
         await bucket.destroy()
+        client.connection.timeout = 1
         done = 0
 
         def restart_half_way(size: int) -> None:
@@ -429,6 +431,7 @@ async def test_a_restore_cut_off_from_its_server_is_known(own_server: Server, di
 
         with pytest.raises(kvctl.errors.UnreachableError):
             await snapshot.restore(client.api, directory, advance=restart_half_way)
+        client.connection.timeout = 60
         assert await client.bucket_names() == []
         await snapshot.restore(client.api, directory)
         assert await contents(client.bucket("B")) == before
@@ -465,7 +468,7 @@ async def _values(bucket: kvctl.Bucket) -> int:
 
 
 async def _until(count: Callable[[], Any], wanted: int) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while await count() < wanted:
             await asyncio.sleep(0.05)
 
