@@ -15,3 +15,13 @@ async def slower(check: Callable[[float], Awaitable[None]], times: Sequence[floa
         except (AssertionError, pytest.fail.Exception, KvctlError):
             pass
     return await check(times[-1])
+
+
+def patiently(check: Callable[[float], None], times: Sequence[float]) -> None:
+    """As `slower`, for what blocks."""
+    for seconds in times[:-1]:
+        try:
+            return check(seconds)
+        except (AssertionError, pytest.fail.Exception, KvctlError):
+            pass
+    return check(times[-1])

@@ -91,7 +91,7 @@ class Run(Protocol):
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         tty: bool = False,
-        timeout: float = 30,
+        timeout: float = 120,
     ) -> Result: ...
 
 
@@ -144,7 +144,7 @@ def run_process(
     stdin: bytes = b"",
     env: Mapping[str, str] | None = None,
     tty: bool = False,
-    timeout: float = 30,
+    timeout: float = 120,
     command: list[str] | None = None,
 ) -> Result:
     """`run`, for use outside of tests; `command` runs another program than kvctl."""
@@ -182,10 +182,10 @@ def _run_in_pipes(
             os.close(descriptor)
         feeding.start()
         stdout, stderr = _drain(out, err, deadline=time.monotonic() + timeout)
-        return Result(args, process.wait(1), stdout, stderr)
+        return Result(args, process.wait(60), stdout, stderr)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         feeding.join()
         os.close(out)
         os.close(err)
@@ -207,10 +207,10 @@ def _run_on_terminals(
             os.close(slave)
         os.write(pairs[0][0], stdin)
         stdout, stderr = _drain(pairs[1][0], pairs[2][0], deadline=time.monotonic() + timeout)
-        return Result(args, process.wait(1), stdout, stderr)
+        return Result(args, process.wait(60), stdout, stderr)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         for master, _ in pairs:
             os.close(master)
 

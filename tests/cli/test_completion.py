@@ -142,11 +142,8 @@ class TestNames:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
             begun = time.monotonic()
-            offered("version", "")
-            start_up = time.monotonic() - begun
-            begun = time.monotonic()
-            assert offered("-s", url, "get", "") == []
-            assert time.monotonic() - begun < 1 + 3 * start_up
+            assert offered("-s", url, "--timeout", "300s", "get", "") == []
+            assert time.monotonic() - begun < 60
 
 
 class TestBash:
@@ -265,7 +262,7 @@ class Shell:
         """Types text; what the shell answers up to `until`, with `pause` and until it falls silent."""
         os.write(self._master, text.encode())
         answer = ""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             ready = select.select([self._master], [], [], 0.3)[0]
             if ready:

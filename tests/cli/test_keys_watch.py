@@ -69,7 +69,7 @@ def test_changes_are_followed_until_count(keyed: Keyed, start: Start) -> None:
     keyed.put("k", b"two")
     rows = [json.loads(_line(watch)) for _ in range(3)]
     assert [(row["operation"], row["value"]) for row in rows] == [("PUT", "one"), ("DEL", ""), ("PUT", "two")]
-    assert watch.wait(5) == 0
+    assert watch.wait(60) == 0
     assert keyed.consumers() == 0
 
 
@@ -77,7 +77,7 @@ def test_interrupted_it_ends_with_130_and_no_traceback(keyed: Keyed, start: Star
     watch = start("watch", keyed.name, "-o", "ndjson", env=keyed.env())
     assert _line(watch) == CURRENT
     watch.send_signal(signal.SIGINT)
-    out, err = watch.communicate(timeout=5)
+    out, err = watch.communicate(timeout=60)
     assert (watch.returncode, out, err) == (130, b"", b"")
     assert keyed.consumers() == 0
 
@@ -89,7 +89,7 @@ def test_a_bucket_deleted_under_it_is_an_error(keyed: Keyed, start: Start, again
     keyed.raw.api(f"STREAM.DELETE.KV_{keyed.name}")
     if again:
         keyed.raw.create_bucket(keyed.name)
-    _, err = watch.communicate(timeout=5)
+    _, err = watch.communicate(timeout=60)
     assert (watch.returncode, b"was deleted" in err) == (1, True)
 
 
@@ -105,7 +105,7 @@ def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Star
         raw.put("R", "k.2", b"")
         put = time.monotonic()
     assert json.loads(_line(watch))["key"] == "k.2"
-    assert time.monotonic() - put < 2
+    assert time.monotonic() - put < 25  # a pull lives for 30
 
 
 def test_a_reader_that_stalls_is_waited_for_in_bounded_memory(keyed: Keyed, start: Start) -> None:
@@ -118,7 +118,7 @@ def test_a_reader_that_stalls_is_waited_for_in_bounded_memory(keyed: Keyed, star
     assert watch.stdout is not None
     keys = [row.get("key") for row in map(json.loads, watch.stdout)]
     assert keys == [*(f"k.{number}" for number in range(120)), None]
-    assert watch.wait(5) == 0
+    assert watch.wait(60) == 0
 
 
 def test_exec_runs_a_command_for_each_entry(filled: Keyed, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
@@ -166,7 +166,7 @@ def test_exec_is_ended_with_the_watch(filled: Keyed, start: Start, tmp_path: Pat
     watch = start("watch", filled.name, "--exec", f"sh -c 'echo $$ > {pid}; exec sleep 60'", env=filled.env())
     _wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
     watch.send_signal(signal.SIGTERM)
-    assert watch.wait(5) == 128 + signal.SIGTERM
+    assert watch.wait(60) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 
@@ -182,7 +182,7 @@ def _peak(process: "subprocess.Popen[bytes]") -> int:
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
-def _wait_until(holds: Callable[[], bool], seconds: float = 5) -> None:
+def _wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline

@@ -99,14 +99,14 @@ def test_a_file_appears_when_it_is_complete(filled: Keyed, tmp_path: Path) -> No
 def test_a_full_disk_is_an_error(filled: Keyed, start: Callable[..., Any]) -> None:
     with open("/dev/full", "wb") as full:
         process = start("dump", filled.name, env=filled.env(), stdout=full)
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
         assert b"No space left" in process.stderr.read()
 
 
 def test_a_reader_that_closes_early_is_no_error(filled: Keyed, start: Callable[..., Any]) -> None:
     process = start("dump", filled.name, env=filled.env())
     process.stdout.close()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_damaged_dump_is_refused(filled: Keyed, unique: Callable[..., str], snapshot: SnapshotAssertion) -> None:
@@ -213,14 +213,17 @@ def many(tmp_path: Path) -> Path:
 def test_an_ended_load_goes_on_and_writes_nothing_twice(
     keyed: Keyed, many: Path, start: Callable[..., Any], unique: Callable[..., str], sent: signal.Signals
 ) -> None:
-    bucket = unique()
-    keyed.raw.create_bucket(bucket, max_msgs_per_subject=64, storage="memory")
-    process = start("load", bucket, str(many), env=keyed.env())
-    stream = f"STREAM.INFO.KV_{bucket}"
-    while keyed.raw.api(stream)["state"]["last_seq"] < 10_000:
-        time.sleep(0.01)
-    process.send_signal(sent)
-    stderr = process.communicate()[1].decode()
+    for _ in range(10):
+        bucket = unique()
+        keyed.raw.create_bucket(bucket, max_msgs_per_subject=64, storage="memory")
+        process = start("load", bucket, str(many), env=keyed.env())
+        stream = f"STREAM.INFO.KV_{bucket}"
+        while keyed.raw.api(stream)["state"]["last_seq"] < 10_000 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(sent)
+        stderr = process.communicate()[1].decode()
+        if process.returncode != 0:  # else it was through before
+            break
     assert process.returncode == (130 if sent is signal.SIGINT else -sent)
     assert keyed.raw.api(stream)["state"]["last_seq"] < 80_000
     if sent is signal.SIGINT:

@@ -28,7 +28,7 @@ def test_prints_its_url_when_it_is_ready(start: Start) -> None:
     process = start("server", "run", "--port", "0")
     with RawClient(first_line(process)) as raw:
         assert raw.api("INFO")["streams"] == 0
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -40,7 +40,7 @@ def test_a_signal_ends_it_cleanly(start: Start, number: signal.Signals) -> None:
     assert facts["temporary"] is True
     assert Path(facts["store"]).exists()
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=10)
+    stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (0, b"", b"")
     assert not Path(facts["store"]).exists()
     with pytest.raises(ProcessLookupError):
@@ -54,14 +54,14 @@ def test_keeps_the_data_in_a_directory_of_ones_own(start: Start, tmp_path: Path)
             assert raw.api("INFO")["streams"] == expected
             raw.create_bucket("B")
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
     assert (tmp_path / "data").is_dir()
 
 
 def test_ends_with_an_error_when_the_server_dies(start: Start) -> None:
     process = start("server", "run", "--port", "0", "-o", "ndjson")
     os.kill(json.loads(first_line(process))["pid"], signal.SIGKILL)
-    _, stderr = process.communicate(timeout=10)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     assert b"ended by itself" in stderr
 
@@ -91,7 +91,7 @@ def test_a_labs_contexts_are_ready_for_use(start: Start, run: Run, kind: str) ->
     assert run("context", "ls", "-o", "name", env=environment).out.split() == sorted(names)
     assert run("context", "test", names[0], env=environment).exit_code == 0
     process.terminate()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert not Path(told["config_home"]).exists()
 

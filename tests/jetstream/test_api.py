@@ -86,11 +86,11 @@ class TestPrefixes:
 
     async def test_one_that_nobody_serves_is_said_at_once(self, server: Server) -> None:
         for changes in ({"domain": "nowhere"}, {"api_prefix": "NOBODY.API"}):
-            async with api_of(replace(Context(url=server.url, timeout=timedelta(seconds=20)), **changes)) as api:
+            async with api_of(replace(Context(url=server.url, timeout=timedelta(seconds=300)), **changes)) as api:
                 begun = time.monotonic()
                 with pytest.raises(JetStreamDisabled, match=re.escape(f"under `{api.prefix}`")) as caught:
                     await api.account_info()
-                assert time.monotonic() - begun < 4
+                assert time.monotonic() - begun < 60
                 assert "--domain" in str(caught.value.hint)
 
 
@@ -123,7 +123,8 @@ class TestRetrying:
             assert all("streams" in reply for reply in await asyncio.gather(*asking))
 
     async def test_a_missing_stream_is_no_reason_to_wait(self, client: Client) -> None:
+        client.connection.timeout = 300
         begun = time.monotonic()
         with pytest.raises(StreamNotFound):
             await client.api.call("STREAM.INFO.NONE", retry=True)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 60

@@ -13,6 +13,7 @@ from kvctl.errors import ConflictError, ConsumerNotFound, NotFoundError, ReadOnl
 from kvctl.jetstream.message import Message
 from kvctl.server import Server
 from tests.jetstream.conftest import MakeStream, publish
+from tests.patience import slower
 
 SECOND = timedelta(seconds=1)
 
@@ -124,7 +125,7 @@ class TestAnswers:
         return message
 
     async def again(self) -> list[int]:
-        """How often the message has been delivered, each time that it comes."""
+        """How often the message has been delivered, each time that it comes within a second."""
         return [message.metadata.delivered async for message in self.consumer.fetch(1, expires=SECOND)]
 
     async def test_what_is_acknowledged_never_comes_again(self, make_stream: MakeStream) -> None:
@@ -158,11 +159,14 @@ class TestAnswers:
             await asyncio.sleep(0.01)
 
     async def test_what_is_in_progress_is_waited_for(self, make_stream: MakeStream) -> None:
-        message = await self.first(make_stream, ack_wait=SECOND)
-        for _ in range(4):
-            await asyncio.sleep(0.4)
-            await message.in_progress()
-        assert (await self.consumer.info())["num_redelivered"] == 0
+        async def check(seconds: float) -> None:
+            message = await self.first(make_stream, ack_wait=seconds * SECOND)
+            for _ in range(4):
+                await asyncio.sleep(0.4 * seconds)
+                await message.in_progress()
+            assert (await self.consumer.info())["num_redelivered"] == 0
+
+        await slower(check, (1, 8, 40))
 
     async def test_a_connection_for_reading_sends_none(self, server: Server, make_stream: MakeStream) -> None:
         message = await self.first(make_stream)
@@ -201,7 +205,7 @@ class TestOrderedReading:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
             await publish(client, "S", 5)
             found: list[int] = []
-            async with asyncio.timeout(20), stream.read(follow=True) as reading:
+            async with asyncio.timeout(60), stream.read(follow=True) as reading:
                 async for message in reading:
                     found.append(message.sequence)
                     if len(found) == 5:

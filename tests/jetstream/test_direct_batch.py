@@ -277,7 +277,7 @@ class TestReplicas:
                 await streams.create(client.api, {"name": f"M{name}", "max_msgs_per_subject": 5, **config})
             for number in range(20):
                 await bucket.put(f"k.{number % 10}", b"%d" % number)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await _answering(client, f"KV_{name}") != answering:
                     await asyncio.sleep(0.05)
             yield client, f"KV_{name}", answering

@@ -33,7 +33,7 @@ def sequences(frames: list[RawFrame]) -> list[int]:
 
 async def read_all(client: Client, bucket: Bucket, **options: Any) -> list[int]:
     found: list[int] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for batch in read(client.api, f"KV_{bucket.name}", selection(bucket, **options)):
             found += sequences(batch)
     return found
@@ -95,7 +95,7 @@ async def test_what_is_lost_on_the_way_is_read_again(
 async def keys_read(consumer: OrderedConsumer) -> list[bytes]:
     """The last tokens of the subjects that come up to the end of what was there."""
     found: list[bytes] = []
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(25):  # a pull that nothing wakes rests for 30
         async for batch in consumer.batches():
             if not batch:
                 break
