@@ -11,7 +11,8 @@ from kvctl.kv.dump_file import DumpWriter
 from kvctl.kv.dump_format import entry_line
 from kvctl.kv.dumping import Dumped
 from kvctl.quantities import format_time
-from kvctl.versions import refs
+from kvctl.versions import committing, reading, refs
+from kvctl.versions.reading import Selection
 from kvctl.versions.repository import Repository
 
 
@@ -23,10 +24,9 @@ async def dump(
 
     `staged` in the header says how many keys are staged beside that commit. Raises RefNotFound, UsageError, OSError.
     """
-    found = await refs.resolve(repository.store, ref)
-    commit, staged = found.commit, 0
-    if found.branch is not None:
-        staged = len((await repository.status(found.branch)).changes)
+    state = await reading.state(repository.store, await refs.resolve(repository.store, ref))
+    commit = state.head.commit
+    staged = len(await committing.differing(repository.objects, state.head, state.staged))
     header = {
         "bucket": name,
         "config": config,
@@ -38,7 +38,7 @@ async def dump(
         **({"filters": list(filters)} if filters else {}),
     }
     writer = DumpWriter(file, header)
-    async with aclosing(repository.entry_batches(ref, *filters)) as batches:
+    async with aclosing(reading.batches(repository.objects, state, Selection(tuple(filters)))) as batches:
         async for batch in batches:
             writer.add(b"".join([entry_line(name, entry.key, entry.value) for entry in batch]), len(batch))
             advance(len(batch))

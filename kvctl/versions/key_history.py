@@ -34,15 +34,17 @@ async def key_history(repository: Repository, ref: str, filters: Sequence[str] =
     A merge counts where a key is as in none of its parents. Holds all commits. Raises RefNotFound, UsageError, Broken.
     """
     chosen = tuple(filters)
-    commits = [commit async for _, commit in repository.log(ref)]
+    meant = await refs.resolve(repository.store, ref)
+    # One look at head and staged changes: what a commit moves from these to that meanwhile would be in neither.
+    status = None if meant.branch is None else await repository.status(meant.branch)
+    start = meant.commit if status is None else status.commit
+    commits = [commit async for _, commit in repository.log(start)]
     for commit in reversed(commits):
         found = [one for one in await _changed(repository, commit) if matches(one.key.decode(), chosen)]
         values = await comparing.values_of(repository.objects, [one.after for one in found])
         if found:
             yield [KeyVersion(one.key.decode(), value, commit) for one, value in zip(found, values, strict=True)]
-    meant = await refs.resolve(repository.store, ref)
-    if meant.branch is not None:
-        status = await repository.status(meant.branch)
+    if status is not None:
         yield [KeyVersion(one.key, one.after, None) for one in status.changes if matches(one.key, chosen)]
 
 

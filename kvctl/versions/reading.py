@@ -42,6 +42,14 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """What a ref holds at one moment: a committed state, and what is staged above it."""
+
+    head: Head
+    staged: Changes
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
     """What a key is at a branch, None for not there; it is so while the staging record stays as it was read."""
 
@@ -86,18 +94,21 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
     raise staging.busy(ref.branch)
 
 
-async def batches(
-    store: Store, objects: Objects, ref: Ref, selection: Selection
-) -> AsyncGenerator[list[VersionedEntry], None]:
-    """The entries that are selected, sorted by the bytes of their keys, all of one moment. Raises as `get`, Broken."""
+async def state(store: Store, ref: Ref) -> State:
+    """What a ref holds now. Raises as `get`."""
     if ref.branch is None:
-        root, changes = await _root(store, ref), dict[bytes, bytes | None]()
-    else:
-        head, changes = await staged(store, ref.branch)
-        root = bytes.fromhex(head.root)
+        return State(Head(ref.commit, (await _root(store, ref)).hex()), {})
+    return State(*await staged(store, ref.branch))
+
+
+async def batches(
+    objects: Objects, state: State, selection: Selection
+) -> AsyncGenerator[list[VersionedEntry], None]:  # fmt: skip
+    """The entries that are selected, sorted by the bytes of their keys. Raises Broken."""
+    changes = state.staged
     left = sorted((key for key in changes if selection.takes(key)), reverse=True)
     found: list[VersionedEntry] = []
-    async with aclosing(objects.leaves(root, selection.first)) as leaves:
+    async with aclosing(objects.leaves(bytes.fromhex(state.head.root), selection.first)) as leaves:
         async for leaf in leaves:
             pairs = [(key, stored) for key, stored in leaf.pairs if selection.takes(key)]
             found += await _merged(objects, pairs, left, changes, leaf.keys[-1:], selection)

@@ -87,9 +87,9 @@ class Repository:
         `value` is empty then. Memory grows with what is staged, not with what is committed. Raises RefNotFound,
         UsageError.
         """
-        at = await refs.resolve(self.store, ref)
+        state = await reading.state(self.store, await refs.resolve(self.store, ref))
         selection = Selection(filters, start, values=values)
-        async with aclosing(reading.batches(self.store, self.objects, at, selection)) as batches:
+        async with aclosing(reading.batches(self.objects, state, selection)) as batches:
             async for batch in batches:
                 yield batch
 

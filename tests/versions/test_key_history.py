@@ -19,14 +19,19 @@ from kvctl.versions.key_history import key_history
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.repository import Repository
 from tests.versions.repos import committed, held
+from tests.versions.steps import Fuse, SteppedStore, at_every_step
+
+
+async def begun() -> Repository:
+    made = Repository(MemoryStore(), author="ann")
+    await made.init()
+    return made
 
 
 @pytest.fixture
 async def repo() -> Repository:
     """A repository in memory."""
-    made = Repository(MemoryStore(), author="ann")
-    await made.init()
-    return made
+    return await begun()
 
 
 @pytest.fixture
@@ -63,6 +68,17 @@ class TestHistory:
         await committed(repo, "try", "right", b=b"1")
         await repo.merge("try", "main", "merge")
         assert [message for *_, message in await versions(repo, "main", "a", "b")] == ["base", "base", "left", "right"]
+
+    async def test_a_commit_at_any_step_hides_nothing(self) -> None:
+        """What was staged is there as such, or by the commit that took it; never neither."""
+
+        async def scenario(fuse: Fuse) -> None:
+            repo = await begun()
+            await repo.put("main", "a", b"1")
+            fuse.then = lambda: repo.commit("main", "meanwhile")
+            assert [key for key, *_ in await versions(Repository(SteppedStore(repo.store, fuse)))] == ["a"]
+
+        assert await at_every_step(scenario, kill=False) > 2
 
     async def test_large_values_are_whole(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"x" * 100_000)
@@ -147,6 +163,28 @@ class TestTransfer:
         await loading.load(repo, "copy", load_input.open_input("dump", file), LoadOptions())
         assert await held(repo, "copy") == {"b": bytes(range(256)), "c": b"x" * 9000}
         assert (await dumping.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
+
+    async def test_a_commit_at_any_step_leaves_a_dump_what_its_cut_says(self) -> None:
+        async def scenario(fuse: Fuse) -> None:
+            repo = await begun()
+            first = await committed(repo, "main", "one", a=b"1")
+            await repo.put("main", "b", b"1")
+
+            async def then() -> None:
+                await repo.commit("main", "meanwhile")
+                await repo.put("main", "c", b"1")
+
+            fuse.then = then
+            for ref, entries in ("main@", 1), ("main", 2):
+                file = io.BytesIO()
+                made = await dumping.dump(Repository(SteppedStore(repo.store, fuse)), "R", {}, ref, file)
+                header = json.loads(file.getvalue().partition(b"\n")[0])
+                assert (header["cut"], made.exact) == (made.cut, True)
+                committed_keys = await held(repo, made.cut)
+                assert made.entries == len(committed_keys) + header.get("staged", 0)
+                assert made.cut != first.id or made.entries == entries
+
+        assert await at_every_step(scenario, kill=False) > 2
 
     async def test_a_dump_of_history_says_that_it_is_more(self, repo: Repository) -> None:
         file = io.BytesIO()
