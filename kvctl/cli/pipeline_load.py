@@ -113,7 +113,10 @@ async def load(
     row = {name: value for name, value in asdict(loaded).items() if name != "samples"}
     row["seconds"] = round(loaded.seconds, 3)
     session.show(document(row, *LOADED, name="bucket"))
-    _complain(loaded, dead_letter)
+    if loaded.rejected and dry_run:
+        session.warn(_rejected(loaded, "would be"))
+    elif loaded.rejected:
+        raise PartlyDone(_rejected(loaded, "was" if loaded.rejected == 1 else "were"), hint=_kept(dead_letter))
 
 
 async def open_input(session: Session, path: str, key: str | None, value: str | None, format: str | None) -> "Input":
@@ -166,17 +169,17 @@ async def _load(
     )  # fmt: skip
 
 
-def _complain(loaded: "Loaded", dead_letter: str | None) -> None:
-    """Raises PartlyDone for rows that were rejected."""
-    if not loaded.rejected:
-        return
+def _rejected(loaded: "Loaded", verb: str) -> str:
+    """How many rows, and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in loaded.samples)
     more = loaded.rejected - len(loaded.samples)
-    rows = "1 row was" if loaded.rejected == 1 else f"{loaded.rejected} rows were"
+    rows = "1 row" if loaded.rejected == 1 else f"{loaded.rejected} rows"
+    return f"{rows} {verb} rejected: {named}" + (f"; and {more} more" if more else "")
+
+
+def _kept(dead_letter: str | None) -> str:
     kept = f"`{dead_letter}` has them all" if dead_letter else "`--dead-letter DIR` keeps them all"
-    raise PartlyDone(
-        f"{rows} rejected: {named}" + (f"; and {more} more" if more else ""), hint=f"The others are written; {kept}"
-    )
+    return f"The others are written; {kept}"
 
 
 def _changes(create: bool, replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvctl.errors import UsageError
 from kvctl.pipeline import connecting
 from kvctl.pipeline.contents import Contents
+from kvctl.pipeline.file_rows import PROBLEM
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.splits import runs
 from kvctl.versions import tree
@@ -112,7 +113,8 @@ def leaves_of(rows: DataFrame, options: SourceOptions, *, dry_run: bool = False)
 
     Raises UsageError for what is no key, a key that comes twice, a value that is null or too large.
     """
-    sorted_rows = rows.select("key", "value").repartitionByRange("key").sortWithinPartitions("key")
+    wanted = [name for name in ("key", "value", PROBLEM) if name in rows.columns]
+    sorted_rows = rows.select(wanted).repartitionByRange("key").sortWithinPartitions("key")
 
     def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -167,6 +169,8 @@ class _LeafWriter:
         """Take rows on."""
         keys: list[bytes] = []
         values: list[bytes] = []
+        if batch.num_columns > 2:
+            _check_problems(batch)
         for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
             stored, apart = leaf_value(self._checked(key, value))
             keys.append(key.encode())
@@ -202,3 +206,10 @@ class _LeafWriter:
     def _end(self, chunk: Chunk) -> None:
         last, identity = self._made.add(chunk)
         self._leaves.append(Leaf(last, identity, len(chunk.keys)))
+
+
+def _check_problems(batch: pa.RecordBatch) -> None:
+    """Raises UsageError for the first row that whoever read it has something against."""
+    for key, problem in zip(batch.column(0).to_pylist(), batch.column(2).to_pylist(), strict=True):
+        if problem is not None:
+            raise UsageError(f"`{key or ''}`: {problem}")

@@ -49,6 +49,15 @@ _CSV = {
     "header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false",
 }  # fmt: skip
 _NO_MARK = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+PROBLEM = "_problem"
+"""A column that is not written: why its row cannot be, where whoever made the row knows."""
+_BROKEN = "_kvctl_broken"
+_AMISS = {
+    "json": "The line is not a JSON object", "csv": "It has not as many fields as the heading",
+    "tsv": "It has not as many fields as the heading",
+}  # fmt: skip
+_UNKNOWN_ENCODING = "concat('`', encoding, '` is no encoding: utf-8 or base64')"
+_NO_TTL = "concat('`', ttl, '` is no ttl in seconds')"
 PREFIX = "prefix"
 """The column that an export can be partitioned by: a key's first token, nothing for keys that have but one."""
 
@@ -77,21 +86,45 @@ def read(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
 
 
 def read_table(spark: SparkSession, path: Path, format: str, key: str, value: str) -> DataFrame:
-    """The rows of somebody else's table as `key`, `value` and, if it has one, `ttl`. Raises UsageError."""
-    table = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
-    found = table.load(literal(path))
+    """The rows of somebody else's table as `key`, `value`, `ttl` if it has one, and what is amiss. Raises UsageError.
+
+    Column `_problem` says it of rows that cannot be read, or would be written as something else than they say.
+    """
+    found = _table(spark, path, format)
     types = dict(found.dtypes)
+    broken = types.pop(_BROKEN, None) is not None
     for name, option in ((key, "--key"), (value, "--value")):
         if name not in types:
             shown = ", ".join(f"`{column}`" for column in types)
-            raise UsageError(f"The table has no column `{name}`", hint=f"`{option}` names it; there are {shown}")
-    encoded = "encoding" in types and "encoding" not in (key, value) and types[value] == "string"
-    ttl = ["cast(ttl as double) as ttl"] if "ttl" in types and "ttl" not in (key, value) else []
+            there = f"`{option}` names it; there are {shown}" if shown else "It has none at all"
+            raise UsageError(f"The table has no column `{name}`", hint=there)
+    encoded = types.get("encoding") == types[value] == "string" and "encoding" not in (key, value)
+    has_ttl = "ttl" in types and "ttl" not in (key, value)
+    name, text = f"cast({_quoted(key)} as string)", f"cast({_quoted(value)} as string)"
+    problems = {
+        f"{_BROKEN} is not null": f"'{_AMISS[format]}'" if broken else "",
+        f"not is_valid_utf8({name})": "'The key is not UTF-8'" if types[key] == "binary" else "",
+        "encoding not in ('utf-8', 'base64')": _UNKNOWN_ENCODING if encoded else "",
+        f"encoding = 'base64' and {text} is not null and try_to_binary({text}, 'base64') is null":
+            "'The value is not base64'" if encoded else "",
+        "ttl is not null and try_cast(ttl as double) is null": _NO_TTL if has_ttl else "",
+    }  # fmt: skip
+    cases = " ".join(f"when {condition} then {told}" for condition, told in problems.items() if told)
     return found.selectExpr(
-        f"cast({_quoted(key)} as string) as key",
+        f"case when is_valid_utf8({name}) then {name} end as key",
         f"{_value(_quoted(value), types[value], encoded=encoded, blank=format in ('csv', 'tsv'))} as value",
-        *ttl,
+        *(["try_cast(ttl as double) as ttl"] if has_ttl else []),
+        *([f"case {cases} end as {PROBLEM}"] if cases else []),
     )
+
+
+def _table(spark: SparkSession, path: Path, format: str) -> DataFrame:
+    """The table as it stands; a column of its own holds each row that is not of the table's form."""
+    reader = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
+    found = reader.load(literal(path))
+    if format not in ("csv", "tsv") or not found.columns:
+        return found
+    return reader.schema(found.schema.add(_BROKEN, "string")).option("enforceSchema", "false").load(literal(path))
 
 
 def format_of(path: Path) -> str | None:
@@ -128,14 +161,15 @@ def _value(column: str, type: str, *, encoded: bool, blank: bool) -> str:
     text = f"cast({column} as string)"
     text = f"coalesce({text}, '')" if blank else text
     plain = f"cast({text} as binary)"
-    return f"case when encoding = 'base64' then unbase64({text}) else {plain} end" if encoded else plain
+    return f"case when encoding = 'base64' then try_to_binary({text}, 'base64') else {plain} end" if encoded else plain
 
 
 def _table_options(format: str) -> Mapping[str, str]:
     if format == "json":
-        return {"primitivesAsString": "true"}
+        return {"primitivesAsString": "true", "columnNameOfCorruptRecord": _BROKEN}
     if format in ("csv", "tsv"):
-        return {**_CSV, "multiLine": "true", "sep": "\t" if format == "tsv" else ","}
+        separator = "\t" if format == "tsv" else ","
+        return {**_CSV, "multiLine": "true", "sep": separator, "columnNameOfCorruptRecord": _BROKEN}
     return {}
 
 

@@ -13,6 +13,7 @@ from kvctl.kv.names import check_key, check_keys
 from kvctl.kv.rows import Row, header_of
 from kvctl.pipeline.columns import TYPES
 from kvctl.pipeline.deciding import Asked, WriteMode
+from kvctl.pipeline.file_rows import PROBLEM
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,8 +37,9 @@ def check_columns(schema: StructType, mode: WriteMode) -> None:
 
     What a reading gives beyond those that are heeded (created, bucket, origin; revision but to update) may be there.
     """
-    names = [column.name for column in schema.fields]
-    for column in schema.fields:
+    columns = [column for column in schema.fields if column.name != PROBLEM]
+    names = [column.name for column in columns]
+    for column in columns:
         _check_column(column.name, column.dataType.simpleString())
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
@@ -109,8 +111,12 @@ class Chunk:
 def chunk_of(batch: pa.RecordBatch, first: int, mode: WriteMode) -> Chunk:
     """The rows of a batch, which begins with this row of the partition."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    problems = columns[PROBLEM].to_pylist() if PROBLEM in columns else ()
+    if problems:
+        batch = batch.drop_columns([PROBLEM])
     keys: list[str | None] = columns["key"].to_pylist()
     chunk = Chunk(batch, first, ["" if key is None else key for key in keys], _values(columns, len(keys)), None, None)
+    chunk.bad = {at: problem for at, problem in enumerate(problems) if problem is not None}
     chunk.largest = max(map(len, chunk.values), default=0)
     _check_keys(chunk, keys)
     if any(name in columns for name in _SPECIAL):
@@ -152,7 +158,7 @@ def _check_keys(chunk: Chunk, keys: Sequence[str | None]) -> None:
                 raise UsageError("The key is null")
             check_key(key)
         except UsageError as error:
-            chunk.bad[at] = error.message
+            chunk.bad.setdefault(at, error.message)
 
 
 def _check_values(chunk: Chunk, columns: dict[str, Any]) -> None:

@@ -156,6 +156,43 @@ def test_a_table_says_itself_what_is_base64_and_for_how_long(spark: SparkSession
     assert [(row.key, bytes(row.value), row.ttl) for row in found] == [("a", b"\xff", 30.0), ("b", b"x", None)]
 
 
+AMISS = {
+    "csv": (
+        "key,value,encoding,ttl\na,1,,\nb,hello, world,utf-8,\nc\nd,%%,base64,\ne,x,gzip,\nf,x,,30s\n",
+        {"b": "many fields", "c": "many fields", "d": "not base64", "e": "`gzip` is no enc", "f": "`30s` is no ttl"},
+    ),
+    "json": (
+        '{"key": "a", "value": "1"}\n{"key": "b", "value"\n',
+        {None: "not a JSON object"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_rows_that_would_lose_something_say_so(format: str, spark: SparkSession, tmp_path: Path) -> None:
+    text, expected = AMISS[format]
+    (tmp_path / "t").write_text(text)
+    found = file_rows.read_table(spark, tmp_path / "t", format, "key", "value").collect()
+    assert [bytes(row.value) for row in found if row[file_rows.PROBLEM] is None] == [b"1"]
+    problems = {row.key: row[file_rows.PROBLEM] for row in found if row[file_rows.PROBLEM] is not None}
+    assert problems.keys() == expected.keys()
+    assert all(expected[key] in problems[key] for key in expected)
+
+
+def test_files_of_a_table_with_columns_in_another_order_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    for name, heading in (("a.csv", "key,value"), ("b.csv", "value,key")):
+        (tmp_path / name).write_text(f"{heading}\nx,y\n")
+    with pytest.raises(Exception, match="header"):
+        file_rows.read_table(spark, tmp_path, "csv", "key", "value").collect()
+
+
+def test_keys_in_bytes_that_are_no_text_say_so(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(b"a", "x"), (b"\xff", "y")], "key binary, value string")
+    frame.coalesce(1).write.parquet(str(tmp_path / "t"))
+    found = file_rows.read_table(spark, tmp_path / "t", "parquet", "key", "value").collect()
+    assert [(row.key, row[file_rows.PROBLEM]) for row in found] == [("a", None), (None, "The key is not UTF-8")]
+
+
 def test_bytes_and_numbers_of_a_parquet_table(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([(7, b"\xff", 1.5)], "n int, `odd``name` binary, d double")
     frame.write.parquet(str(tmp_path / "t"))

@@ -140,18 +140,19 @@ async def test_a_table_of_ones_own_with_bad_rows(
     pipeline: Files, client: kvctl.Client, unique: Callable[[], str], tmp_path: Path
 ) -> None:
     rows = [{"sku": "a.1", "n": 7}, {"sku": "b 2", "n": 1}, {"n": 3}, {"sku": "c", "n": "é"}]
-    (tmp_path / "stock.ndjson").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "stock.ndjson").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"sku": "d", "n\n')
     source = open_table(tmp_path / "stock.ndjson", key="sku", value="n")
     name = unique()
     with pytest.raises(BucketNotFound) as raised:
         pipeline.load(name, source)
     assert "`--create` makes it" in str(raised.value.hint)
     planned = pipeline.load(name, source, create=True, dry_run=True)
-    assert (planned.created, planned.rows) == (True, 4)
+    assert (planned.created, planned.rows, planned.written, planned.rejected) == (True, 5, 2, 3)
     assert name not in await client.bucket_names()
     loaded = pipeline.load(name, source, create=True)
-    assert (loaded.rows, loaded.written, loaded.rejected) == (4, 2, 2)
-    assert dict(loaded.samples) == {"b 2": "`b 2` is not a key", "": "The key is null"}
+    assert (loaded.rows, loaded.written, loaded.rejected) == (5, 2, 3)
+    causes = [("b 2", "`b 2` is not a key"), ("", "The key is null"), ("", "The line is not a JSON object")]
+    assert list(loaded.samples) == list(planned.samples) == causes
     assert [(key, value) for key, _, value, _ in sorted(await entries(client, name))] == [
         ("a.1", b"7"), ("c", "é".encode()),
     ]  # fmt: skip

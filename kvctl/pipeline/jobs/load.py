@@ -6,7 +6,7 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from kvctl.pipeline.missing_history import missing
 from kvctl.pipeline.options import SourceOptions, given_as
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from kvctl.pipeline.engine import Engine
@@ -112,7 +113,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
         created, entries = connecting.run(_prepare(source, target, order))
         rows = rows_of(engine, source)
         if order.dry_run:
-            told: dict[str, Any] = {"written": source.manifest.rows if source.manifest else rows.count()}
+            told: dict[str, Any] = {"written": source.manifest.rows} if source.manifest else _checked(rows)
         else:
             if source.history:
                 rows = _in_order(engine, rows, target, entries)
@@ -180,6 +181,27 @@ def _in_order(engine: Engine, rows: DataFrame, target: SourceOptions, entries: i
         there = contents.read(engine.spark, replace(target, mode="history", columns=columns))
         rows = missing(rows, there)
     return rows.repartition("key").sortWithinPartitions("revision")
+
+
+def _checked(rows: DataFrame) -> dict[str, Any]:
+    """What a write would report, as far as it shows without the bucket: rows that no bucket takes."""
+    from kvctl.pipeline.deciding import WriteMode
+    from kvctl.pipeline.outcome import SHOWN
+    from kvctl.pipeline.rows import chunk_of
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            chunk = chunk_of(batch, 0, WriteMode.PUT)
+            causes = [[chunk.keys[at], chunk.bad[at]] for at in sorted(chunk.bad)]
+            columns = {"rows": [len(chunk.keys)], "rejected": [len(causes)], "samples": [causes[:SHOWN]]}
+            yield pa.RecordBatch.from_pydict(columns)
+
+    found = rows.mapInArrow(check, "rows bigint, rejected bigint, samples array<array<string>>").collect()
+    rejected = sum(row.rejected for row in found)
+    samples = [tuple(sample) for row in found for sample in row.samples][:SHOWN]
+    return {"written": sum(row.rows for row in found) - rejected, "rejected": rejected, "samples": samples}
 
 
 def write(rows: DataFrame, target: SourceOptions) -> dict[str, Any]:
