@@ -22,6 +22,7 @@ from kvctl import CURRENT, Bucket, Client, Entry
 from kvctl.errors import KvctlError, OutcomeUnknown, StreamReplaced, UnreachableError, WrongRevision
 from kvctl.labs import Lab
 from kvctl.server import Server
+from tests.differences import differences
 from tests.kv.test_watch import SLOW_READER
 
 CAS_CLIENTS, WRITERS, WATCHERS = 4, 3, 2
@@ -116,7 +117,7 @@ class Traffic:
         bucket = client.bucket(self.bucket)
         found = {entry.key: entry for entry in await all_entries(bucket, "set.>")}
         lost = {key: revision for key, revision in self.stored.items() if key not in found}
-        assert lost == {}
+        assert list(lost.items())[:5] == []
         assert all(entry.value == entry.key.encode() for entry in found.values())
         # A write resolved after its answer was lost may have been found at another of its revisions, never at none.
         assert all(found[key].revision >= revision for key, revision in self.stored.items())
@@ -141,7 +142,7 @@ async def traffic(lab: Lab, bucket: Bucket) -> AsyncIterator[Traffic]:
     assert [result for result in results if not isinstance(result, asyncio.CancelledError)] == []
 
 
-async def working_again(work: Traffic, limit: float = 40) -> None:
+async def working_again(work: Traffic, limit: float = 180) -> None:
     """Wait until conditional and other writes are acknowledged again."""
     deadline = time.monotonic() + limit
     before = (len(work.conditional), len(work.stored))
@@ -216,12 +217,13 @@ async def test_watches_and_listings_are_whole_while_servers_restart(own_cluster:
             listings = 0
             while not restart.done() or listings < 5:
                 listed = await _listed(bucket, "s.*")
-                assert (len(listed), set(listed)) == (len(stable), stable)
+                assert differences(set(listed), stable) == []
+                assert len(listed) == len(stable)
                 listings += 1
             await restart
             await working_again(work)
         last = (await bucket.status()).last_revision
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 180
         while any(not seen.revisions or seen.revisions[-1] < last for seen in watches):
             assert time.monotonic() < deadline, "a watch has stopped"
             assert not [task for task in tasks if task.done()]
@@ -236,7 +238,7 @@ async def test_watches_and_listings_are_whole_while_servers_restart(own_cluster:
 
 async def _listed(bucket: Bucket, text: str) -> list[str]:
     """The keys; a listing may fail while the stream has no leader, but not come out short."""
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 180
     while True:
         try:
             return [key async for key in bucket.keys(text)]
@@ -247,7 +249,7 @@ async def _listed(bucket: Bucket, text: str) -> list[str]:
 
 async def all_entries(bucket: Bucket, *filters: str) -> list[Entry]:
     """What the bucket holds, as soon as its stream has a leader again."""
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 180
     while True:
         try:
             return [entry async for entry in bucket.entries(*filters)]
@@ -264,15 +266,15 @@ async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader
         value = os.urandom(1_000_000)
         assert (await bucket.put_many((f"k.{number}", value) for number in range(120))).written == 120
         urls = ",".join(server.url for server in own_cluster.servers.values())
-        command = [sys.executable, "-c", SLOW_READER, urls, "asleep"]
-        reading = asyncio.create_task(
-            asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+        reader = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SLOW_READER, urls, "asleep", stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        await asyncio.sleep(1)  # it has the first messages, and sleeps
+        assert reader.stderr is not None
+        said = await reader.stderr.readline()  # it has the first messages, and sleeps
         await killed(await leader_of(bucket, own_cluster), 1.0)
-        finished = await reading
-        assert finished.returncode == 0, finished.stderr
-        seen, size, peak = map(int, re.findall(r"\d+", finished.stdout))
+        out, err = await asyncio.wait_for(reader.communicate(), 300)
+        assert (reader.returncode, said) == (0, b"reading\n"), err.decode()
+        seen, size, peak = map(int, re.findall(rb"\d+", out))
         assert (seen, size) == (120, 120_000_000)
         assert peak < 90, f"{peak} MB"
 
@@ -296,7 +298,7 @@ async def test_a_bucket_deleted_under_a_listing_ends_it_with_an_error(
         begun = time.monotonic()
         with pytest.raises(StreamReplaced):
             await listed()
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 12  # its patience is 15
 
 
 async def test_bulk_writes_over_a_leaders_death_are_all_accounted_for(own_cluster: Lab, seed: int) -> None:
@@ -318,7 +320,7 @@ async def test_bulk_writes_over_a_leaders_death_are_all_accounted_for(own_cluste
         assert summary.written + len(summary.failed) == count
         failed = {key for key, _ in summary.failed}
         rest = [(key, key.removeprefix("k.").encode()) for key in failed]
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 180
         while rest:  # what the summary names is what has to be done again
             assert time.monotonic() < deadline
             with suppress(KvctlError):
@@ -327,4 +329,4 @@ async def test_bulk_writes_over_a_leaders_death_are_all_accounted_for(own_cluste
                 rest = [(key, value) for key, value in rest if key in left]
             await asyncio.sleep(0.1)
         found = {entry.key: entry.value for entry in await all_entries(bucket)}
-        assert found == {f"k.{number}": b"%d" % number for number in range(count)}
+        assert differences(found, {f"k.{number}": b"%d" % number for number in range(count)}) == []

@@ -16,6 +16,7 @@ import kvctl
 from kvctl import CURRENT, Bucket, Client, Context, Entry, Operation
 from kvctl.errors import BucketExists, BucketNotFound, KeyExists, KeyNotFound, NoServer, ReadOnly, WrongRevision
 from kvctl.server import Server
+from tests.patience import slower
 
 
 class TestAsDocumented:
@@ -168,18 +169,18 @@ class TestBesideTheClientLibrary:
     async def test_each_sees_the_others_changes(self, both: tuple[Bucket, KeyValue]) -> None:
         ours, theirs = both
         watcher = await theirs.watchall()
-        assert await watcher.updates(timeout=5) is None  # the end of what was there
+        assert await watcher.updates(timeout=60) is None  # the end of what was there
         async with await ours.watch(updates_only=True) as watching:
             seen = aiter(watching)
             assert await anext(seen) is CURRENT
             revision = await theirs.put("k", b"1")
-            item = await asyncio.wait_for(anext(seen), 5)
+            item = await asyncio.wait_for(anext(seen), 60)
             assert (item.key, item.value, item.revision) == ("k", b"1", revision)
             await ours.delete("k")
-            item = await asyncio.wait_for(anext(seen), 5)
+            item = await asyncio.wait_for(anext(seen), 60)
             assert (item.key, item.operation) == ("k", Operation.DEL)
         for expected in (None, "DEL"):
-            entry = await watcher.updates(timeout=5)
+            entry = await watcher.updates(timeout=60)
             assert entry is not None
             assert (entry.key, entry.operation) == ("k", expected)
         await watcher.stop()
@@ -195,9 +196,13 @@ async def test_a_ttl_of_ours_ends_for_them(client: Client, jetstream: JetStreamC
     second = timedelta(seconds=1)
     bucket = await client.create_bucket(bucket_name, marker_ttl=second)
     theirs = await jetstream.key_value(bucket_name)
-    await bucket.create("k", b"1", ttl=second)
-    assert (await theirs.get("k")).value == b"1"
-    deadline = time.monotonic() + 10
+
+    async def seen(seconds: float) -> None:
+        await bucket.create("k", b"1", ttl=seconds * second)
+        assert (await theirs.get("k")).value == b"1"
+
+    await slower(seen, (1, 8))
+    deadline = time.monotonic() + 60
     while await bucket.last_entry("k") is not None:  # its marker is gone, too
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)

@@ -251,8 +251,8 @@ class TestInbox:
 
     async def test_wakes_who_waits(self) -> None:
         inbox = Inbox()
-        waiting = asyncio.create_task(inbox.take(10))
+        waiting = asyncio.create_task(inbox.take(300))
         await asyncio.sleep(0)
         inbox.frames.append((b"a", b"", b"", b""))
         inbox.wake()
-        assert len(await asyncio.wait_for(waiting, 1)) == 1
+        assert len(await asyncio.wait_for(waiting, 60)) == 1

@@ -137,7 +137,7 @@ async def test_buckets_on_one_server_of_three_are_found(cluster: Lab, bucket_nam
         await client.create_bucket(bucket_name)
         await client.create_bucket(f"{bucket_name}-3", replicas=3)
         names = {bucket_name, f"{bucket_name}-3"}
-        for _ in range(100):  # until the new replicas have caught up
+        for _ in range(600):  # until the new replicas have caught up
             cluster_info = (await streams.info(client.api, f"KV_{bucket_name}-3"))["cluster"]
             if all(peer.get("current") for peer in cluster_info["replicas"]):
                 break
@@ -162,10 +162,10 @@ async def test_servers_that_are_away_are_found_in_bounded_time() -> None:
 
 async def _until(client: kvctl.Client, checks: set[str]) -> None:
     """Wait until one of these is found: servers take their time to miss others. Every look is short."""
-    for _ in range(20):
+    for _ in range(60):
         begun = time.monotonic()
         found = await examine(client.api)
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 60
         if checks & {item.check for item in found}:
             return
         await asyncio.sleep(1)

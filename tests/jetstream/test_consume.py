@@ -378,18 +378,24 @@ class TestDisturbances:
         assert found == set(range(1, 101))
         assert any("connection to the server was lost" in event.text for event in events)
 
-    async def test_after_a_restart_messages_flow_at_once(self, own_server: Server) -> None:
+    async def test_after_a_restart_messages_flow_within_two_seconds(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
             consumer = await stream.create_consumer("c")
             async with consumer.consume() as messages:
-                waiting = asyncio.create_task(take(messages, 1))
-                while not (await consumer.info())["num_waiting"]:
-                    await asyncio.sleep(0.01)
-                own_server.restart()
-                with RawClient(own_server.url) as raw:
-                    raw.request("S.after", b"")
-                assert await waiting == [1]
+
+                async def check(_: float) -> None:
+                    waiting = asyncio.create_task(take(messages, 1))
+                    while not (await consumer.info())["num_waiting"]:
+                        await asyncio.sleep(0.01)
+                    own_server.restart()
+                    with RawClient(own_server.url) as raw:
+                        raw.request("S.after", b"")
+                    begun = time.monotonic()
+                    await waiting
+                    assert time.monotonic() - begun < 2
+
+                await slower(check, range(10))  # unless the machine stands still
 
     async def test_heartbeats_are_not_missed_while_the_connection_is_away(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:

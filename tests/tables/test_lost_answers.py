@@ -34,8 +34,8 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def tables(url: str) -> AsyncIterator[Tables]:
-    """All tables, over a connection that waits a second."""
-    async with kvctl.connect(kvctl.Context(url=url, timeout=timedelta(seconds=1))) as client:
+    """All tables, over a connection that waits half a minute."""
+    async with kvctl.connect(kvctl.Context(url=url, timeout=timedelta(seconds=30))) as client:
         yield Tables(client)
 
 
@@ -118,6 +118,7 @@ async def test_an_unconditional_put_that_was_stored_is_found(table: Table, lose:
 
 async def test_one_that_was_not_is_unknown_and_named(table: Table, lose: Lose) -> None:
     lose(stored=False)
+    table.layout.bucket("0000").binding.api.connection.timeout = 1
     with pytest.raises(OutcomeUnknown, match="`k` of family `f`") as caught:
         await table.put(b"k", b"1", family=FAMILY)
     assert f"kvctl table get {table.name}" in str(caught.value.hint)

@@ -52,7 +52,7 @@ def source(origin: str, target: str, src: str = ">", dest: str = ">", **more: An
     return {"name": f"KV_{origin}", "subject_transforms": rules, **more}
 
 
-def until(condition: Callable[[], Any], timeout: float = 10) -> Any:
+def until(condition: Callable[[], Any], timeout: float = 60) -> Any:
     """The first true value of the condition. Fails when there is none in time."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):

@@ -141,7 +141,7 @@ async def test_compaction_waits_for_replicas_that_have_not_heard_of_the_deletion
     mirror_of(raw, f"KV_{bucket.name}", mirror)
     late = await _hazards(client, bucket)
     assert [hazard.name for hazard in late] in ([], ["lagging-replica"])
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while await _hazards(client, bucket):
             await asyncio.sleep(0.05)
     stuck = await _stuck(client, raw, bucket, unique("A"))
@@ -161,7 +161,7 @@ async def _stuck(client: kvctl.Client, raw: RawClient, bucket: kvctl.Bucket, nam
     """An aggregate that is stuck at a value larger than it takes."""
     await bucket.put("large", b"x" * 100)
     raw.create_bucket(name, subjects=[], sources=[{"name": f"KV_{bucket.name}"}], duplicate_window=0, max_msg_size=50)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not raw.api(f"STREAM.INFO.KV_{name}")["sources"][0]["lag"]:
             await asyncio.sleep(0.02)
     return name

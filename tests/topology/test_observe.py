@@ -37,7 +37,7 @@ async def test_mirrors_aggregates_and_their_own_readers_are_dependents(
     transforms = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{aggregate}.o.>"}]
     sources = [{"name": f"KV_{origin}", "subject_transforms": transforms}, {"name": f"KV_{other}"}]
     raw.create_bucket(aggregate, subjects=[], sources=sources, duplicate_window=0)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while any(item.upstream.active is None for item in await observe.dependents(client.api, f"KV_{origin}")):
             await asyncio.sleep(0.05)
     found = {item.name: item for item in await observe.dependents(client.api, f"KV_{origin}")}
