@@ -7,7 +7,7 @@ leader: others may lag behind a write that succeeded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, WrongRevision
 from kvctl.jetstream import streams
@@ -16,6 +16,7 @@ from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.transaction import Transaction
 from kvctl.versions import bucket_reading
 from kvctl.versions.bucket_entries import BucketEntries
+from kvctl.versions.bucket_failures import said_of_the_repository
 from kvctl.versions.bucket_places import head, insisted, place_of, predicate_of, was_read
 from kvctl.versions.bucket_writing import MARKER_TTL, BucketWriting
 from kvctl.versions.grouping import Wish, in_batches
@@ -83,7 +84,9 @@ class BucketStore:
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """See `Store.set`."""
-        await self.bucket.put(self._place(partition, key), check_value(value, self.largest))
+        place, value = self._place(partition, key), check_value(value, self.largest)
+        with self._said():
+            await self.bucket.put(place, value)
 
     async def set_many(
         self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
@@ -97,7 +100,8 @@ class BucketStore:
             check_value(value, self.largest)
         if fence is None or (was_read(fence.predicate) and await self._writing.sole()):
             places = {place_of(partition, key): value for key, value in values.items()}
-            await self._writing.write_each(places, None if fence is None else self._wanted(fence))
+            with self._said():
+                await self._writing.write_each(places, None if fence is None else self._wanted(fence))
             return
         for some in in_batches([Change(partition, *item) for item in values.items()]):
             await self.write([fence], some)
@@ -106,18 +110,19 @@ class BucketStore:
         """See `Store.set_if`."""
         place, value = self._place(partition, key), check_value(value, self.largest)
         try:
-            if predicate == ABSENT:
-                await self.bucket.create(place, value)
-            elif predicate == EXISTS:
-                await self.bucket.commit(Transaction().expect(place, exists=True).put(place, value))
-            else:
-                await self.bucket.update(place, value, insisted(self.bucket.binding.stream, place, predicate))
+            with self._said():
+                if predicate == ABSENT:
+                    await self.bucket.create(place, value)
+                elif predicate == EXISTS:
+                    await self.bucket.commit(Transaction().expect(place, exists=True).put(place, value))
+                else:
+                    await self.bucket.update(place, value, insisted(self.bucket.binding.stream, place, predicate))
         except (KeyExists, WrongRevision, ConditionsFailed):
             raise PredicateFailed("The condition does not hold") from None
 
     async def delete(self, partition: bytes, key: bytes) -> None:
         """See `Store.delete`."""
-        with suppress(KeyNotFound):
+        with suppress(KeyNotFound), self._said():
             await self.bucket.purge(self._place(partition, key), ttl=MARKER_TTL)
 
     async def clear(self, partition: bytes) -> None:
@@ -137,7 +142,8 @@ class BucketStore:
             [self._wanted(item) for item in conditions],
             {place_of(item.partition, item.key): None if item.value is None else bytes(item.value) for item in changes},
         )
-        await self._writing.write(wish)
+        with self._said():
+            await self._writing.write(wish)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -153,6 +159,10 @@ class BucketStore:
     def predicate(self, place: str, revision: int) -> Predicate:
         """That the last revision of a place is this one."""
         return predicate_of(self.bucket.binding.stream, place, revision)
+
+    def _said(self) -> AbstractContextManager[None]:
+        """What goes wrong with a write is said of the repository."""
+        return said_of_the_repository(self.bucket.binding)
 
     def _place(self, partition: bytes, key: bytes) -> str:
         self.check_open()

@@ -87,6 +87,10 @@ async def opened(api: Api, name: str, *, author: str | None = None, write: bool 
         origin = found.origin.removeprefix(STREAM_PREFIX)
         raise ReadOnly(f"`{name}` mirrors repository `{origin}`", hint=f"Write to `{origin}` itself")
     if not found.info["state"]["messages"]:
+        if found.origin:
+            raise RepositoryNotFound(
+                f"Mirror `{name}` holds nothing yet", hint=f"`kvctl mirror show {name}` shows how far it is"
+            )
         raise RepositoryNotFound(
             f"Repository `{name}` is not complete: its creation was interrupted, or goes on",
             hint=f"`kvctl repo init {name}` completes it",

@@ -53,7 +53,7 @@ class TestLaggingReplica:
         }  # fmt: skip
         assert "error" not in raw.api(f"STREAM.CREATE.M{name}", mirror)
         asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(place_of(P, b'k1'))}"
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while raw.api(f"STREAM.INFO.M{name}")["state"]["messages"] < 4 or all(
                 raw.request(asked).headers["Nats-Stream"] == f"KV_{name}" for _ in range(20)
             ):
@@ -169,8 +169,9 @@ class TestLostAnswers:
         fence = await fence_of(impatient)
         await impatient.set(P, b"k", b"v")
         lose(False)
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown, match="the write to repository `B` was stored: No answer") as refused:
             await impatient.write([fence], [Change(P, b"k", b"v")])
+        assert "kvctl repo status" in str(refused.value.hint)
 
     @pytest.fixture
     def lose(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:

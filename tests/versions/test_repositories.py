@@ -5,10 +5,18 @@ from collections.abc import Callable
 import pytest
 
 import kvctl
-from kvctl.errors import ReadOnly, RefusedError, RepositoryExists, RepositoryNotFound, UsageError
+from kvctl.errors import (
+    PermissionDenied,
+    ReadOnly,
+    RefusedError,
+    RepositoryExists,
+    RepositoryNotFound,
+    ServerError,
+    UsageError,
+)
 from kvctl.jetstream import streams
 from kvctl.kv import kinds
-from kvctl.server import Server
+from kvctl.server import Server, run_server
 from kvctl.versions import catalog
 from kvctl.versions.config import LAYOUT, RepositoryConfig, check_repository
 from kvctl.versions.repositories import default_author
@@ -105,6 +113,34 @@ async def test_a_connection_for_reading_writes_nothing(
                 await write
 
 
+async def test_a_full_one_says_what_gives_it_room(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    name = unique("R")
+    made = await kvctl.Repositories(client).create(name, max_bytes=5000)
+    with pytest.raises(ServerError, match="maximum bytes") as refused:
+        await made.put("main", "key", b"v" * 5000)
+    assert f"kvctl stream edit KVR_{name} --set max_bytes=BYTES --force foreign-kind" in str(refused.value.hint)
+
+
+async def test_a_denial_asks_for_all_of_its_subjects() -> None:
+    """One record's subject is of no use: the next epoch has another."""
+    config = """
+listen: "127.0.0.1:@client@"
+jetstream { store_dir: "@store@" }
+accounts { APP { jetstream: enabled, users: [
+  {user: admin, password: x}, {user: reader, password: x, permissions: {publish: {deny: ["$KVR.R.>"]}}}
+] } }
+"""
+    with run_server(config=config, name="strict") as server:
+        admin, reader = [server.url.replace("//", f"//{user}:x@") for user in ("admin", "reader")]
+        async with kvctl.connect(admin) as client, kvctl.connect(reader) as other:
+            await kvctl.Repositories(client).create("R")
+            repository = await kvctl.Repositories(other).open("R")
+            for write in (repository.put("main", "a", b""), repository.reset("main"), repository.create_tag("v1")):
+                with pytest.raises(PermissionDenied, match=r"`\$KVR\.R\.\S+`") as refused:
+                    await write
+                assert "publish to `$KVR.R.>`" in str(refused.value.hint)
+
+
 async def test_a_mirror_of_one_is_read_and_never_written(client: kvctl.Client, unique: Callable[..., str]) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
     made = await repositories.create(name)
@@ -121,6 +157,16 @@ async def test_a_mirror_of_one_is_read_and_never_written(client: kvctl.Client, u
             await write
     with pytest.raises(RefusedError, match="is a mirror"):
         await repositories.delete(f"{name}-M")
+
+
+async def test_a_mirror_that_holds_nothing_is_not_to_be_made_again(
+    client: kvctl.Client, unique: Callable[..., str]
+) -> None:
+    name = unique("M")
+    await streams.create(client.api, {"name": name, "mirror": {"name": f"KVR_{name}-GONE"}})
+    with pytest.raises(RepositoryNotFound, match="holds nothing yet") as refused:
+        await kvctl.Repositories(client).open(name)
+    assert "mirror show" in str(refused.value.hint)
 
 
 def test_names_are_checked() -> None:
