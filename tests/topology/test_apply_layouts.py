@@ -34,12 +34,12 @@ async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
     """Plan, carry out, wait, verify."""
     topology = read_topology(documents.parse(f"version: 1\n{text}".encode(), "t.yaml"))
     plan = await planning.plan(topology, apis)
-    filling = Filling(timedelta(seconds=20))
+    filling = Filling(timedelta(seconds=120))
     report = await applying.carry_out(apis, plan, Journal(Path("/nowhere/x")), filling)
     if report.error is None:
         await applying.fill(report, filling)
     if report.error is None:
-        report.error = await applying.verify(topology, apis, prune=False, patience=5)
+        report.error = await applying.verify(topology, apis, prune=False, patience=60)
     return plan, report
 
 

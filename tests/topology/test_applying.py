@@ -23,7 +23,7 @@ from kvctl.topology.world import survey
 from tests.raw import RawClient
 
 Names = Callable[..., str]
-PATIENCE = timedelta(seconds=20)
+PATIENCE = timedelta(seconds=120)
 
 
 def read(text: str) -> Topology:
@@ -42,7 +42,7 @@ async def apply(
     if report.error is None:
         await applying.fill(report, filling)
     if report.error is None:
-        report.error = await applying.verify(topology, apis, prune=prune, patience=5)
+        report.error = await applying.verify(topology, apis, prune=prune, patience=60)
     return plan, report
 
 

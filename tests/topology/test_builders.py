@@ -159,7 +159,7 @@ async def test_entries_that_went_meanwhile_are_not_waited_for(
     assert plan.goals[0].sequence == 2
     raw.api(f"STREAM.PURGE.KV_{bucket.name}", {"filter": f"$KV.{bucket.name}.b"})
     await builders.carry_out(client.api, plan)
-    await builders.wait(client.api, plan, timedelta(seconds=10))
+    await builders.wait(client.api, plan, timedelta(seconds=60))
     assert await keys_of(client, aggregate) == ["a"]
 
 
@@ -170,7 +170,7 @@ async def test_the_tail_of_a_purged_origin_is_not_waited_for(
     for key in ("a", "b"):
         await bucket.put(key, b"v")
     raw.api(f"STREAM.PURGE.KV_{bucket.name}", {"filter": f"$KV.{bucket.name}.b"})
-    await create_mirror(client, Mirror(mirror, Origin(bucket.name)), wait_for=timedelta(seconds=5))
+    await create_mirror(client, Mirror(mirror, Origin(bucket.name)), wait_for=timedelta(seconds=60))
 
 
 async def test_servers_that_do_not_tell_the_sequence_are_asked_for_the_entry(
@@ -295,7 +295,7 @@ async def test_narrow_exports_hide_the_origin_and_the_missing_ones_are_named() -
             assert "`$JS.API.STREAM.INFO.KV_ORDERS` and `$JS.API.DIRECT.GET.KV_ORDERS.>`" in warning
             assert "`ORIGIN.API.STREAM.INFO.KV_ORDERS`" in warning
             await builders.carry_out(client.api, plan)
-            await builders.wait(client.api, plan, timedelta(seconds=20))
+            await builders.wait(client.api, plan, timedelta(seconds=60))
             assert (await client.api.call("STREAM.INFO.M"))["state"]["messages"] == 2
 
             silent = Origin("ORDERS", external=External("ORIGIN.API", "NOT.EXPORTED"))

@@ -24,7 +24,7 @@ Names = Callable[..., str]
 WRITES = ("STREAM.CREATE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.PURGE.")
 
 
-async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta(seconds=10)) -> None:
+async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta(seconds=60)) -> None:
     """What `audit NAME --repair` does: complete what was interrupted, then repair what differs."""
     world = await survey({"": client.api})
     for left in repair.stand_ins(world, [name]):

@@ -141,7 +141,7 @@ async def test_an_aggregate_of_several_ttls_has_the_longest_and_says_what_stays(
     until(lambda: not raw.request(f"$JS.API.DIRECT.GET.KV_{expiring}.$KV.{expiring}.k").data)
     bucket = client.bucket(aggregate)
     keys = {f"{expiring}.k", f"{lasting}.k"}
-    for _ in range(100):
+    for _ in range(1200):
         if (found := {key async for key in bucket.keys()}) == keys:
             break
         await asyncio.sleep(0.05)
