@@ -83,7 +83,7 @@ async def create(
     place = parse_at(at)
     refs.check_name(place.ref)
     repository = await open_repository(session, place.repository, write=not dry_run)
-    commit = (await refs.resolve(repository.store, parse_ref(source, place.repository))).commit
+    commit = await refs.committed(repository.store, parse_ref(source, place.repository))
     found = (await repository.branches()).get(place.ref)
     if found not in (None, commit):
         raise ConflictError(

@@ -254,10 +254,10 @@ async def _reset_staged(
 async def _reset_hard(session: Session, repository: "Repository", place: "At", ref: str, dry_run: bool) -> None:
     from kvctl.cli.repo_views import changes_view, show_made
 
+    moved = await repository.reset_hard(place.ref, ref, dry_run=dry_run)
     if dry_run:
-        session.show(changes_view(session, await repository.diff(place.ref, ref), empty="Nothing would change"))
+        session.show(changes_view(session, await repository.diff(place.ref, moved.id), empty="Nothing would change"))
         return
-    moved = await repository.reset_hard(place.ref, ref)
     show_made(session, place.ref, moved)
 
 

@@ -50,7 +50,7 @@ async def create(
 
     place = parse_tag(at)
     repository = await open_repository(session, place.repository, write=not dry_run)
-    commit = (await refs.resolve(repository.store, parse_ref(ref, place.repository))).commit
+    commit = await refs.committed(repository.store, parse_ref(ref, place.repository))
     found = (await repository.tags()).get(place.ref)
     if found not in (None, commit):
         raise ConflictError(

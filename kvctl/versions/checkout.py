@@ -99,7 +99,7 @@ async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: boo
 
     With `dry_run` the bucket may be open for reading only.
     """
-    commit = (await refs.resolve(repository.store, ref)).commit
+    commit = await refs.committed(repository.store, ref)
     found = await live.read(bucket, object_id)
     if not dry_run:
         bucket._check_writable(None)

@@ -64,7 +64,7 @@ def merging(store: Store, dest: str, source: str, note: Note, *, squash: bool) -
     """The source's changes since the common commit. Raises There, Unrelated, RefNotFound."""
 
     async def plan(head: Head) -> Sides:
-        theirs = (await refs.resolve(store, source)).commit
+        theirs = await refs.committed(store, source)
         base = await refs.merge_base(store, theirs, head.commit)
         if base is None:
             raise Unrelated(source, dest)
@@ -129,13 +129,15 @@ async def combine(
     raise staging.busy(branch)
 
 
-async def reset_hard(store: Store, objects: Objects, branch: str, ref: str) -> Commit:
-    """Move a branch to a commit. Raises Staged, RefNotFound, ConflictError when it is spent."""
+async def reset_hard(store: Store, objects: Objects, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
+    """Move a branch to a commit. Raises Staged, RefNotFound, UsageError, ConflictError when it is spent."""
     for _ in range(staging.TRIES):
-        stand = await committing.clean(store, objects, branch, linking=True)
-        identity = (await refs.resolve(store, ref)).commit
+        stand = await committing.clean(store, objects, branch, linking=True, dry_run=dry_run)
+        identity = await refs.committed(store, ref)
         found = await refs.commit(store, identity)
-        if identity == stand.head.commit or await _moved(store, stand, Head(identity, found.root, found.generation)):
+        if dry_run or identity == stand.head.commit:
+            return found
+        if await _moved(store, stand, Head(identity, found.root, found.generation)):
             return found
         await staging.pause()
     raise staging.busy(branch)
@@ -188,7 +190,7 @@ async def _conflicts(objects: Objects, conflicts: Sequence[Conflict]) -> list[Ke
 
 
 async def _commit_and_parent(store: Store, ref: str, parent: int | None) -> tuple[str, str]:
-    identity = (await refs.resolve(store, ref)).commit
+    identity = await refs.committed(store, ref)
     parents = (await refs.commit(store, identity)).parents
     if not parents:
         raise UsageError(f"`{ref}` is the first commit: it has no parent to compare it with")

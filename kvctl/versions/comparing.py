@@ -97,7 +97,7 @@ async def values_of(
 
 async def _since_base(store: Store, objects: Objects, before: str, after: str) -> list[KeyChange]:
     base = await merge_base(store, before, after)
-    commits = [(await refs.resolve(store, ref)).commit for ref in (after, before)]
+    commits = [await refs.committed(store, ref) for ref in (after, before)]
     ours, theirs = [await between(store, objects, base, commit) for commit in commits]
     conflicting = {conflict.key for conflict in merge(ours, theirs).conflicts}
     return await _resolved(objects, ours, conflicting)

@@ -70,7 +70,7 @@ def branch_records(name: str, head: Head) -> list[Change]:
 async def _create(store: Store, partition: bytes, name: str, ref: str) -> str:
     for _ in range(staging.TRIES):
         held = await fences.ready_to_link(store)
-        identity = (await refs.resolve(store, ref)).commit
+        identity = await refs.committed(store, ref)
         found = await refs.commit(store, identity)
         head = Head(identity, found.root, found.generation)
         own = branch_records(name, head) if partition == HEADS else [Change(TAGS, name.encode(), identity.encode())]

@@ -95,6 +95,17 @@ async def resolve(store: Store, expression: str) -> Ref:
     return found
 
 
+async def committed(store: Store, expression: str) -> str:
+    """The commit that is to be merged, tagged, rolled out. Raises as `resolve`, and UsageError for staged changes."""
+    found = await resolve(store, expression)
+    if expression.endswith("$"):
+        raise UsageError(
+            f"`{expression}` means staged changes, too; here a commit is meant",
+            hint=f"`{expression[:-1]}` is what is committed; `kvctl repo commit` makes a commit of what is staged",
+        )
+    return found.commit
+
+
 async def ancestors(store: Store, start: str, *, first_parent: bool = False) -> AsyncIterator[tuple[str, Commit]]:
     """A commit and those that it comes from: children before parents, otherwise the newest first."""
     walk = _Walk(store, first_parent)

@@ -225,9 +225,9 @@ class Repository:
         plan = combining.picking(self.store, ref, parent, self.author)
         return await combining.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
 
-    async def reset_hard(self, branch: str, ref: str) -> Commit:
+    async def reset_hard(self, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
         """Move a branch without staged changes to a commit, which is returned. Raises Staged, RefNotFound."""
-        return await combining.reset_hard(self.store, self.objects, branch, ref)
+        return await combining.reset_hard(self.store, self.objects, branch, ref, dry_run=dry_run)
 
     # -- branches and tags ---------------------------------------------------------------------------------
 

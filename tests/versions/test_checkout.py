@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import kvctl
-from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly
+from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly, UsageError
 from kvctl.kv.bucket import Bucket
 from kvctl.versions import checkout, live
 from kvctl.versions.checkout import Kind
@@ -46,6 +46,11 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
 
 async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout.RolledOut:
     return await checkout.carry_out(await checkout.plan(repository, ref, bucket), bucket)
+
+
+async def test_staged_changes_are_not_left_out_silently(repository: Repository, client: kvctl.Client) -> None:
+    with pytest.raises(UsageError, match="here a commit is meant"):
+        await checkout.plan(repository, "main$", client.bucket("B"))
 
 
 async def test_a_bucket_becomes_what_the_commit_holds(repository: Repository, bucket: Bucket) -> None:

@@ -199,6 +199,19 @@ class TestRefs:
             with pytest.raises(UsageError):
                 await repo.get(wrong, "n")
 
+    async def test_where_a_commit_is_meant_staged_changes_are_not_left_out_silently(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", a=b"1")
+        await repo.create_branch("other")
+        await repo.put("main", "a", b"staged")
+        for attempt in (
+            repo.merge("main$", "other"), repo.cherry_pick("other", "main$"), repo.revert("other", "main$"),
+            repo.reset_hard("other", "main$"), repo.create_branch("x", "main$"), repo.create_tag("x", "main$"),
+            repo.diff("other", "main$", three_dot=True),
+        ):  # fmt: skip
+            with pytest.raises(UsageError, match="here a commit is meant"):
+                await attempt
+        assert (list(await repo.branches()), await repo.tags()) == (["main", "other"], {})
+
     async def test_branches_and_tags_come_and_go(self, repo: Repository) -> None:
         first = await committed(repo, "main", "one", a=b"1")
         await repo.put("main", "a", b"staged")

@@ -81,10 +81,13 @@ async def test_hard_moves_the_branch_and_is_refused_with_staged_changes(repo: Re
         await committed(repo, "main", str(number), n=b"%d" % number)
     ids = await history_ids(repo)
     await repo.put("main", "n", b"staged")
-    with pytest.raises(Staged):
-        await repo.reset_hard("main", "main~1")
+    for dry_run in (True, False):
+        with pytest.raises(Staged):
+            await repo.reset_hard("main", "main~1", dry_run=dry_run)
     assert (await repo.branches())["main"] == ids[0]
     await repo.reset("main")
+    assert (await repo.reset_hard("main", "main~1", dry_run=True)).id == ids[1]
+    assert await history_ids(repo) == ids
     assert (await repo.reset_hard("main", "main~1")).id == ids[1]
     assert await held(repo) == {"n": b"1"}
     assert (await repo.reset_hard("main", ids[0])).id == ids[0]
