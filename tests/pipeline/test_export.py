@@ -124,7 +124,7 @@ def test_writers_do_not_blur_the_cut(exported: Exporting, fill: Fill, server: Se
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert under_way.wait(30)
+    assert under_way.wait(120)
     made = exported(bucket, format="json")
     thread.join()
     cut = made.manifest.cut

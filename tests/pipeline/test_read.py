@@ -302,7 +302,7 @@ def test_one_dataframe_is_of_one_revision(load: Callable[..., DataFrame], fill: 
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -231,7 +231,7 @@ def _writing(url: str, bucket: Oracle, write: Callable[[int], tuple[str, str]]) 
     def wait(more: int) -> None:
         wanted = len(bucket.log) + more
         with progress:
-            assert progress.wait_for(lambda: len(bucket.log) >= wanted, 60)
+            assert progress.wait_for(lambda: len(bucket.log) >= wanted, 180)
 
     thread = threading.Thread(target=work)
     thread.start()
