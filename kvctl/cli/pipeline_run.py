@@ -54,7 +54,9 @@ async def run(
 
     With one `source`, `select` (columns, each with an expression) and `where` do without SQL. Buckets take the options
     of the data source in snake_case; they are on the server of this command where the file says no `context` or `url`.
-    Paths begin at the file's folder. --dry-run reads no rows, and shows what would be done, with Spark's plan.
+    Paths begin at the file's folder. Of CSV, a line of headings comes first, and Spark finds types out: `0012` is the
+    number 12. A row that is not of its file's form ends the run. --dry-run reads no rows, and shows what would be done,
+    with Spark's plan.
 
     Rows that cannot be written are counted and named, and the command exits 7; `dead_letter` in the sink keeps them.
     """
@@ -82,7 +84,12 @@ async def run(
     session.show(document({**row, "seconds": round(ran.seconds, 3)}, *RAN, name="sink"))
     if ran.rejected:
         named = "; ".join(f"`{key}`: {cause}" for key, cause in ran.samples)
-        raise PartlyDone(f"{ran.rejected} rows were rejected: {named}", hint="The others are written")
+        more = ran.rejected - len(ran.samples)
+        named += f"; and {more} more" if more else ""
+        rows = "1 row was" if ran.rejected == 1 else f"{ran.rejected} rows were"
+        kept = declared.sink.options.get("deadLetter") if isinstance(declared.sink, Bucket) else None
+        where = f"`{kept}` has them all" if kept else "`dead_letter` in the sink keeps them all"
+        raise PartlyDone(f"{rows} rejected: {named}", hint=f"The others are written; {where}")
 
 
 def _folder_of(file: str) -> "Path":

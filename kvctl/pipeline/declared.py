@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,13 +113,16 @@ class _File:
         for name in found:
             if name in of_files and name not in fields:
                 reader.fail((*path, name), f"`{name}` goes with `path`, not with `bucket`")
-        options = {fields[name].name: self._text((*path, name)) for name in found}
+        options = {fields[name].name: self._option((*path, name), fields[name]) for name in found}
         reader.checked(path, lambda: parse(options))
         return Bucket(options)
 
-    def _text(self, path: Path) -> str:
-        """The value as an option of Spark's has it."""
+    def _option(self, path: Path, option: Option) -> str:
+        """The value as an option of Spark's has it; a path begins at the file's folder."""
         value = self._reader.at(path)
+        if option.form in _PATHS:
+            text = self._reader.text(path)
+            return text if "://" in text else os.path.abspath(self._folder / text)
         if isinstance(value, bool):
             return str(value).lower()
         return ",".join(self._reader.texts(path))
@@ -160,6 +164,8 @@ def _fields(*purposes: Purpose) -> dict[str, Option]:
 
 
 _INNER = ("write_id", "message_ids", "report")
+_PATHS = ("FILE", "PATH")
+"""Forms of options that name a file or a folder."""
 _READ = _fields(Purpose.CONNECTION, Purpose.READ)
 _WRITE = _fields(Purpose.CONNECTION, Purpose.WRITE)
 

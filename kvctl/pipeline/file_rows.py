@@ -121,10 +121,44 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
 def _table(spark: SparkSession, path: Path, format: str) -> DataFrame:
     """The table as it stands; a column of its own holds each row that is not of the table's form."""
     reader = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
-    found = reader.load(literal(path))
+    found = reader.load(_inferred(path, format))
     if format not in ("csv", "tsv") or not found.columns:
         return found
     return reader.schema(found.schema.add(_BROKEN, "string")).option("enforceSchema", "false").load(literal(path))
+
+
+def _inferred(path: Path, format: str) -> str:
+    """A path whose columns Spark finds out. Raises UsageError for one in which it then sees a pattern all the same."""
+    if format != "parquet" and literal(path) != f"file:{path}":
+        raise UsageError(
+            f"Spark cannot read `{path}`: it takes the name for a pattern",
+            hint="Choose a path without any of `[]{}*?` and backslashes",
+        )
+    return literal(path)
+
+
+def read_files(spark: SparkSession, path: Path, format: str) -> DataFrame:
+    """Files with their own columns and types. A row that is not of their form fails the reading."""
+    strict = {"inferSchema": "true", "mode": "FAILFAST", "columnPruning": "false", "enforceSchema": "false"}
+    options = {"json": {"mode": "FAILFAST"}, "csv": {**_CSV, "multiLine": "true", **strict}}.get(format, {})
+    return spark.read.format(format).options(**options).load(_inferred(path, format))
+
+
+def write_files(rows: DataFrame, path: Path, format: str, mode: str) -> None:
+    """Rows of any columns as files; `mode` says what becomes of those that are there. Raises UsageError."""
+    check_form(rows, format)
+    exact = {} if format == "parquet" else {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+    rows.write.mode(mode).format(format).options(**exact, **(_CSV if format == "csv" else {})).save(f"file:{path}")
+
+
+def check_form(rows: DataFrame, format: str) -> None:
+    """Raises UsageError for bytes in CSV, for which Spark writes what it shows on a screen."""
+    name = next((name for name, kind in rows.dtypes if kind == "binary"), None) if format == "csv" else None
+    if name is not None:
+        raise UsageError(
+            f"Column `{name}` is of bytes, for which CSV has no form",
+            hint=f"Make text of it: `string({name})`, or `base64({name})`",
+        )
 
 
 def format_of(path: Path) -> str | None:

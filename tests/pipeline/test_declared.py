@@ -55,6 +55,17 @@ def test_what_is_read_is_valid(text: str) -> None:
     VALIDATOR.validate(documents.parse(text.encode(), "p.yaml").data)
 
 
+def test_paths_begin_at_the_files_folder() -> None:
+    options = "creds: ../a.creds, dead_letter: bad, tls_ca: /etc/ca.pem"
+    sink = read(f"version: 1\nsource: {{bucket: B}}\nsink: {{bucket: C, {options}}}").sink
+    assert isinstance(sink, Bucket)
+    found = {name: sink.options[name] for name in ("creds", "deadLetter", "tlsCa")}
+    assert found == {"creds": "/a.creds", "deadLetter": "/there/bad", "tlsCa": "/etc/ca.pem"}
+    lake = read("version: 1\nsource: {bucket: B}\nsink: {bucket: C, dead_letter: 's3://lake/bad'}").sink
+    assert isinstance(lake, Bucket)
+    assert lake.options["deadLetter"] == "s3://lake/bad"
+
+
 @pytest.mark.parametrize("text", WRONG)
 def test_what_is_invalid_is_refused(text: str) -> None:
     with pytest.raises(UsageError):

@@ -1,12 +1,13 @@
 """Declared pipelines, run: buckets and files, SQL and expressions, what is wrong, and what would be done."""
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvctl import documents
-from kvctl.errors import ConflictError, KvctlError, NotFoundError
+from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.declared import read_declared
 from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.jobs import run as job
@@ -104,16 +105,44 @@ def test_a_plan_says_what_would_be_done_and_does_nothing(go: Run, fill: Fill, en
         ("source: {bucket: B}\nsink: {bucket: NOWHERE}", NotFoundError),
         ("source: {bucket: NOWHERE}\nsink: {path: out.parquet}", NotFoundError),
         ("source: {path: nowhere.csv}\nsink: {bucket: B}", NotFoundError),
+        ("source: {path: 'in[1].json'}\nsink: {bucket: B}", UsageError),
         ("sources: {s: {bucket: B}}\nsql: SELECT nosuch FROM s\nsink: {bucket: B}", KvctlError),
         ("sources: {s: {bucket: B}}\nsql: SELECT FROM WHERE\nsink: {bucket: B}", KvctlError),
         ("source: {bucket: B}\nselect: {x: key}\nsink: {bucket: B}", KvctlError),
     ],
 )
 def test_what_is_wrong_is_one_clear_error(
-    go: Run, fill: Fill, engine: Engine, server: Server, text: str, error: type[KvctlError]
+    go: Run, fill: Fill, engine: Engine, server: Server, tmp_path: Path, text: str, error: type[KvctlError]
 ) -> None:
     bucket = fill({"a": b"1"})
+    (tmp_path / "in[1].json").touch()
     with pytest.raises(error) as caught:
         go("version: 1\n" + text.replace("bucket: B", f"bucket: {bucket}"))
     assert len(caught.value.message) < 500
     assert held(engine, server, bucket) == {"a": b"1"}
+
+
+def test_files_are_read_and_written_as_their_form_has_it(go: Run, engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text('key,value\na,"say ""x"", \\"\nb,"two\nlines"\n')
+    text = "version: 1\nsource: {path: in.csv}\nsink: {path: out.csv}"
+    assert go(text).written == 2
+    (part,) = (tmp_path / "out.csv").glob("*.csv")
+    with part.open(newline="") as file:
+        assert list(csv.reader(file)) == [["key", "value"], ["a", 'say "x", \\'], ["b", "two\nlines"]]
+
+
+@pytest.mark.parametrize("row", ["a,1,2", "a", '{"key": "a"'])
+def test_a_row_that_is_not_of_its_files_form_fails_the_run(go: Run, tmp_path: Path, row: str) -> None:
+    json = row.startswith("{")
+    (tmp_path / "in").write_text(f'{{"key": "b", "value": 1}}\n{row}\n' if json else f"key,value\nb,1\n{row}\n")
+    with pytest.raises(KvctlError, match=r"Malformed|is not a JSON object"):
+        go(f"version: 1\nsource: {{path: in, format: {'json' if json else 'csv'}}}\nsink: {{path: out.json}}")
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_columns_that_the_sink_does_not_take_are_found_by_a_dry_run(go: Run, fill: Fill) -> None:
+    bucket = fill({"a": b"1"})
+    with pytest.raises(UsageError, match="There is a column `x`"):
+        go(f"version: 1\nsource: {{bucket: {bucket}}}\nselect: {{x: key}}\nsink: {{bucket: {bucket}}}", plan=True)
+    with pytest.raises(UsageError, match="`value` is of bytes"):
+        go(f"version: 1\nsource: {{bucket: {bucket}}}\nsink: {{path: out.csv}}", plan=True)

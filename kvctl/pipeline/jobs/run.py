@@ -10,7 +10,8 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConflictError, NotFoundError
-from kvctl.pipeline import connecting
+from kvctl.pipeline import connecting, file_rows
+from kvctl.pipeline.deciding import WriteMode
 from kvctl.pipeline.declared import Bucket, Declared, Files
 from kvctl.pipeline.jobs.load import write
 from kvctl.pipeline.options import SourceOptions, parse
@@ -63,6 +64,7 @@ def plan(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> P
     """What a run would do. Raises NotFoundError, UsageError for what Spark does not understand."""
     with engine.explaining():
         rows = _rows(engine.spark, declared, connection)
+        _check_rows(rows, declared.sink)
         text = StringIO()
         with redirect_stdout(text):
             rows.explain(mode="formatted")
@@ -110,6 +112,16 @@ def _check_sink(files: Files) -> None:
         raise ConflictError(f"`{files.path}` exists", hint="`mode: overwrite` or `append` in the sink, or another path")
 
 
+def _check_rows(rows: DataFrame, sink: Bucket | Files) -> None:
+    """Raises UsageError for columns that the sink does not take."""
+    from kvctl.pipeline.rows import check_columns
+
+    if isinstance(sink, Files):
+        file_rows.check_form(rows, sink.format)
+    else:
+        check_columns(rows.schema, WriteMode(parse(sink.options).write_mode))
+
+
 def _rows(spark: SparkSession, declared: Declared, connection: Mapping[str, str]) -> DataFrame:
     found = {name: _read(spark, source, connection) for name, source in declared.sources.items()}
     if declared.sql is not None:
@@ -128,8 +140,7 @@ def _read(spark: SparkSession, source: Bucket | Files, connection: Mapping[str, 
     if isinstance(source, Bucket):
         return spark.read.format("nats-kv").options(**connection_of(source, connection), **source.options).load()
     _check_source(source)
-    reader = spark.read.option("header", "true").option("inferSchema", "true")
-    return reader.format(source.format).load(str(source.path))
+    return file_rows.read_files(spark, source.path, source.format)
 
 
 def _write_files(rows: DataFrame, sink: Files) -> int:
@@ -139,7 +150,7 @@ def _write_files(rows: DataFrame, sink: Files) -> int:
     observation = Observation()
     counted = rows.observe(observation, count(lit(1)).alias("rows"))
     try:
-        counted.write.mode(sink.mode).option("header", "true").format(sink.format).save(str(sink.path))
+        file_rows.write_files(counted, sink.path, sink.format, sink.mode)
     except BaseException:
         if sink.mode == "error":
             with suppress(OSError):
