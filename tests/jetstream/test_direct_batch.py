@@ -12,6 +12,7 @@ from kvctl.jetstream import direct, direct_batch, gathered, streams
 from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from kvctl.jetstream.direct_batch import MomentLost, NotReached, Page
 from kvctl.labs import Lab
+from tests.differences import differences
 from tests.raw import RawClient
 
 
@@ -186,7 +187,7 @@ class TestLimits:
         request = DirectRequest(last_of=(subject(stream, "*"),))
         with pytest.raises(TooManySubjects):
             [page async for page in direct_batch.pages(client.api, stream, request)]
-        assert sequences(await pages_of(client, stream, "*")) == list(range(1, 1026))
+        assert differences(sequences(await pages_of(client, stream, "*")), range(1, 1026)) == []
         assert len(sequences(await pages_of(client, stream, *(str(number) for number in range(1024))))) == 1024
 
     async def test_large_messages_come_in_several_answers(

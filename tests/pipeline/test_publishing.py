@@ -17,6 +17,7 @@ from kvctl.pipeline.row_ids import RowIds
 from kvctl.pipeline.rows import Chunk, chunk_of
 from kvctl.pipeline.writing_task import ids_of
 from kvctl.server import Server
+from tests.differences import differences
 from tests.raw import RawClient
 
 Rows = Iterable[dict[str, Any]]
@@ -74,7 +75,7 @@ async def bucket(request: pytest.FixtureRequest, client: kvctl.Client, bucket_na
 async def test_rows_are_written_in_order(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
     rows = puts(2500)
     assert await Task(client, bucket)(rows, at_once=1000) == (2500, 0, 0)
-    assert await contents(client, bucket) == [(row["key"], row["value"], "PUT") for row in rows]
+    assert differences(await contents(client, bucket), [(row["key"], row["value"], "PUT") for row in rows]) == []
     assert last_seq(raw, bucket) == 2500
 
 
@@ -94,7 +95,7 @@ async def test_a_retry_adds_what_is_missing(
     await Task(client, bucket)(rows[:stored])
     assert await Task(client, bucket)(rows, begun=True, since=since) == (1000, 0, 0)
     assert last_seq(raw, bucket) == 1000
-    assert await contents(client, bucket) == [(row["key"], row["value"], "PUT") for row in rows]
+    assert differences(await contents(client, bucket), [(row["key"], row["value"], "PUT") for row in rows]) == []
 
 
 async def test_a_retry_keeps_the_order_of_a_key(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
@@ -262,7 +263,7 @@ async def test_a_cut_connection_doubles_and_loses_nothing(own_server: Server, bu
         for key, value, _ in await contents(client, bucket_name):
             stored.setdefault(key, []).append(value)
         wanted = {f"k.{n}": [f"v{n + 20_000 * life}".encode() for life in range(3)] for n in range(20_000)}
-        assert [(key, stored.get(key)) for key in wanted if stored.get(key) != wanted[key]] == []
+        assert differences(stored, wanted) == []
 
 
 async def test_a_server_that_restarts_is_waited_for(own_server: Server, bucket_name: str) -> None:
