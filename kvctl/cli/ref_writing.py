@@ -9,7 +9,7 @@ from kvctl.cli.ref_entries import written_row
 from kvctl.cli.repo_options import open_branch, parse_branch
 from kvctl.cli.session import Session
 from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
-from kvctl.render.view import Column, View
+from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
     from kvctl.cli.repo_options import At
@@ -70,14 +70,15 @@ async def delete(
         there = await repository.get(at.ref, *named)
         found = [entry.key for entry in there if entry is not None]
         missing = [key for key, entry in zip(named, there, strict=True) if entry is None]
+    single = len(named) == 1
     if dry_run:
         _show_plan(session, at, found)
     elif found:
         if chosen:
             session.confirm(_question(at, found), yes=yes)
-        await _delete(session, repository, at, found, wanted, single=len(found) == 1 and not chosen)
-    elif chosen:
-        session.note("No keys match")
+        await _delete(session, repository, at, found, wanted, single=single)
+    elif not single:
+        session.show(_written([], single=False, empty="No keys match" if chosen else ""))
     if missing and not ignore_missing:
         raise KeyNotFound(f"{listed(missing)} not in `{at}`", hint="`--ignore-missing` lets that pass")
 
@@ -147,10 +148,14 @@ async def _show(
         written_row(at, key, revisions.get(key), None if value is None else object_id(value).hex())
         for key, value in written.items()
     ]
+    session.show(_written(rows, single=single))
+
+
+def _written(rows: Sequence[Row], *, single: bool, empty: str = "") -> View:
     columns = [
         *(Column(name, tsv=False, table=False) for name in ("bucket", "ref")),
         Column("key", tsv=False, table=not single),
         Column("revision", right=not single),
         Column("identity", tsv=False, table=False),
     ]
-    session.show(View(columns=columns, rows=rows, single=single, name="key"))
+    return View(columns=columns, rows=rows, single=single, name="key", empty=empty)

@@ -191,6 +191,7 @@ async def _remove(session: Session, bucket: str, removal: Removal, chosen: Choic
         await _carry_out(session, target, removal, chosen, keys)
     else:
         session.note("No keys match")
+        session.show(writing_view([], single=False))
     if foreign:
         _report_foreign(session, target, foreign, chosen)
 

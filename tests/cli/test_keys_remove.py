@@ -59,6 +59,7 @@ def test_match_expands_to_keys_counts_and_asks(keyed: Keyed, snapshot: SnapshotA
     assert keyed("delete", "B", "--match", "a.*", tty=True, stdin=b"y\n").exit_code == 0
     assert keyed("keys", "B").out.split() == ["b.1"]
     assert keyed("delete", "B", "--match", "a.*", "--yes") == snapshot(name="nothing left")
+    assert keyed("delete", "B", "--match", "a.*", "--yes", "-o", "json").out == "[]\n"
 
 
 def test_purge_erases_history_and_asks(keyed: Keyed, snapshot: SnapshotAssertion) -> None:

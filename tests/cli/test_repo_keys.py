@@ -154,6 +154,10 @@ class TestWriting:
         assert repo.text("keys", "@main") == ""
         assert repo.text("keys", "@v1").split() == ["app.host", "app.port"]
 
+    def test_for_several_keys_json_is_an_array_whatever_was_there(self, repo: Repo) -> None:
+        assert len(repo.json("delete", "@main", "app.host", "none", "--ignore-missing")) == 1
+        assert repo.json("delete", "@main", "--match", "none", "--yes") == []
+
     def test_writes_need_a_branch(self, repo: Repo) -> None:
         one = repo.json("repo", "show", "@v1")["id"]
         for ref in ("v1", one, "main@", "main~0", "main$"):
