@@ -101,7 +101,8 @@ async def find(api: Api, name: str, *, incomplete: bool = False) -> Found:
 
 async def find_whole(api: Api, name: str) -> Found:
     """The table, compared with the partitions that there are. Raises TableNotFound, KvctlError when some are gone."""
-    table, names = await asyncio.gather(find(api, name), streams.names(api, f"{subject_prefix(check_table(name))}>"))
+    prefix = subject_prefix(check_table(name))
+    table, names = await asyncio.gather(find(api, name), streams.names(api, f"{prefix}>"))
     if missing := sorted({*table.streams} - {*names}):
         raise KvctlError(
             f"Table `{name}` has {table.config.partitions} partitions, and {len(missing)} of its streams are gone: "

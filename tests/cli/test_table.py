@@ -211,6 +211,7 @@ def test_creating_again(table: Tables) -> None:
     apart = table("create", "--partitions", "4", "--partition-streams")
     assert (apart.exit_code, apart.err.count(" -> ")) == (4, 2)  # the heading, and the one difference
     assert "`a.b` is not a table name" in table._run("table", "create", "a.b").err
+    assert table._run("table", "get", "a@b", "k", "-s", table._url).err.startswith("error: `a@b` is not a table name")
     assert table("edit", "--partitions", "4", "--description", "x").exit_code == 0
     refused = table("edit", "--partitions", "5")
     assert (refused.exit_code, "keeps them for ever" in refused.err) == (1, True)
