@@ -94,10 +94,11 @@ async def init(
         show_config(session, wanted)
         return
     repository, fresh = await repositories.create(await writable(session), config, author=author)
-    if bucket is not None:
-        await begin_with(session, repository, bucket)
+    begun = bucket is not None and await begin_with(session, repository, bucket)
     text = f"Created repository `{name}`" if fresh else f"Repository `{name}` exists already, with this configuration"
-    tell(session, {"name": name, "stream": wanted["name"], "changed": fresh}, text, always=not fresh)
+    if not fresh and bucket is not None:
+        text += f"; {'it begins with' if begun else 'nothing was taken from'} bucket `{bucket.name}`"
+    tell(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
 
 
 @command(app, "ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"])

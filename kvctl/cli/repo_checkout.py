@@ -104,8 +104,8 @@ async def record(
     return made
 
 
-async def begin_with(session: Session, repository: "Repository", bucket: "Bucket") -> None:
-    """Record a live bucket in a repository that has only its first commit yet; an empty one needs none."""
+async def begin_with(session: Session, repository: "Repository", bucket: "Bucket") -> bool:
+    """Record a live bucket in a repository that has only its first commit yet; whether something was recorded."""
     from contextlib import suppress
 
     from kvctl.versions.committing import NothingToCommit
@@ -114,6 +114,8 @@ async def begin_with(session: Session, repository: "Repository", bucket: "Bucket
     if not (await repository.show(MAIN)).parents:
         with suppress(NothingToCommit):
             await record(session, repository, MAIN, bucket, f"Bucket {bucket.name}")
+            return True
+    return False
 
 
 def _warn(session: Session, rollout: "Rollout") -> None:

@@ -108,6 +108,7 @@ def test_a_bucket_begins_a_repository_and_is_recorded_again(kv: Run, bucket: str
     kv("put", bucket, "a", "1")
     assert kv("repo", "init", name, "--from", "nosuch", "--dry-run").exit_code == 3
     assert kv("repo", "init", name, "--from", bucket).exit_code == 0
+    assert kv("repo", "init", name, "--from", bucket).err.endswith(f"; nothing was taken from bucket `{bucket}`\n")
     assert values(kv, f"{name}@main") == {"a": "1"}
     kv("put", bucket, "b", "2")
     result = kv("repo", "commit", f"{name}@main", "--from", bucket, "-m", "nightly", "-o", "json")
