@@ -32,6 +32,9 @@ app = group()
 PENDING = 8
 """Exit code of `diff --exit-code` where something differs."""
 
+IN_TABLE = 100
+"""Commits that are shown at once in a table: its columns are as wide as the first of them want."""
+
 Meta = Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Kept with the commit; repeatable")]
 FirstParent = Annotated[
     bool, typer.Option("--first-parent", help="Only the line of the branch itself, not what was merged into it")
@@ -146,18 +149,24 @@ async def log(
     commits = repository.log(place.ref, first_parent=first_parent, key=key, limit=limit)
     as_text = session.options.output is None and (graph or session.output == "table")
     if not as_text:
-        await session.stream(View(columns=COMMITS, name="id", empty="No commits"), _rows(commits))
+        together = IN_TABLE if session.output == "table" else 1
+        await session.stream(View(columns=COMMITS, name="id", empty="No commits"), _rows(commits, together))
         return
     names = names_of(await repository.branches(), await repository.tags())
     lines = LogLines(names, color=session.terminal.colored, graph=graph)
     await session.stream_bytes(lines.chunks(commits))
 
 
-async def _rows(commits: AsyncIterator[tuple[str, "Commit"]]) -> AsyncIterator[Sequence[Row]]:
+async def _rows(commits: AsyncIterator[tuple[str, "Commit"]], together: int) -> AsyncIterator[Sequence[Row]]:
     from kvctl.cli.repo_views import commit_row
 
+    rows: list[Row] = []
     async for _, found in commits:
-        yield [commit_row(found)]
+        rows.append(commit_row(found))
+        if len(rows) == together:
+            yield rows
+            rows = []
+    yield rows
 
 
 @command(

@@ -81,6 +81,6 @@ async def delete(session: Session, at: AtTag, dry_run: DryRun = False) -> None:
         raise RefNotFound(f"Tag `{place.ref}` does not exist", hint=f"`kvctl tag ls {place.repository}` lists tags")
     if not dry_run:
         await repository.delete_tag(place.ref)
-    row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": not dry_run}
+    row = {"name": place.ref, "repository": place.repository, "commit": commit}
     text = f"{'Would delete' if dry_run else 'Deleted'} tag `{place.ref}`, at commit `{short(commit)}`"
-    tell(session, row, text, always=dry_run)
+    tell(session, row if dry_run else {**row, "changed": True}, text, always=dry_run)

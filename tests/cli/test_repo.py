@@ -142,6 +142,8 @@ class TestCommits:
         assert repo("log", "@main", "--graph", tty=True) == snapshot(name="graph")
         assert repo("log", "@main", "--graph") == snapshot(name="graph in a pipe")
         assert "\x1b[33m" in repo("log", "@main", tty=True, env={"NO_COLOR": "", "FORCE_COLOR": "1"}).out
+        table = repo.text("repo", "log", "@main", "-o", "table").splitlines()
+        assert len({line.index("ann@laptop") for line in table[1:]} | {table[0].index("AUTHOR")}) == 1
         messages = [json.loads(line)["message"] for line in repo("log", "@main", "-o", "ndjson").out.splitlines()]
         assert messages == ["Bring it\n\nAll of it.", "three", "two", "one", "Repository created"]
         assert [one["message"] for one in repo.json("repo", "log", "@main", "--key", "a")] == ["two", "one"]
