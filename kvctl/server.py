@@ -22,7 +22,7 @@ from typing import Self
 
 from kvctl.errors import KvctlError
 
-_READY_TIMEOUT = 10.0
+_READY_TIMEOUT = 60.0
 _RESTORE_TIMEOUT = 600.0
 """For a store with messages: ten million keys took 16 s."""
 _STOP_TIMEOUT = 30.0

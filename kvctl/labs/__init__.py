@@ -22,8 +22,11 @@ LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
 LABS: tuple[LabKind, ...] = ("cluster", "supercluster", "leaf", "accounts")
 
 _TEMPLATES = Path(__file__).parent
-_READY_TIMEOUT = 30.0
+_READY_TIMEOUT = 120.0
 _ASK_TIMEOUT = 0.5
+"""Seconds for an answer that may never come: servers without a leader yet say nothing."""
+_LED_TIMEOUT = 10.0
+"""Seconds for an answer once there is a leader."""
 
 
 @dataclass
@@ -157,17 +160,20 @@ def _can_place(context: Context, api: str, config: Mapping[str, Any]) -> bool:
     answer = _ask(context, f"{api}.STREAM.CREATE.kvctl-ready", stream)
     if answer is None or "error" in answer:
         return False
-    return "error" not in (_ask(context, f"{api}.STREAM.DELETE.kvctl-ready", {}) or {"error": {}})
+    answer = _ask(context, f"{api}.STREAM.DELETE.kvctl-ready", {}, _LED_TIMEOUT)
+    return "error" not in (answer or {"error": {}})
 
 
-def _ask(context: Context, subject: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+def _ask(
+    context: Context, subject: str, body: Mapping[str, Any], timeout: float = _ASK_TIMEOUT
+) -> dict[str, Any] | None:
     """One request over a connection of its own; None when nobody answers."""
     host, _, port = context.url.split(",")[0].removeprefix("nats://").rpartition(":")
     connect: dict[str, object] = {"verbose": False, "headers": True, "no_responders": True}
     connect |= {"user": context.user, "pass": context.password} if context.user else {}
     payload = json.dumps(body).encode()
     try:
-        with socket.create_connection((host, int(port)), _ASK_TIMEOUT) as sock, sock.makefile("rb") as lines:
+        with socket.create_connection((host, int(port)), timeout) as sock, sock.makefile("rb") as lines:
             lines.readline()  # INFO
             sock.sendall(
                 f"CONNECT {json.dumps(connect)}\r\nSUB _INBOX.kvctl 1\r\n"
