@@ -87,18 +87,22 @@ class TestAsDocumented:
     async def test_cancelling_leaves_nothing_behind(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name)
 
+        watching: list[object] = []
+
         async def watch() -> None:
             async with await bucket.watch() as watcher:
-                async for _ in watcher:
-                    pass
+                async for item in watcher:
+                    watching.append(item)
 
         tasks = [asyncio.create_task(watch()) for _ in range(5)]
-        await asyncio.sleep(0.2)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        info = await client.api.call(f"STREAM.INFO.KV_{bucket_name}")
-        assert info["state"]["consumer_count"] == 0
+        async with asyncio.timeout(60):
+            while len(watching) < 5:
+                await asyncio.sleep(0.02)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            while (await client.api.call(f"STREAM.INFO.KV_{bucket_name}"))["state"]["consumer_count"]:
+                await asyncio.sleep(0.02)
         assert client.connection._subscriptions == []
 
 

@@ -1,5 +1,6 @@
 """A fresh bucket, and kvctl run on it: `keyed("get", "B", "key")`, where `B` stands for its name."""
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -55,5 +56,12 @@ class Keyed:
         return int(self.raw.api(f"STREAM.INFO.KV_{self.name}")["state"]["last_seq"])
 
     def consumers(self) -> int:
-        """Consumers that readings have left behind."""
+        """Consumers that readings have at the moment."""
         return int(self.raw.api(f"STREAM.INFO.KV_{self.name}")["state"]["consumer_count"])
+
+    def consumers_left(self) -> int:
+        """Consumers that readings have left behind: those that are there still after some seconds."""
+        deadline = time.monotonic() + 10
+        while (left := self.consumers()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return left

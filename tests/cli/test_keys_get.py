@@ -85,7 +85,7 @@ def test_more_matches_than_one_request_answers(keyed: Keyed) -> None:
         keyed.raw.put(keyed.name, key, key.encode())
     rows = [json.loads(line) for line in keyed("get", "B", "k.*", "-o", "ndjson").out.splitlines()]
     assert [row["value"] for row in rows] == keys
-    assert keyed.consumers() == 0
+    assert keyed.consumers_left() == 0
 
 
 @pytest.mark.parametrize("direct", [True, False])

@@ -44,7 +44,7 @@ def test_keys_sorted_and_limited(filled: Keyed) -> None:
     assert filled("keys", "B", "--sort", "--limit", "2").out.split() == ["a.2", "m.3"]
     sorted_rows = json.loads(filled("keys", "B", "--sort", "--limit", "2", "-o", "json").out)
     assert [row["key"] for row in sorted_rows] == ["a.2", "m.3"]
-    assert filled.consumers() == 0
+    assert filled.consumers_left() == 0
 
 
 def test_overlapping_filters_list_each_key_once(filled: Keyed) -> None:

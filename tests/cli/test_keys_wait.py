@@ -33,7 +33,7 @@ def test_time_runs_out(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
     assert keyed("wait", "B", "k", "--revision-above", "1", "--for", "200ms") == snapshot(name="revision")
     assert keyed("wait", "B", "k", "--missing", "--for", "1200ms") == snapshot(name="missing")
     assert keyed("wait", "B", "nope", "--for", "0") == snapshot(name="look once")
-    assert keyed.consumers() == 0
+    assert keyed.consumers_left() == 0
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_changes_are_followed_until_count(keyed: Keyed, start: Start) -> None:
     rows = [json.loads(_line(watch)) for _ in range(3)]
     assert [(row["operation"], row["value"]) for row in rows] == [("PUT", "one"), ("DEL", ""), ("PUT", "two")]
     assert watch.wait(60) == 0
-    assert keyed.consumers() == 0
+    assert keyed.consumers_left() == 0
 
 
 def test_interrupted_it_ends_with_130_and_no_traceback(keyed: Keyed, start: Start) -> None:
@@ -79,7 +79,7 @@ def test_interrupted_it_ends_with_130_and_no_traceback(keyed: Keyed, start: Star
     watch.send_signal(signal.SIGINT)
     out, err = watch.communicate(timeout=60)
     assert (watch.returncode, out, err) == (130, b"", b"")
-    assert keyed.consumers() == 0
+    assert keyed.consumers_left() == 0
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -15,6 +15,7 @@ from kvctl.topology import buckets
 from kvctl.topology.hazards import Hazard
 from tests.patience import slower
 from tests.raw import RawClient
+from tests.topology.conftest import until
 from tests.topology.test_observe import mirror_of
 
 NOTHING = timedelta()
@@ -132,7 +133,7 @@ async def test_harmless_edits_ask_nothing_of_the_data(client: kvctl.Client, buck
 async def test_planning_leaves_no_consumer_behind(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
     await filled(client, bucket_name)
     await evidence(client, bucket_name, ttl=timedelta(seconds=1), max_value_size=1)
-    assert raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["total"] == 0
+    until(lambda: raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["total"] == 0, 25)
 
 
 async def test_compaction_waits_for_replicas_that_have_not_heard_of_the_deletions(
