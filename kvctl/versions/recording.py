@@ -17,6 +17,9 @@ from kvctl.versions.tree import Reading, Tree, build
 Content = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 """Keys and values; where it is no mapping, sorted by the bytes of the keys, none twice."""
 
+SHOWN = 80
+"""Characters of a key that a message has."""
+
 
 async def record(
     store: Store, objects: Objects, branch: str, content: Content, note: Note, check: Callable[[str, bytes], None]
@@ -41,7 +44,7 @@ def _pairs(content: Content, large: Made, check: Callable[[str, bytes], None]) -
     """Entries as they stand in leaves; the objects of large values are added to `large`. Raises UsageError."""
     before = b""
     for key, value in sorted(content.items()) if isinstance(content, Mapping) else content:
-        check(key, value)
+        _check(key, value, check)
         name = key.encode()
         if name <= before:
             raise UsageError(f"`{key}` comes after `{before.decode()}`: what is recorded is sorted, no key twice")
@@ -71,3 +74,13 @@ def _above_leaves(root: bytes) -> Reading[set[bytes]]:
         known |= below
         waiting = below if any(chunk.level > 1 for chunk in chunks) else set()
     return known
+
+
+def _check(key: str, value: bytes, check: Callable[[str, bytes], None]) -> None:
+    """Raises UsageError that says of which key."""
+    try:
+        check(key, value)
+    except UsageError as error:
+        shown = key if len(key) <= SHOWN else f"{key[:SHOWN]}…"
+        what = error.message[0].lower() + error.message[1:]
+        raise UsageError(f"`{shown}` cannot be recorded: {what}", hint=error.hint) from None
