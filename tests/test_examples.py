@@ -30,7 +30,7 @@ def run(server: Server) -> Run:
     environment = {**os.environ, "NATS_URL": server.url, "PATH": path}
 
     def run(*command: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
     return run
 
@@ -66,7 +66,7 @@ class Applied:
         for known in lab.contexts.values():
             ContextStore().save(known)
         self.arguments = ("-f", str(EXAMPLES / file), "--context", context)
-        done = run_process("topology", "apply", *self.arguments, "--yes", timeout=60)
+        done = run_process("topology", "apply", *self.arguments, "--yes", timeout=300)
         assert done.exit_code == 0, done.err
         self.context = context
 

@@ -65,7 +65,7 @@ class Machine:
         """End the server, as Ctrl-C does."""
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
-            assert self._server.wait(10) == 0
+            assert self._server.wait(60) == 0
         for screen in self._screens:
             os.close(screen)
 
@@ -161,11 +161,11 @@ def readable(text: str) -> list[str]:
 
 def _everything(master: int, process: "subprocess.Popen[bytes]") -> str:
     text = _until(master, None)
-    process.wait(30)
+    process.wait(120)
     return text
 
 
-def _until(master: int, pattern: str | None, seconds: float = 30) -> str:
+def _until(master: int, pattern: str | None, seconds: float = 120) -> str:
     """What appears on the terminal until the pattern does, or its last user has gone."""
     text, deadline = "", time.monotonic() + seconds
     decoder = codecs.getincrementaldecoder("utf-8")()
