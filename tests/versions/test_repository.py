@@ -381,6 +381,6 @@ class TestRecord:
                 await repo.record("main", wrong, "wrong")
         with pytest.raises(UsageError, match=r"`a\.b` cannot be recorded: the value is"):
             await repo.record("main", {"a.b": b"x" * (repo.writer.largest + 1)}, "too large")
-        with pytest.raises(UsageError, match="`k{80}…` cannot be recorded: the key has 3,000 characters"):
+        with pytest.raises(UsageError, match=r"`k{80}…` cannot be recorded: the key has 3,000 characters"):
             await repo.record("main", {"k" * 3000: b""}, "too long")
         assert await history(repo) == ["Repository created"]
