@@ -13,6 +13,7 @@ from kvctl.cli.main import main
 from kvctl.cli.options import Confirm, Yes, duration, moment, size
 from kvctl.cli.session import Session
 from kvctl.errors import ConflictError, OutcomeUnknown
+from kvctl.render import progress as progress_module
 from kvctl.render.view import Column, View, age_text, document, size_text
 
 app = group("thing", help="Things to try the frame with")
@@ -141,6 +142,8 @@ async def large(session: Session) -> None:
 @command(app, "work", examples=["kvctl thing work"])
 async def work(session: Session, fail: str = "", seconds: float = 0.9) -> None:
     """Work for a while, say when it is cleaned up."""
+    if not seconds:
+        progress_module.DELAY = 600.0  # nothing is shown of what takes no time, however slow the machine is
     try:
         with session.progress("Working", 9) as progress:
             for _ in range(9):

@@ -148,6 +148,7 @@ def _import_everything() -> None:
         if module.name != "kvctl.__main__":
             with suppress(Exception):  # the run that needs it says so
                 importlib.import_module(module.name)
+    importlib.import_module("kvctl.render.progress").DELAY = 600.0  # no run is to show progress on a slow machine only
     gc.freeze()
 
 
