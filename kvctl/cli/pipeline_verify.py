@@ -71,8 +71,8 @@ async def verify(
     if not found.whole:
         raise ConflictError(f"The export in `{folder}` is damaged: {files.in_words(found.damage)}")
     if compared is not None and (count := sum(compared.counts.values())):
-        when = f"at its revision {compared.revision}" if compared.at == "cut" else "now"
-        raise ConflictError(f"Bucket `{against}`, as it was {when}, differs in {count} keys")
+        when = f"as it was at revision {compared.revision}" if compared.at == "cut" else "as it is now"
+        raise ConflictError(f"Bucket `{against}`, {when}, differs in {count} key{'' if count == 1 else 's'}")
 
 
 def _show_verified(session: Session, found: "Verified", compared: "Compared | None") -> None:

@@ -92,7 +92,12 @@ def decode(data: bytes, path: Path) -> State:
         known = {field.name: document[field.name] for field in fields(State)}
         return State(**{**known, "last": tuple(Piece(**piece) for piece in known["last"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise ConflictError(f"`{path}` is no state of a capture: {error!r}") from None
+        how = {KeyError: f"it has no `{error.args[0]}`", TypeError: "it is of another form"}.get(
+            type(error), "it is not JSON"
+        )
+        raise ConflictError(
+            f"`{path}` is no state of a capture: {how}", hint="Capture into another folder, with another checkpoint"
+        ) from None
 
 
 class CaptureFolder:

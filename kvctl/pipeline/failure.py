@@ -109,6 +109,7 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         "The Spark Connect server refused the token",
         "It is part of the URL: `--remote 'sc://HOST:PORT/;token=...'`, or set SPARK_CONNECT_AUTHENTICATE_TOKEN",
     ),
+    (r"StatusCode\.UNIMPLEMENTED", NoServer, "What answers there is no Spark Connect server", None),
     (
         r"PYTHON_VERSION_MISMATCH",
         KvctlError,

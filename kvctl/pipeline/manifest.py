@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from kvctl.errors import ConflictError, UsageError
+from kvctl.errors import ConflictError
 
 MANIFEST = "_manifest.json"
 """Spark, pyarrow and their like read no file of a folder whose name begins so."""
@@ -80,12 +80,12 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes, folder: str) -> Manifest:
     """The manifest in a file's content.
 
-    Raises ConflictError for one that was changed or is of a newer version, UsageError for what is none.
+    Raises ConflictError for one that was changed or is of a newer version, and for what is none.
     """
     document = _document(data, folder)
     version = document.get("version")
     if document.get("kvctl") != _KIND or isinstance(version, bool) or not isinstance(version, int):
-        raise UsageError(f"`{MANIFEST}` in `{folder}` is no manifest of an export")
+        raise damaged(folder, f"`{MANIFEST}` is no manifest of an export")
     if version > VERSION:
         raise ConflictError(
             f"The export in `{folder}` has version {version}, this kvctl knows {VERSION}", hint="Use a newer kvctl"

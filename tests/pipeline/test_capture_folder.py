@@ -135,10 +135,16 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
         CaptureFolder(tmp_path / "nowhere").existing()
 
 
-@pytest.mark.parametrize("damage", [b"", b"[]", b'{"kvctl": "export"}', b'{"kvctl": "capture", "version": 1}'])
-def test_a_damaged_state_is_named(folder: CaptureFolder, damage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("damage", "how"),
+    [
+        (b"", "it is not JSON"), (b"[]", "it is of another form"), (b'{"kvctl": "export"}', "it has no `bucket`"),
+        (b'{"kvctl": "capture", "version": 1}', "it has no `bucket`"),
+    ],
+)  # fmt: skip
+def test_a_damaged_state_is_named(folder: CaptureFolder, damage: bytes, how: str) -> None:
     (folder.path / STATE).write_bytes(damage)
-    with pytest.raises(ConflictError, match=r"_capture.json` is no state of a capture"):
+    with pytest.raises(ConflictError, match=rf"_capture.json` is no state of a capture: {how}"):
         folder.existing()
 
 

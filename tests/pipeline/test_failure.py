@@ -50,6 +50,11 @@ ABORTED = (
             "The Spark Connect server does not answer",
         ),
         (
+            '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNIMPLEMENTED\n\tdetails = "404"',
+            NoServer,
+            "What answers there is no Spark Connect server",
+        ),
+        (
             f"{ABORTED}: ExecutorLostFailure (executor 0 exited caused by one of the running tasks){STACK}",
             KvctlError,
             "An executor of the Spark cluster was lost",

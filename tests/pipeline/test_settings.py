@@ -3,8 +3,10 @@
 import pytest
 
 from kvctl.errors import NoServer, UsageError
+from kvctl.pipeline import reaching
 from kvctl.pipeline.reaching import check_reachable
 from kvctl.pipeline.settings import Target, parse_conf, settings, with_retries
+from kvctl.server import Server
 
 
 def told(target: Target) -> dict[str, str]:
@@ -73,6 +75,16 @@ def test_nobody_waits_for_a_server_that_is_not_there(kind: str) -> None:
     scheme = {"master": "spark", "remote": "sc"}[kind]
     with pytest.raises(NoServer, match="cannot be reached: Connection refused"):
         check_reachable(Target(**{kind: f"{scheme}://127.0.0.1:1"}))
+
+
+def test_a_listener_that_is_no_connect_server_is_not_asked_for_long(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaching, "ANSWER", 0.5)
+    with pytest.raises(NoServer, match="is no Spark Connect server"):
+        check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}"))
+    with pytest.raises(UsageError, match="is no URL of a Spark Connect server"):
+        check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}/path;token=hush"))
 
 
 @pytest.mark.parametrize("address", ["", ":7077", "a:b", "[::1"])
