@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvctl.errors import ConflictError, KvctlError
+from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.versions import dropping, fences, folding, refs, staging
 from kvctl.versions.fences import Stand
 from kvctl.versions.model import DROPPED, Commit, Head, check_text, leaf_value
@@ -267,10 +267,14 @@ async def _commit_of(store: Store, head: Head, root: bytes, note: Note, second_p
     if second_parent:
         generation = max(generation, 1 + (await refs.commit(store, second_parent)).generation)
     parents = (head.commit, second_parent) if second_parent else (head.commit,)
-    return Commit(
+    made = Commit(
         root=root.hex(), parents=parents, message=note.message, author=note.author, created_ns=time.time_ns(),
         meta=dict(note.meta), generation=generation,
     )  # fmt: skip
+    if (size := len(made.encode())) > store.largest:
+        what = f"Message, author and metadata make a commit of {size:,} bytes, {store.largest:,} are the most"
+        raise UsageError(what, hint="Shorten them")
+    return made
 
 
 async def _go_first(objects: Objects, found: Made) -> Made:

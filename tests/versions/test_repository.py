@@ -89,6 +89,13 @@ class TestCommit:
                 await repo.commit("main", message, meta=meta)
         assert (await repo.commit("main", "one")).parents
 
+    async def test_what_a_commit_says_of_itself_has_a_limit(self, repo: Repository) -> None:
+        await repo.put("main", "a", b"1")
+        for said in {"message": "m" * 2_000_000}, {"message": "m", "meta": {"k": "v" * 2_000_000}}:
+            with pytest.raises(UsageError, match="Message, author and metadata"):
+                await repo.commit("main", **said)
+        assert await staged(repo) == {"a": b"1"}
+
     async def test_with_nothing_staged_nothing_is_written(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1")
         before = await staging.read(repo.store, "main")
