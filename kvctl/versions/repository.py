@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 
 from kvctl.errors import ConflictError
+from kvctl.kv.names import check_filter
 from kvctl.versions import (
     collect,
     combining,
@@ -87,6 +88,8 @@ class Repository:
         `value` is empty then. Memory grows with what is staged, not with what is committed. Raises RefNotFound,
         UsageError.
         """
+        for one in filters:
+            check_filter(one)
         state = await reading.state(self.store, await refs.resolve(self.store, ref))
         selection = Selection(filters, start, values=values)
         async with aclosing(reading.batches(self.objects, state, selection)) as batches:

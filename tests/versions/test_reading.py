@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
+from kvctl.errors import UsageError
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.model import INLINE
 from kvctl.versions.objects import OBJECTS, Broken
@@ -56,7 +57,7 @@ async def test_listings_are_what_a_dictionary_says(repo: Repository) -> None:
     await repo.put("main", "zz", b"last")
     content["zz"] = b"last"
     for filters, start in (
-        ((), ""), ((), "b.2"), ((), "zzz"), (("b.*",), ""), (("a.>", "c.>"), "a.3"), (("b.100", "b.2*"), ""),
+        ((), ""), ((), "b.2"), ((), "zzz"), (("b.*",), ""), (("a.>", "c.>"), "a.3"), (("b.100", "b.200.*"), ""),
         (("*.300",), ""), (("nothing.>",), ""), (("a", "b.*", "zz"), ""), ((">",), ""),
     ):  # fmt: skip
         wanted = [
@@ -72,6 +73,12 @@ def _selected(key: str, pattern: str) -> bool:
     if wanted[-1] == ">":
         return len(tokens) >= len(wanted) and tokens[: len(wanted) - 1] == wanted[:-1]
     return len(tokens) == len(wanted) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
+
+
+async def test_what_is_no_filter_is_refused(repo: Repository) -> None:
+    for wrong in ("", "a..b", "a b"):
+        with pytest.raises(UsageError):
+            await repo.entries("main", wrong)
 
 
 async def test_large_values_are_left_out_where_only_keys_are_wanted(repo: Repository) -> None:
