@@ -148,8 +148,14 @@ def _import_everything() -> None:
         if module.name != "kvctl.__main__":
             with suppress(Exception):  # the run that needs it says so
                 importlib.import_module(module.name)
-    importlib.import_module("kvctl.render.progress").DELAY = 600.0  # no run is to show progress on a slow machine only
+    _be_patient()
     gc.freeze()
+
+
+def _be_patient() -> None:
+    """What a user would see of a slow machine no test is to see: progress on a terminal, completion that gives up."""
+    importlib.import_module("kvctl.render.progress").DELAY = 600.0
+    importlib.import_module("kvctl.cli.complete").BUDGET = 60.0
 
 
 if __name__ == "__main__":

@@ -16,10 +16,21 @@ import pytest
 
 from kvctl.cli.completion import SCRIPTS
 from kvctl.server import Server
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, run_process
+from tests.patience import patiently
 from tests.raw import RawClient
 
 KEYS = ["app.port", "app.host", "app.db.user", "app.db.password", "apple", "k=v.x", "k=v.y", "solo"]
+
+
+PATIENT = """
+import sys
+import kvctl.cli.complete
+from kvctl.__main__ import main
+kvctl.cli.complete.BUDGET = 60.0
+sys.exit(main())
+"""
+"""kvctl, where a slow machine has time enough to complete."""
 
 
 @pytest.fixture
@@ -47,7 +58,7 @@ def bucket(server: Server, raw: RawClient, unique: Callable[..., str]) -> str:
 @pytest.fixture
 def program(tmp_path: Path) -> dict[str, str]:
     """An environment in which `kvctl` is a program, and the scripts of the shells are files in $SCRIPTS."""
-    (tmp_path / "kvctl").write_text(f'#!/bin/sh\nexec {sys.executable} -m kvctl "$@"\n')
+    (tmp_path / "kvctl").write_text(f"#!{sys.executable}\n{PATIENT}")
     (tmp_path / "kvctl").chmod(0o755)
     for shell, script in SCRIPTS.items():
         (tmp_path / {"zsh": "_kvctl"}.get(shell, f"kvctl.{shell}")).write_text(script)
@@ -138,12 +149,17 @@ class TestNames:
         assert offered("-s", "nats://127.0.0.1:1", "get", "") == []
         assert offered("--context", "missing", "get", "") == []
 
-    def test_a_server_that_says_nothing_costs_a_second(self, offered: Callable[..., list[str]]) -> None:
+    def test_a_server_that_says_nothing_costs_a_second(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
-            begun = time.monotonic()
-            assert offered("-s", url, "--timeout", "300s", "get", "") == []
-            assert time.monotonic() - begun < 60
+            words = ("__complete", "--", "-s", url, "--timeout", "300s", "get", "")
+
+            def check(_: float) -> None:
+                begun = time.monotonic()
+                assert run_process(*words, command=[sys.executable, "-m", "kvctl"]).stdout == b""
+                assert time.monotonic() - begun < 4
+
+            patiently(check, range(5))  # unless the machine stands still
 
 
 class TestBash:
