@@ -8,6 +8,7 @@ from kvctl.cli.options import DryRun, Yes
 from kvctl.cli.repo_options import (
     AtBranch,
     Name,
+    existing,
     open_branch,
     open_repository,
     parse_at,
@@ -91,7 +92,7 @@ async def create(
             hint=f"`kvctl branch show {place}` shows it",
         )
     if found is None and not dry_run:
-        await repository.create_branch(place.ref, commit)
+        found = await existing(repository.create_branch(place.ref, commit), "branch", commit)
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
     done = f"{'Would create' if dry_run else 'Created'} branch `{place.ref}` at `{short(commit)}`"
     text = done if found is None else f"Branch `{place.ref}` exists already, at this commit"

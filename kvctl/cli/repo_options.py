@@ -1,6 +1,7 @@
 """What the commands for repositories take: names, refs, an author; and how they open what is named."""
 
 import re
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -116,6 +117,19 @@ async def open_branch(session: Session, at: At, *, write: bool = True, author: s
             hint=f"`kvctl branch create {at.repository}@NAME --from {at.ref}` makes one there",
         ) from None
     return repository
+
+
+async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | None:
+    """Carry a creation out; the commit where somebody else was quicker and made the same. Raises RefExists."""
+    from kvctl.versions.naming import RefExists
+
+    try:
+        await creation
+    except RefExists as error:
+        if (error.kind, error.commit) != (kind, commit):
+            raise
+        return commit
+    return None
 
 
 async def writable(session: Session) -> "Api":

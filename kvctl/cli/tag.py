@@ -5,7 +5,16 @@ from typing import Annotated
 from kvctl.cli.building import tell
 from kvctl.cli.command import command, group
 from kvctl.cli.options import DryRun
-from kvctl.cli.repo_options import AtTag, Name, open_repository, parse_name, parse_ref, parse_tag, ref_argument
+from kvctl.cli.repo_options import (
+    AtTag,
+    Name,
+    existing,
+    open_repository,
+    parse_name,
+    parse_ref,
+    parse_tag,
+    ref_argument,
+)
 from kvctl.cli.session import Session
 from kvctl.errors import ConflictError
 from kvctl.render.view import View
@@ -58,7 +67,7 @@ async def create(
             hint=f"Choose another name, or delete it: `kvctl tag delete {place}`",
         )
     if found is None and not dry_run:
-        await repository.create_tag(place.ref, commit)
+        found = await existing(repository.create_tag(place.ref, commit), "tag", commit)
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
     done = f"{'Would tag' if dry_run else 'Tagged'} `{short(commit)}` as `{place.ref}`"
     text = done if found is None else f"Tag `{place.ref}` exists already, at this commit"

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from kvctl.cli.repo_options import existing
 from kvctl.server import Server
+from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.naming import RefExists
+from kvctl.versions.repository import Repository
 from tests.cli.conftest import Run
 from tests.cli.repos import Repo
 
@@ -325,3 +329,12 @@ def test_a_connection_for_reading_reads(repo: Repo) -> None:
         ("delete", "@main", "a", "--dry-run"),
     ):  # fmt: skip
         assert repo.run(*line, "--read-only").exit_code == 0
+
+
+async def test_who_makes_the_same_branch_or_tag_at_the_same_time_is_told_that_it_is_there() -> None:
+    repository = Repository(MemoryStore())
+    commit = (await repository.init()).id
+    assert await existing(repository.create_branch("b", commit), "branch", commit) is None
+    assert await existing(repository.create_branch("b", commit), "branch", commit) == commit
+    with pytest.raises(RefExists):
+        await existing(repository.create_tag("b", commit), "tag", commit)
