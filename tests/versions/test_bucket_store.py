@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -151,9 +150,10 @@ def _all(raw: RawClient, bucket: str) -> list[dict[str, str]]:
 class TestLostAnswers:
     @pytest.fixture
     async def impatient(self, own_server: Server) -> AsyncIterator[BucketStore]:
-        context = Context(url=own_server.url, timeout=timedelta(seconds=1))
-        async with kvctl.connect(context) as client:
-            yield BucketStore(Bucket(client.api, await stored(client, "B", 1)))
+        async with kvctl.connect(own_server.url) as client:
+            store = BucketStore(Bucket(client.api, await stored(client, "B", 1)))
+            client.connection.timeout = 1
+            yield store
 
     async def test_a_fenced_write_that_is_stored_is_found(
         self, impatient: BucketStore, lose: Callable[[bool], None]
