@@ -6,13 +6,16 @@ import pytest
 
 from kvctl.errors import KvctlError
 
+_SLOW = (AssertionError, TimeoutError, KvctlError, pytest.fail.Exception)
+"""What a check ends in on a slow machine."""
+
 
 async def slower(check: Callable[[float], Awaitable[None]], times: Sequence[float]) -> None:
     """Check with the first of these seconds; when that fails with the next, which leave a slow machine more room."""
     for seconds in times[:-1]:
         try:
             return await check(seconds)
-        except (AssertionError, pytest.fail.Exception, KvctlError):
+        except _SLOW:
             pass
     return await check(times[-1])
 
@@ -22,6 +25,6 @@ def patiently(check: Callable[[float], None], times: Sequence[float]) -> None:
     for seconds in times[:-1]:
         try:
             return check(seconds)
-        except (AssertionError, pytest.fail.Exception, KvctlError):
+        except _SLOW:
             pass
     return check(times[-1])
