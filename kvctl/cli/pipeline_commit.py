@@ -93,7 +93,7 @@ async def _rehearse(session: Session, target: "Target", place: At, source: "Inpu
     from kvctl.pipeline.jobs.commit import rehearse
 
     work = partial(rehearse, source=source, options=options, branch=place.ref)
-    rows = await run_job(session, target, f"Checking rows for {place}", work, incomplete="Interrupted")
+    rows = await run_job(session, target, f"Checking rows for {place}", work)
     row = {"repository": place.repository, "branch": place.ref, "rows": rows}
     tell(session, row, f"Would commit {rows} rows onto `{place}`", always=True)
 

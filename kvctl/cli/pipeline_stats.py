@@ -1,5 +1,6 @@
 """`kvctl pipeline stats`: what a bucket is made of."""
 
+import os
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,8 +53,8 @@ async def stats(
     Then the largest keys, and the hottest: those with most writes a day over the entries that are held, for which the
     bucket has to keep a history.
     """
-    if picture is not None and not picture.endswith(".svg"):
-        raise UsageError(f"`{picture}` is no SVG file", hint="Let its name end in `.svg`")
+    if picture is not None:
+        _check_picture(picture)
     target = spark_target(master, remote, conf)
     from kvctl.pipeline.jobs import stats as job
     from kvctl.pipeline.options import parse
@@ -65,6 +66,13 @@ async def stats(
     if picture is not None:
         _draw(found, picture)
     _show(session, found)
+
+
+def _check_picture(file: str) -> None:
+    if not file.endswith(".svg"):
+        raise UsageError(f"`{file}` is no SVG file", hint="Let its name end in `.svg`")
+    if not os.path.isdir(os.path.dirname(file) or "."):
+        raise KvctlError(f"`{file}` cannot be written: its folder does not exist")
 
 
 def _draw(found: "Stats", file: str) -> None:

@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 from kvctl.errors import KvctlError
@@ -48,7 +49,7 @@ def take_place(folder: Path, new: Path) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    for place in folder.parent.glob(f"{_prefix(folder)}*"):
+    for place in folder.parent.glob(f"{escape(_prefix(folder))}*"):
         with suppress(BlockingIOError, FileNotFoundError), _held(place):  # unless it is of a process that lives
             if (place / OLD).exists() and not folder.exists():
                 os.rename(place / OLD, folder)

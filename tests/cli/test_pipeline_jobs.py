@@ -72,6 +72,7 @@ def test_a_server_that_is_not_there_is_said_before_spark_starts(run: Run, folder
         (["run", "DIR/stock.parquet"], 2, "stock.parquet"),
         (["stats", "NOWHERE", "--by-prefix", "0"], 2, "`--by-prefix`"),
         (["stats", "NOWHERE", "--picture", "x.gif"], 2, "is no SVG file"),
+        (["stats", "NOWHERE", "--picture", "nowhere/x.svg"], 1, "its folder does not exist"),
         (["audit", "NOWHERE", "B!"], 2, "is not a bucket name"),
         (["commit", "NOWHERE", "--from", "DIR/stock.parquet", "-m", "x"], 2, "names no ref"),
         (["commit", "NOWHERE@main", "--from", "DIR/stock.parquet", "-m", " "], 2, "The message is empty"),

@@ -33,13 +33,14 @@ def test_what_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_folder_that_a_killed_process_had_moved_away_comes_back(tmp_path: Path) -> None:
-    folder = tmp_path / "state"
-    made(tmp_path / ".state.kvctl-dead" / "old", "before")
-    made(tmp_path / ".state.kvctl-dead" / "new", "after")
+@pytest.mark.parametrize("name", ["state", "state [1]*"])
+def test_a_folder_that_a_killed_process_had_moved_away_comes_back(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    made(tmp_path / f".{name}.kvctl-dead" / "old", "before")
+    made(tmp_path / f".{name}.kvctl-dead" / "new", "after")
     with swapping.beside(folder):
         assert (folder / "data").read_text() == "before"
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_what_a_living_process_makes_is_left_alone(tmp_path: Path) -> None:
