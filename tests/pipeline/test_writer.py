@@ -181,6 +181,11 @@ def test_sql_reads_and_writes(
         assert {row.key: bytes(row.value) for row in found} == {"a": b"1", "b": b"2", "c": b"3", "d": b"4"}
         spark.sql(f"insert overwrite {view} values ('e', X'35')")
         assert [row.key for row in spark.sql(f"select key from {view} where key > 'a'").collect()] == ["e"]
+        counts = [spark.table(view).count()]
+        raw.put(bucket, "f", b"6")
+        counts.append(spark.table(view).count())
+        spark.sql(f"create or replace temporary view {view} using `nats-kv` options ({given})")
+        assert [*counts, spark.table(view).count()] == [1, 1, 2]
     finally:
         spark.catalog.dropTempView(view)
         spark.sql(f"drop table {table}")
