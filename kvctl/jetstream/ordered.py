@@ -46,6 +46,8 @@ EXPIRES = 30.0
 HEARTBEAT = 2.0
 IDLE = 0.25
 """Seconds without a message after which a reading asks whether anything is left."""
+PATIENCE = 15.0
+"""Seconds at the least for which a reading waits for a server that is gone."""
 STEP, STEPPING = 0.000_2, 0.5
 """Seconds that a server rests at an entry of its list that is gone, and for which one pull makes it go on."""
 STEPS, AS_LONG = 500, 50
@@ -77,7 +79,10 @@ class OrderedConsumer:
     set of names skips what is not above the last sequence seen.
     """
 
-    def __init__(self, api: Api, stream: str, selection: Selection, *, follow: bool = False) -> None:
+    def __init__(
+        self, api: Api, stream: str, selection: Selection, *, follow: bool = False, patient: bool | None = None
+    ) -> None:
+        """`patient` is whether it waits for the server for ever; what follows does, unless it is said."""
         self.stream = stream
         self.info: dict[str, Any] | None = None
         """The stream's info as of the start; None where it may not be asked."""
@@ -88,7 +93,8 @@ class OrderedConsumer:
         self._selection = selection
         self._follow = follow
         self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
-        self._patience = float("inf") if follow else max(15.0, 3 * self._connection.timeout)
+        waits = follow if patient is None else patient
+        self._patience = float("inf") if waits else max(PATIENCE, 3 * self._connection.timeout)
         self._created: str | None = None
         self._last = max(selection.start - 1, 0)
         self._aim(0)
@@ -345,7 +351,7 @@ class OrderedConsumer:
         pause = 0.05
         while True:
             try:
-                await self._connection.wait_online(3600 if self._follow else self._patience)
+                await self._connection.wait_online(min(self._patience, 3600))
                 await self._same_stream()
                 self._begin()
                 self._stack = AsyncExitStack()

@@ -146,11 +146,12 @@ class Bucket(Handle):
 
     async def watch(
         self, *filters: str, history: bool = False, updates_only: bool = False, ignore_deletes: bool = False,
-        meta_only: bool = False, from_revision: int | None = None, follow: bool = True,
+        meta_only: bool = False, from_revision: int | None = None, follow: bool = True, patient: bool | None = None,
     ) -> Watcher:  # fmt: skip
         """A watcher of the keys that match, of the whole bucket without a filter; watches on a mirror go to its origin.
 
         `async with await bucket.watch() as watcher:` yields entries and, once, CURRENT. `follow=False` ends there.
+        A server that is gone is waited for while it follows, for ever; with `patient=False` as long as in any reading.
         """
         from kvctl.kv.watch import Watcher, WatchOptions
 
@@ -158,7 +159,7 @@ class Bucket(Handle):
             history=history, updates_only=updates_only, ignore_deletes=ignore_deletes,
             meta_only=meta_only, from_revision=from_revision,
         )  # fmt: skip
-        return Watcher((await self.readable()).source, filters, options, follow=follow)
+        return Watcher((await self.readable()).source, filters, options, follow=follow, patient=patient)
 
     # -- writing -----------------------------------------------------------------------------------------
 

@@ -52,7 +52,10 @@ class Watcher:
     Raises StreamReplaced when the bucket is deleted, recreated or emptied under it.
     """
 
-    def __init__(self, binding: Binding, filters: Sequence[str], options: WatchOptions, *, follow: bool = True) -> None:
+    def __init__(
+        self, binding: Binding, filters: Sequence[str], options: WatchOptions, *, follow: bool = True,
+        patient: bool | None = None,
+    ) -> None:  # fmt: skip
         subjects, self._rest = subjects_of(binding, filters)
         self._bucket = binding.bucket
         self._cut = len(binding.prefix.encode())
@@ -66,7 +69,7 @@ class Watcher:
         elif options.history:
             deliver = "all"
         selection = Selection(subjects=subjects, deliver=deliver, start=start, headers_only=options.meta_only)
-        self._consumer = OrderedConsumer(binding.api, binding.stream, selection, follow=follow)
+        self._consumer = OrderedConsumer(binding.api, binding.stream, selection, follow=follow, patient=patient)
 
     async def __aenter__(self) -> Self:
         await self._consumer.__aenter__()

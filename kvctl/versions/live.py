@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -63,7 +64,7 @@ async def read(bucket: Bucket, keep: Callable[[bytes], T]) -> Live[T]:
     """
     live: Live[T] = Live()
     await bucket.locate()
-    async with await bucket.watch() as watcher, aclosing(_to_the_end(bucket.name, watcher)) as entries:
+    async with await bucket.watch(patient=False) as watcher, aclosing(_to_the_end(bucket.name, watcher)) as entries:
         async for entry in entries:
             live.take(entry, keep)
     return live
@@ -89,7 +90,14 @@ async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:
     """Entries up to one after which, when it was sent, there was none."""
     deadline, left = None, 0
     async with aclosing(watcher.batches()) as batches:
-        async for batch in batches:
+        while True:
+            try:
+                batch = await asyncio.wait_for(anext(batches), deadline and max(deadline - time.monotonic(), 0))
+            except TimeoutError:
+                raise ConflictError(
+                    f"Bucket `{bucket}` is written faster than it can be read: there is no moment to record",
+                    hint="Run it nearer to the server, or when less is written",
+                ) from None
             for entry in batch:
                 yield entry
                 left = entry.delta or 0
@@ -99,11 +107,6 @@ async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:
                 return
             if not batch:
                 deadline = time.monotonic() + PATIENCE
-            elif deadline and time.monotonic() > deadline:
-                raise ConflictError(
-                    f"Bucket `{bucket}` is written faster than it can be read: there is no moment to record",
-                    hint="Run it nearer to the server, or when less is written",
-                )
 
 
 def _legal(key: str) -> bool:

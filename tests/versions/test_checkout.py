@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 
 import kvctl
-from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly, UsageError
+from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly, UnreachableError, UsageError
+from kvctl.jetstream import ordered
 from kvctl.kv.bucket import Bucket
+from kvctl.server import Server
 from kvctl.versions import checkout, live
 from kvctl.versions.checkout import Kind
 from kvctl.versions.committing import NothingToCommit
@@ -46,6 +48,21 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
 
 async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout.RolledOut:
     return await checkout.carry_out(await checkout.plan(repository, ref, bucket), bucket)
+
+
+async def test_a_server_that_goes_away_ends_the_reading(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordered, "PATIENCE", 0.5)
+    monkeypatch.setattr(ordered, "HEARTBEAT", 0.2)
+    async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(milliseconds=300))) as client:
+        bucket = await client.create_bucket("B")
+        for number in range(20):  # more than is asked for at once
+            await bucket.put(f"k{number}", bytes(900_000))
+
+        def keep(_: bytes) -> None:
+            own_server.kill()
+
+        with pytest.raises(UnreachableError):
+            await asyncio.wait_for(live.read(bucket, keep), 60)
 
 
 async def test_staged_changes_are_not_left_out_silently(repository: Repository, client: kvctl.Client) -> None:
