@@ -7,11 +7,19 @@ from pathlib import Path
 import pytest
 
 import kvctl
-from kvctl.errors import BucketExists, BucketNotFound, ConflictError, HazardRefused, NotFoundError, UsageError
+from kvctl.errors import (
+    BucketExists,
+    BucketNotFound,
+    ConflictError,
+    HazardRefused,
+    NoServer,
+    NotFoundError,
+    UsageError,
+)
 from kvctl.pipeline import contents
 from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.jobs.export import export
-from kvctl.pipeline.jobs.load import Input, Loaded, Order, load, open_export, open_table
+from kvctl.pipeline.jobs.load import Input, Loaded, Order, load, open_export, open_table, write
 from kvctl.pipeline.options import SourceOptions
 from kvctl.server import Server
 from tests.differences import differences
@@ -157,6 +165,13 @@ async def test_a_table_of_ones_own_with_bad_rows(
     assert [(key, value) for key, _, value, _ in sorted(await entries(client, name))] == [
         ("a.1", b"7"), ("c", "é".encode()),
     ]  # fmt: skip
+
+
+def test_a_load_whose_server_has_gone_says_how_to_complete_it(engine: Engine) -> None:
+    rows = engine.spark.createDataFrame([("a", b"1")], "key string, value binary")
+    with pytest.raises(NoServer) as raised, engine.explaining():
+        write(rows, SourceOptions(bucket="B", url="nats://127.0.0.1:1"))
+    assert raised.value.hint == "Bucket `B` may hold a part of the rows; the same again completes it"
 
 
 def test_what_cannot_be_loaded_is_refused_before_anything_is_written(

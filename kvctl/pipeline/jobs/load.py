@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvctl.errors import BucketNotFound, HazardRefused, NotFoundError, PartlyDone, UsageError
+from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, PartlyDone, UsageError
 from kvctl.kv import catalog
 from kvctl.kv.bulk import SHORTER_HISTORY
 from kvctl.kv.config import BucketConfig
@@ -214,7 +214,11 @@ def write(rows: DataFrame, target: SourceOptions) -> dict[str, Any]:
         except Exception as error:
             from kvctl.pipeline.failure import explained
 
-            if not isinstance(explained(error), PartlyDone) or not report.exists():
+            found = explained(error)
+            if isinstance(found, NoServer):
+                found.hint = f"Bucket `{target.bucket}` may hold a part of the rows; the same again completes it"
+                raise found from error
+            if not isinstance(found, PartlyDone) or not report.exists():
                 raise
         # Behind a Connect server it is on another machine; without an error all rows were taken.
         told: dict[str, Any] = json.loads(report.read_bytes()) if report.exists() else {"written": rows.count()}
