@@ -10,6 +10,7 @@ from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
 from kvctl.versions import catalog, inspecting, repositories
+from kvctl.versions.chunks import BadRecord
 from kvctl.versions.config import VERSION, RepositoryConfig, is_repository, layout
 from kvctl.versions.inspecting import Kind
 
@@ -48,6 +49,8 @@ async def _content(api: Api, found: catalog.Found) -> list[Finding]:
         ]
     try:
         flaws = await inspecting.inspect(api, found, repositories.handle(api, found))
+    except BadRecord as error:
+        return [Finding(ERROR, "broken-record", name, error.message, _LOST)]
     except KvctlError as error:
         return [Finding(WARNING, "unseen", name, f"It cannot be read: {error.message}", error.hint or "")]
     except (KeyError, TypeError, ValueError) as error:

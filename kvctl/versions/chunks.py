@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, islice, pairwise
 from zlib import crc32
+
+from kvctl.errors import KvctlError
 
 ID_SIZE = 20
 """Bytes of an id: a cut SHA-256."""
@@ -31,6 +34,25 @@ _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FE
 _MASK = (1 << 64) - 1
 _AT_ONCE = 512
 """Pairs that are looked at together."""
+
+
+class BadRecord(KvctlError, ValueError):
+    """A record or an object that is there, and that cannot be understood."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"A record of the repository cannot be understood: {why}",
+            hint="Something else has written or damaged it; `kvctl doctor` looks at all of them",
+        )
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Raises BadRecord where a record's bytes are not what they should be."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRecord(f"{type(error).__name__}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +87,17 @@ class Chunk:
 
     @classmethod
     def decode(cls, data: bytes) -> Chunk:
-        """The chunk of these bytes. Raises ValueError."""
+        """The chunk of these bytes. Raises BadRecord."""
         try:
             magic, version, level, count = _HEAD.unpack_from(data)
             if (magic, version) != (_MAGIC, _VERSION):
-                raise ValueError("These bytes are no chunk of this version")
+                raise BadRecord("its bytes are no chunk of this version")
             sizes = struct.unpack_from(f">{count}H{count}I", data, _HEAD.size)
         except struct.error:
-            raise ValueError("These bytes are no chunk") from None
+            raise BadRecord("its bytes are no chunk") from None
         ends = list(accumulate(sizes, initial=_HEAD.size + 6 * count))
         if ends[-1] != len(data):
-            raise ValueError("The chunk's lengths do not add up")
+            raise BadRecord("the lengths in a chunk do not add up")
         parts = [data[start:end] for start, end in pairwise(ends)]
         return cls(level, parts[:count], parts[count:])
 

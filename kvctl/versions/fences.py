@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from kvctl.errors import ConflictError
 from kvctl.versions import refs, staging
+from kvctl.versions.chunks import understood
 from kvctl.versions.model import Head, Staging
 from kvctl.versions.staging import STAGING, Held
 from kvctl.versions.store import Change, Condition, Found, Predicate, PredicateFailed, Store
@@ -39,7 +40,8 @@ class Collection:
     @classmethod
     def decode(cls, data: bytes) -> Collection:
         """The collections of a record."""
-        return cls(**json.loads(data))
+        with understood():
+            return cls(**json.loads(data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_key
-from kvctl.versions.chunks import object_id
+from kvctl.versions.chunks import object_id, understood
 
 INLINE = 4096
 """Bytes of a value that stands in its leaf; larger ones are objects of their own."""
@@ -61,9 +61,10 @@ class Commit:
     @classmethod
     def decode(cls, data: bytes) -> Commit:
         """The commit of a record."""
-        found = json.loads(data)
-        del found["version"]
-        return cls(**{**found, "parents": tuple(found["parents"])})
+        with understood():
+            found = json.loads(data)
+            del found["version"]
+            return cls(**{**found, "parents": tuple(found["parents"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Head:
     @classmethod
     def decode(cls, data: bytes) -> Head:
         """The head of a record."""
-        return cls(**json.loads(data))
+        with understood():
+            return cls(**json.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,10 @@ class Staging:
     @classmethod
     def decode(cls, data: bytes) -> Staging:
         """The staging of a record."""
-        found = json.loads(data)
-        gone = tuple((one, other) for one, other in found["gone"])
-        return cls(**{**found, "sealed": tuple(found["sealed"]), "gone": gone})
+        with understood():
+            found = json.loads(data)
+            gone = tuple((one, other) for one, other in found["gone"])
+            return cls(**{**found, "sealed": tuple(found["sealed"]), "gone": gone})
 
 
 @dataclass(frozen=True, slots=True)

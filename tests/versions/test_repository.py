@@ -7,6 +7,7 @@ import pytest
 from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.versions import refs, staging
 from kvctl.versions.changes import Kind
+from kvctl.versions.chunks import BadRecord
 from kvctl.versions.combining import Conflicting
 from kvctl.versions.committing import NothingToCommit, Staged
 from kvctl.versions.comparing import Unrelated
@@ -218,6 +219,24 @@ class TestRefs:
             with pytest.raises(UsageError, match="here a commit is meant"):
                 await attempt
         assert (list(await repo.branches()), await repo.tags()) == (["main", "other"], {})
+
+    async def test_records_that_cannot_be_understood_are_named_as_such(self, repo: Repository) -> None:
+        async def read_all(fresh: Repository) -> None:
+            for ref in ("main", "main~1"):
+                await fresh.entries(ref)
+                await fresh.show(ref)
+
+        await committed(repo, "main", "one", a=b"1")
+        async with repo.store.scan(b"objects") as entries:
+            objects = [("objects", entry.key) async for entry in entries]
+        head = bytes.fromhex((await repo.branches())["main"])
+        for partition, key in [("staging", b"main"), ("commits", head), ("heads", b"main"), *objects]:
+            before = await repo.store.get(partition.encode(), key)
+            await repo.store.set(partition.encode(), key, b"junk")
+            with pytest.raises(BadRecord, match="cannot be understood"):
+                await read_all(Repository(repo.store))
+            await repo.store.set(partition.encode(), key, before.value)
+        assert await held(repo) == {"a": b"1"}
 
     async def test_branches_and_tags_come_and_go(self, repo: Repository) -> None:
         first = await committed(repo, "main", "one", a=b"1")
