@@ -11,7 +11,7 @@ from kvctl.pipeline.settings import Target
 
 PATIENCE = 5.0
 """Seconds for a TCP connection."""
-ANSWER = 10.0
+ANSWER = 20.0
 """Seconds for a first word of a Connect server."""
 PORTS = {"spark": 7077, "sc": 15002}
 
