@@ -68,6 +68,7 @@ class Server:
         self._arguments = tuple(arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: int | None = None
+        self._patience = _READY_TIMEOUT
 
     @property
     def url(self) -> str:
@@ -92,6 +93,9 @@ class Server:
         if self.port and not self._config:
             _require_free(self.port)
         self._clear_ports_files()
+        # Looked at before the server is at work in there.
+        restores = next(self.store.rglob("*.blk"), None) is not None
+        self._patience = _RESTORE_TIMEOUT if restores else _READY_TIMEOUT
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [find_server(), *self._command()],
@@ -110,8 +114,7 @@ class Server:
 
     def wait_ready(self) -> Self:
         """Wait for the ports file, which the server writes when it accepts clients. Raises KvctlError."""
-        restores = next(self.store.rglob("*.blk"), None) is not None
-        deadline = time.monotonic() + (_RESTORE_TIMEOUT if restores else _READY_TIMEOUT)
+        deadline = time.monotonic() + self._patience
         while not (port := self._reported_port()):
             if not self.running:
                 raise self._failure("ended while starting")

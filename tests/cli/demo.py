@@ -1,6 +1,7 @@
 """A command tree that exercises the frame: `python -m tests.cli.demo`."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -140,11 +141,13 @@ async def large(session: Session) -> None:
 
 
 @command(app, "work", examples=["kvctl thing work"])
-async def work(session: Session, fail: str = "", seconds: float = 0.9) -> None:
+async def work(session: Session, fail: str = "", seconds: float = 0.9, tell: bool = False) -> None:
     """Work for a while, say when it is cleaned up."""
     if not seconds:
         progress_module.DELAY = 600.0  # nothing is shown of what takes no time, however slow the machine is
     try:
+        if tell:
+            os.write(1, b"working\n")
         with session.progress("Working", 9) as progress:
             for _ in range(9):
                 await asyncio.sleep(seconds / 9)

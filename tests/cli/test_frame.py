@@ -376,8 +376,8 @@ class TestErrors:
 class TestSignals:
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
     def test_end_a_command_after_it_has_cleaned_up(self, begin: Any, number: int, code: int) -> None:
-        process = begin("thing", "work", "--seconds", "60")
-        _wait_until_running(process)
+        process = begin("thing", "work", "--seconds", "600", "--tell")
+        assert process.stdout.readline() == b"working\n"
         process.send_signal(number)
         assert process.wait(60) == code
         assert process.stderr.read() == b"warning: cleaned up\n"
@@ -463,7 +463,7 @@ class TestInProcess:
 
 
 def _wait_until_running(process: "subprocess.Popen[bytes]") -> None:
-    """Waits until the process catches SIGTERM: its command is running by then."""
+    """Waits until the process catches SIGTERM: its command is about to run by then."""
     _until(lambda: _caught_signals(process.pid) & 1 << signal.SIGTERM - 1)
 
 
