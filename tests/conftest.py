@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -19,6 +20,10 @@ _numbers = count(1)
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 """The user's own cache: what lies there only saves time."""
 _FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VISUAL", "EDITOR", "PAGER")
+
+# The same examples each time, so that what fails fails by what was changed, and none of them timed.
+settings.register_profile("kvctl", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvctl")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
