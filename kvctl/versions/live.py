@@ -92,7 +92,8 @@ async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:
     async with aclosing(watcher.batches()) as batches:
         while True:
             try:
-                batch = await asyncio.wait_for(anext(batches), deadline and max(deadline - time.monotonic(), 0))
+                async with asyncio.timeout(deadline and max(deadline - time.monotonic(), 0)):
+                    batch = await anext(batches)  # of a watcher that never ends by itself
             except TimeoutError:
                 raise ConflictError(
                     f"Bucket `{bucket}` is written faster than it can be read: there is no moment to record",
