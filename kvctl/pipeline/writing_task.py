@@ -48,7 +48,9 @@ async def write_rows(
     with ExitStack() as stack:
         rejected: list[Callable[[Chunk, dict[int, str]], None]] = [told.take]
         if options.dead_letter:
-            letters = stack.enter_context(DeadLetters(options.dead_letter, f"{attempt.job}-{attempt.partition}"))
+            # Spark reads no file whose name begins with `_`, as a job's may.
+            task = f"rejected-{attempt.job}-{attempt.partition}"
+            letters = stack.enter_context(DeadLetters(options.dead_letter, task))
             rejected.append(letters.add)
         async with connected(options) as client:
             bucket = await target_of(client.bucket(options.bucket))

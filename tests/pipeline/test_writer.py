@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kvctl.errors import BucketNotFound, KvctlError, NoServer, PartlyDone, ReadOnly, UsageError
 from kvctl.pipeline.failure import explained
+from kvctl.pipeline.row_ids import job_of
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
 from tests.raw import RawClient
@@ -130,6 +132,15 @@ def test_rows_that_fail_are_kept_for_another_try(
     )
     write(dead.drop("cause"), bucket)
     assert value(raw, bucket, "k.7") == b"v7"
+
+
+def test_kept_rows_are_seen_by_readers_whatever_the_job_is_called(
+    spark: SparkSession, fill: Fill, write: Write, tmp_path: Path
+) -> None:
+    hidden = next(text for text in map(str, count()) if job_of(text).startswith("_"))
+    rows = spark.sql("select 'no key' as key, cast('v' as binary) as value")
+    write(rows, fill(), writeId=hidden, deadLetter=str(tmp_path / "dead"))
+    assert [row.key for row in spark.read.parquet(str(tmp_path / "dead")).collect()] == ["no key"]
 
 
 def test_what_cannot_be_written_is_refused_before_any_task(
