@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path as FilePath
 
     from kvctl.pipeline.jobs.load import Input, Loaded, Order
+    from kvctl.pipeline.jobs.run import Ran
     from kvctl.pipeline.settings import Target
 
 app = group()
@@ -114,9 +115,9 @@ async def load(
     row["seconds"] = round(loaded.seconds, 3)
     session.show(document(row, *LOADED, name="bucket"))
     if loaded.rejected and dry_run:
-        session.warn(_rejected(loaded, "would be"))
+        session.warn(rejected_rows(loaded, "would be"))
     elif loaded.rejected:
-        raise PartlyDone(_rejected(loaded, "was" if loaded.rejected == 1 else "were"), hint=_kept(dead_letter))
+        raise rejected(loaded, dead_letter, "`--dead-letter DIR`")
 
 
 async def open_input(session: Session, path: str, key: str | None, value: str | None, format: str | None) -> "Input":
@@ -169,17 +170,19 @@ async def _load(
     )  # fmt: skip
 
 
-def _rejected(loaded: "Loaded", verb: str) -> str:
+def rejected(found: "Loaded | Ran", folder: str | None, option: str) -> PartlyDone:
+    """The error for rows that were rejected; `folder` keeps them, or what `option` names would."""
+    kept = f"`{folder}` has them all" if folder else f"{option} keeps them all"
+    text = rejected_rows(found, "was" if found.rejected == 1 else "were")
+    return PartlyDone(text, hint=f"The others are written; {kept}")
+
+
+def rejected_rows(found: "Loaded | Ran", verb: str) -> str:
     """How many rows, and the first of them."""
-    named = "; ".join(f"`{key}`: {cause}" for key, cause in loaded.samples)
-    more = loaded.rejected - len(loaded.samples)
-    rows = "1 row" if loaded.rejected == 1 else f"{loaded.rejected} rows"
+    named = "; ".join(f"`{key}`: {cause}" for key, cause in found.samples)
+    more = found.rejected - len(found.samples)
+    rows = "1 row" if found.rejected == 1 else f"{found.rejected} rows"
     return f"{rows} {verb} rejected: {named}" + (f"; and {more} more" if more else "")
-
-
-def _kept(dead_letter: str | None) -> str:
-    kept = f"`{dead_letter}` has them all" if dead_letter else "`--dead-letter DIR` keeps them all"
-    return f"The others are written; {kept}"
 
 
 def _changes(create: bool, replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:

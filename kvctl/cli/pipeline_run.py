@@ -8,9 +8,10 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.options import DryRun
+from kvctl.cli.pipeline_load import rejected
 from kvctl.cli.session import Session
 from kvctl.cli.spark import Conf, Master, Remote, run_job, source_options, spark_target
-from kvctl.errors import PartlyDone, ReadOnly
+from kvctl.errors import ReadOnly
 from kvctl.render.escapes import escape
 from kvctl.render.view import Column, View, document, duration_text
 
@@ -83,13 +84,8 @@ async def run(
     row = {name: value for name, value in asdict(ran).items() if name != "samples"}
     session.show(document({**row, "seconds": round(ran.seconds, 3)}, *RAN, name="sink"))
     if ran.rejected:
-        named = "; ".join(f"`{key}`: {cause}" for key, cause in ran.samples)
-        more = ran.rejected - len(ran.samples)
-        named += f"; and {more} more" if more else ""
-        rows = "1 row was" if ran.rejected == 1 else f"{ran.rejected} rows were"
-        kept = declared.sink.options.get("deadLetter") if isinstance(declared.sink, Bucket) else None
-        where = f"`{kept}` has them all" if kept else "`dead_letter` in the sink keeps them all"
-        raise PartlyDone(f"{rows} rejected: {named}", hint=f"The others are written; {where}")
+        folder = declared.sink.options.get("deadLetter") if isinstance(declared.sink, Bucket) else None
+        raise rejected(ran, folder, "`dead_letter` in the sink")
 
 
 def _folder_of(file: str) -> "Path":
