@@ -54,7 +54,7 @@ def test_it_wakes_when_it_happens(
     _wait_for_a_consumer(keyed)
     assert waiting.poll() is None
     happens(keyed)
-    out, _ = waiting.communicate(timeout=60)
+    out, _ = waiting.communicate(timeout=25)  # a pull that nothing wakes rests for 30
     assert (waiting.returncode, json.loads(out)["revision"]) == (0, keyed.last_revision())
 
 

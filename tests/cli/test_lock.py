@@ -276,11 +276,15 @@ class TestContenders:
             first.send_signal(number)
             entered = self.until_inside(log, "second", ttl + 60)
             second.wait(60)
-            last = max(moment for who, moment in self.inside(log) if who == "first")
+            moments = [moment for who, moment in self.inside(log) if who == "first"]
+            last = max(moments)
+            stood_still = max(after - before for before, after in itertools.pairwise(moments))
             if number == signal.SIGSTOP:
                 first.send_signal(signal.SIGCONT)
                 assert first.wait(60) == 9
                 assert b"error: The lease on `k`" in first.communicate()[1]
+            if last >= entered and stood_still < ttl / 10:
+                pytest.fail("both were inside")
             assert last < entered < begun + 2 * ttl  # what was left of it, and what the server takes to notice
             assert second.returncode == 0
             if number == signal.SIGKILL:

@@ -1,6 +1,7 @@
 """Consume: buffer and thresholds, every status that ends a pull, disturbances, ends: nothing lost, nothing hangs."""
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +25,7 @@ from kvctl.labs import Lab
 from kvctl.server import Server, run_server
 from tests.differences import differences
 from tests.jetstream.conftest import MakeStream, publish
-from tests.patience import slower
+from tests.patience import quickest, slower
 from tests.raw import RawClient
 
 SECOND = timedelta(seconds=1)
@@ -384,7 +385,9 @@ class TestDisturbances:
             consumer = await stream.create_consumer("c")
             async with consumer.consume() as messages:
 
-                async def check(_: float) -> None:
+                numbers = itertools.count(1)
+
+                async def restarted() -> float:
                     waiting = asyncio.create_task(take(messages, 1))
                     while not (await consumer.info())["num_waiting"]:
                         await asyncio.sleep(0.01)
@@ -392,10 +395,10 @@ class TestDisturbances:
                     with RawClient(own_server.url) as raw:
                         raw.request("S.after", b"")
                     begun = time.monotonic()
-                    await waiting
-                    assert time.monotonic() - begun < 2
+                    assert await waiting == [next(numbers)]
+                    return time.monotonic() - begun
 
-                await slower(check, range(10))  # unless the machine stands still
+                assert await quickest(restarted, 2) < 2
 
     async def test_heartbeats_are_not_missed_while_the_connection_is_away(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:

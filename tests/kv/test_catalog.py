@@ -318,7 +318,9 @@ async def over_silence(server: Server, change: Coroutine[Any, Any, Any], seconds
     stop(server)
     changing = asyncio.create_task(change)
     await asyncio.sleep(seconds)
+    waits = not changing.done()
     server.resume()
+    assert waits
     return await changing
 
 

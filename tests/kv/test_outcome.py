@@ -174,7 +174,10 @@ class TestStoppedServer:
             put = asyncio.create_task(waiting(bucket, timeout).put(f"k.{timeout}", b"1"))
             await asyncio.sleep(away * timeout)
             own_server.resume()
-            assert (await bucket.get(f"k.{timeout}")).revision == await put
+            revision = await put
+            entry = await bucket.get(f"k.{timeout}")
+            if (entry.value, entry.revision) != (b"1", revision):
+                pytest.fail(f"{revision} is said to be stored, but it is {entry}")
 
         await slower(check, (1, 6, 36))
 
