@@ -19,6 +19,8 @@ from tests.raw import RawClient
 _numbers = count(1)
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 """The user's own cache: what lies there only saves time."""
+DEFAULT_RUN = "not slow and not faults"
+"""What runs without `-m`."""
 _FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VISUAL", "EDITOR", "PAGER")
 
 # The same examples each time, so that what fails fails by what was changed, and none of them timed.
@@ -26,9 +28,16 @@ settings.register_profile("kvctl", derandomize=True, deadline=None, suppress_hea
 settings.load_profile("kvctl")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the oracles: `pytest -m oracle --seed N --steps N`."""
+    group = parser.getgroup("oracles")
+    group.addoption("--seed", type=int, default=1, help="First seed of random operations")
+    group.addoption("--steps", type=int, default=None, help="Number of operations of each oracle")
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Three processes for the whole default run, which waits more than it computes; one for anything less."""
-    whole = config.args == config.getini("testpaths") and config.option.markexpr == "not slow"
+    whole = config.args == config.getini("testpaths") and config.option.markexpr == DEFAULT_RUN
     return 3 if whole and not config.option.keyword else 0
 
 
@@ -62,6 +71,21 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("NATS_"))]:
         monkeypatch.delenv(name, raising=False)
     return directory
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of a random test, printed when it fails."""
+    chosen: int = request.config.getoption("--seed")
+    print(f"--seed {chosen}")
+    return chosen
+
+
+@pytest.fixture
+def steps(request: pytest.FixtureRequest) -> Callable[[int], int]:
+    """The number of operations of an oracle: `steps(300)` is 300 unless `--steps` names another."""
+    chosen: int | None = request.config.getoption("--steps")
+    return lambda default: default if chosen is None else chosen
 
 
 @pytest.fixture(scope="session")
