@@ -384,7 +384,6 @@ class TestDisturbances:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
             consumer = await stream.create_consumer("c")
             async with consumer.consume() as messages:
-
                 numbers = itertools.count(1)
 
                 async def restarted() -> float:
