@@ -103,14 +103,14 @@ def _write_private(file: Path, data: bytes) -> None:
 
 async def _edited(session: Session, bucket: "Bucket", entry: "Entry", program: list[str], file: Path) -> int:
     """The revision that holds the edited text: a new one, or the old one when nothing has changed."""
-    from kvctl.kv.moving import ttl_left
+    from kvctl.kv.moving import remaining_ttl
 
     await _run_editor(session, [*program, str(file)])
     text = _read(file, entry.value)
     if text == entry.value:
         session.note("Unchanged")
         return entry.revision
-    return await bucket.update(entry.key, text, entry.revision, ttl=ttl_left(entry))
+    return await bucket.update(entry.key, text, entry.revision, ttl=await remaining_ttl(bucket, entry))
 
 
 async def _run_editor(session: Session, command: list[str]) -> None:

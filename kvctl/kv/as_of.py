@@ -17,6 +17,7 @@ from kvctl.errors import HistoryLost, KeyNotFound, NotFoundError, RevisionNotFou
 from kvctl.jetstream import gathered, streams
 from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.moment import Moment
@@ -33,6 +34,9 @@ async def at(handle: Handle, moment: Moment) -> Past:
     Raises RevisionNotFound for a revision above the last, BucketNotFound, PermissionDenied.
     """
     binding = await handle.locate(fresh=True)
+    assert binding.info is not None
+    clock = ServerClock.from_info(binding.info)
+    moment = moment.at(clock.now_ns())
     revision = moment.revision or await _last_before(binding, moment)
     reached = await _reached(binding)
     if revision > reached and binding.origin is not None:
@@ -42,15 +46,19 @@ async def at(handle: Handle, moment: Moment) -> Past:
         raise RevisionNotFound(
             f"Bucket `{handle.name}` has no revision {revision}", hint=f"Its last revision is {reached}"
         )
-    return Past(handle.name, binding, moment, revision, await keeping(binding))
+    return Past(handle.name, binding, moment, revision, await keeping(binding), clock)
 
 
 class Past:
     """What keys were right after `revision`. Its methods raise HistoryLost before they give anything."""
 
-    def __init__(self, bucket: str, binding: Binding, moment: Moment, revision: int, kept: Keeping) -> None:
+    def __init__(
+        self, bucket: str, binding: Binding, moment: Moment, revision: int, kept: Keeping, clock: ServerClock
+    ) -> None:
         self.bucket = bucket
         self.moment = moment
+        self.clock = clock
+        """That of the server which led the stream when this began."""
         self.revision = revision
         self.caveat = kept.caveat
         """What may be missing all the same, as a sentence; None for nothing."""

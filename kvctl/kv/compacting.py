@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from kvctl.errors import KvctlError, PartlyDone, RefusedError
 from kvctl.jetstream import streams
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
-from kvctl.quantities import duration_ns, parse_time
+from kvctl.quantities import duration_ns
 
 AT_ONCE = 32
 
@@ -37,8 +37,7 @@ async def find(bucket: Bucket, *, older_than: timedelta = timedelta()) -> Tombst
             hint=f"Compact its origin with `kvctl bucket compact {binding.source.bucket}`, then recreate the mirror",
         )
     assert binding.info is not None
-    now = parse_time(binding.info["ts"]) if "ts" in binding.info else time.time_ns()
-    latest = now - duration_ns(older_than)
+    latest = ServerClock.from_info(binding.info).now_ns() - duration_ns(older_than)
     found: list[Entry] = []
     async for batch in bucket.entry_batches(deleted=True, values=False):
         found += [entry for entry in batch if entry.operation is not Operation.PUT and entry.created_ns <= latest]

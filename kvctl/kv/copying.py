@@ -12,6 +12,7 @@ from kvctl.errors import BucketExists, ConflictError, KvctlError, RefusedError, 
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.publish import PublishWindow
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv import catalog, unfinished
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
@@ -77,6 +78,7 @@ async def copy(
     """
     binding = await source.locate(fresh=True)
     assert binding.info is not None
+    clock = ServerClock.from_info(binding.info)
     _require_bucket(source.name, binding.info["config"])
     wanted = copied_config(binding.info["config"], name, changes)
     if (
@@ -94,12 +96,13 @@ async def copy(
         return Copied(made.info, made.created, 0)
     if existing is not None:
         _require_empty(name, existing, wanted)
-    return await _fill(source, api, wanted, existing, data, advance)
+    return await _fill(source, api, wanted, existing, data, clock, advance)
 
 
 async def _fill(
-    source: Bucket, api: Api, wanted: StreamConfig, existing: StreamInfo | None, data: str, advance: Advance
-) -> Copied:
+    source: Bucket, api: Api, wanted: StreamConfig, existing: StreamInfo | None, data: str, clock: ServerClock,
+    advance: Advance,
+) -> Copied:  # fmt: skip
     token = unfinished.new_token()
     try:
         if existing is None:
@@ -107,7 +110,7 @@ async def _fill(
             info = await catalog.create_stream(api, unfinished.marked(wanted, token))
         else:
             info = await catalog.apply_edit(api, catalog.Edit(existing, unfinished.marked(existing["config"], token)))
-        count = await _transfer(source, api, wanted["name"], data, advance)
+        count = await _transfer(source, api, wanted["name"], data, clock, advance)
         info = await _unmark(api, info)
     except BaseException:
         if existing is None:
@@ -146,7 +149,7 @@ def _require_empty(name: str, existing: StreamInfo, wanted: StreamConfig) -> Non
         )
 
 
-async def _transfer(source: Bucket, api: Api, stream: str, data: str, advance: Advance) -> int:
+async def _transfer(source: Bucket, api: Api, stream: str, data: str, clock: ServerClock, advance: Advance) -> int:
     """Send every entry and wait for every acknowledgement; returns how many. Raises ConflictError, KvctlError."""
     target = f"{api.write_prefix}{SUBJECT_PREFIX}{stream.removeprefix(STREAM_PREFIX)}."
     failures: list[tuple[str, KvctlError]] = []
@@ -162,7 +165,7 @@ async def _transfer(source: Bucket, api: Api, stream: str, data: str, advance: A
         async for batch in batches:
             for entry in batch:
                 subject = (target + entry.key).encode(errors="surrogateescape")
-                await window.send(entry.key, subject, entry.value, headers_to_keep(entry))
+                await window.send(entry.key, subject, entry.value, headers_to_keep(entry, clock))
             sent += len(batch)
             advance(len(batch))
             if failures:
@@ -179,12 +182,12 @@ def _batches(source: Bucket, data: str) -> AsyncGenerator[list[Entry]]:
     return source.history_batches() if data == HISTORY else source.entry_batches()
 
 
-def headers_to_keep(entry: Entry) -> bytes:
+def headers_to_keep(entry: Entry, clock: ServerClock) -> bytes:
     """The headers that the copy is written with: the writer's own, the operation, what is left of a ttl."""
     if not entry.header:
         return b""
     headers = own_headers(entry)
-    left: timedelta | None = ttl_left(entry)
+    left: timedelta | None = ttl_left(entry, clock.now_ns())
     if left is not None:
         headers["Nats-TTL"] = f"{int(left.total_seconds())}s"
     if entry.operation is Operation.PURGE and may_roll_up(entry.key):

@@ -9,6 +9,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from kvctl.jetstream.delivery import RawFrame
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.entry import Entry, Operation, from_frame
 from kvctl.kv.moving import ttl_left
 from kvctl.kv.rewriting import own_headers
@@ -42,8 +43,9 @@ def entry_line(bucket: str, key: str, value: bytes) -> bytes:
 class EntryLines:
     """Writes a bucket's messages as the lines of a dump."""
 
-    def __init__(self, bucket: str, prefix: str) -> None:
+    def __init__(self, bucket: str, prefix: str, clock: ServerClock) -> None:
         self._bucket = bucket
+        self._clock = clock
         self._cut = len(prefix.encode())
         self._begin = f'{{"bucket": {encode_basestring(bucket)}, "key": '
         self._seconds, self._shown = "", ""
@@ -53,12 +55,12 @@ class EntryLines:
         try:
             text = "".join(self._lines(frames))
         except UnicodeDecodeError:
-            text = "".join([_full_line(from_frame(self._bucket, self._cut, frame)) for frame in frames])
+            text = "".join([self._full_line(from_frame(self._bucket, self._cut, frame)) for frame in frames])
         return text.encode("utf-8", "backslashreplace")
 
     def of_entries(self, entries: Sequence[Entry]) -> bytes:
         """The lines of entries."""
-        return "".join([_full_line(entry) for entry in entries]).encode("utf-8", "backslashreplace")
+        return "".join([self._full_line(entry) for entry in entries]).encode("utf-8", "backslashreplace")
 
     def _lines(self, frames: Sequence[RawFrame]) -> list[str]:
         """Each message by the shortest way, but by way of its entry where it has headers.
@@ -72,7 +74,7 @@ class EntryLines:
             tokens = reply.decode().split(".")
             sequence, time = (tokens[5], tokens[7]) if len(tokens) == 9 else (tokens[7], tokens[9])
             if header or len(time) <= _FRACTION:
-                lines.append(_full_line(from_frame(self._bucket, cut, frame)))
+                lines.append(self._full_line(from_frame(self._bucket, cut, frame)))
                 continue
             if time[:-_FRACTION] != seconds:
                 seconds = time[:-_FRACTION]
@@ -85,19 +87,18 @@ class EntryLines:
         self._seconds, self._shown = seconds, shown
         return lines
 
-
-def _full_line(entry: Entry) -> str:
-    row: dict[str, Any] = {
-        "bucket": entry.bucket,
-        "key": entry.key,
-        "revision": entry.revision,
-        "created": format_time(entry.created_ns),
-        "operation": str(entry.operation),
-    }
-    _add_value(row, entry.value)
-    if entry.header:
-        _add_headers(row, entry)
-    return f"{_text(row)}\n"
+    def _full_line(self, entry: Entry) -> str:
+        row: dict[str, Any] = {
+            "bucket": entry.bucket,
+            "key": entry.key,
+            "revision": entry.revision,
+            "created": format_time(entry.created_ns),
+            "operation": str(entry.operation),
+        }
+        _add_value(row, entry.value)
+        if entry.header:
+            _add_headers(row, entry, self._clock)
+        return f"{_text(row)}\n"
 
 
 def _add_value(row: dict[str, Any], value: bytes) -> None:
@@ -107,11 +108,11 @@ def _add_value(row: dict[str, Any], value: bytes) -> None:
         row["value"], row["encoding"] = base64.b64encode(value).decode(), "base64"
 
 
-def _add_headers(row: dict[str, Any], entry: Entry) -> None:
+def _add_headers(row: dict[str, Any], entry: Entry, clock: ServerClock) -> None:
     """What the headers say: reason, what is left of a ttl, the writer's own, and a purge that erased nothing."""
     if entry.reason is not None:
         row["reason"] = entry.reason
-    left = ttl_left(entry)
+    left = ttl_left(entry, clock.now_ns())
     if left is not None:
         row["ttl"] = duration_seconds(left)
     headers = own_headers(entry)

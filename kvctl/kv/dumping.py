@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from kvctl.errors import RefusedError
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.cut_reading import CutReading
@@ -55,11 +55,12 @@ async def dump(
     """
     binding = await bucket.locate(fresh=True)
     assert binding.info is not None
+    clock = ServerClock.from_info(binding.info)
     if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
         raise RefusedError(f"`{bucket.name}` is what an interrupted restore or copy left: it is not whole")
     cut = int(binding.info["state"]["last_seq"])
-    writer = DumpWriter(file, header(binding, filters, cut, history=history))
-    lines = EntryLines(bucket.name, binding.prefix)
+    writer = DumpWriter(file, header(binding, filters, cut, clock, history=history))
+    lines = EntryLines(bucket.name, binding.prefix, clock)
     reading = CutReading(binding, filters, cut, history=history)
     expecting(reading.expected)
     async with aclosing(reading.batches()) as batches:
@@ -84,8 +85,8 @@ async def dump_past(
     Raises HistoryLost where the bucket no longer holds them all, RevisionNotFound, BucketNotFound, OSError.
     """
     past = await bucket.as_of(moment)
-    writer = DumpWriter(file, header(bucket.binding, filters, past.revision, history=False))
-    lines = EntryLines(bucket.name, bucket.binding.prefix)
+    writer = DumpWriter(file, header(bucket.binding, filters, past.revision, past.clock, history=False))
+    lines = EntryLines(bucket.name, bucket.binding.prefix, past.clock)
     async with aclosing(past.entry_batches(*filters)) as batches:
         async for entries in batches:
             writer.add(lines.of_entries(entries), len(entries))
@@ -93,14 +94,14 @@ async def dump_past(
     return Dumped(writer.entries, past.revision, writer.finish(exact=True), caveat=past.caveat)
 
 
-def header(binding: Binding, filters: Sequence[str], cut: int, *, history: bool) -> dict[str, Any]:
+def header(binding: Binding, filters: Sequence[str], cut: int, clock: ServerClock, *, history: bool) -> dict[str, Any]:
     """What a dump's first line says, beside its kind and version."""
     assert binding.info is not None
     return {
         "bucket": binding.bucket,
         "config": binding.info["config"],
         "cut": cut,
-        "created": format_time(time.time_ns()),
+        "created": format_time(clock.now_ns()),
         "history": history,
         **({"filters": list(filters)} if filters else {}),
     }

@@ -1,4 +1,4 @@
-"""A moment of a bucket's past: after a revision, or at a time. [pure]"""
+"""A moment of a bucket's past: after a revision, at a time, or some time ago. [pure]"""
 
 from __future__ import annotations
 
@@ -6,34 +6,44 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from kvctl.errors import UsageError
-from kvctl.quantities import format_time, parse_time
+from kvctl.quantities import duration_ns, format_duration, format_time, parse_duration, parse_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Either right after a revision, or at a time (nanoseconds since the epoch), what was written then included."""
+    """Either right after a revision, or at a time (nanoseconds since the epoch), what was written then included.
+
+    `ago` counts back from the server's time when the moment is used.
+    """
 
     revision: int | None = None
     time_ns: int | None = None
+    ago: timedelta | None = None
 
     def __post_init__(self) -> None:
-        if (self.revision is None) == (self.time_ns is None):
+        if (self.revision, self.time_ns, self.ago).count(None) != 2:
             raise UsageError("A moment is a revision or a time")
         if self.revision is not None and self.revision < 1:
             raise UsageError("Revisions count from 1")
 
+    def at(self, now_ns: int) -> Moment:
+        """Return the same moment without `ago`, by what time it is on the server."""
+        return self if self.ago is None else Moment(time_ns=now_ns - duration_ns(self.ago))
+
     def __str__(self) -> str:
+        if self.ago is not None:
+            return f"{format_duration(self.ago)} ago"
         return f"revision {self.revision}" if self.time_ns is None else format_time(self.time_ns)
 
 
-def parse_moment(text: str, now_ns: int | None = None) -> Moment:
+def parse_moment(text: str) -> Moment:
     """A revision, an RFC 3339 time, or `-15m` (ago). Raises UsageError."""
     if text.isdecimal() and len(text) < 20:
         return Moment(revision=int(text))
     try:
-        return Moment(time_ns=parse_time(text, now_ns))
+        return Moment(ago=parse_duration(text[1:])) if text.startswith("-") else Moment(time_ns=parse_time(text))
     except UsageError:
         raise UsageError(
             f"`{text}` is neither a revision nor a time",

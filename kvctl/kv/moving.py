@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, OutcomeUnknown, UsageError, WrongRevision
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.transaction import Transaction
 
@@ -20,7 +20,7 @@ async def copy(source: Bucket, key: str, target: Bucket, new_key: str, *, overwr
     Raises KeyNotFound, KeyExists unless `overwrite`.
     """
     entry = await source.get(key, leader=True)
-    return await _place(entry, target, new_key, overwrite)
+    return await _place(source, entry, target, new_key, overwrite)
 
 
 async def rename(source: Bucket, key: str, target: Bucket, new_key: str, *, overwrite: bool = False) -> int:
@@ -39,7 +39,7 @@ async def rename(source: Bucket, key: str, target: Bucket, new_key: str, *, over
     atomic = binding.info is not None and binding.info["config"].get("allow_atomic")
     if same and atomic and binding.origin is None and entry.ttl is None:
         return await _rename_at_once(source, entry, new_key, overwrite)
-    revision = await _place(entry, target, new_key, overwrite)
+    revision = await _place(source, entry, target, new_key, overwrite)
     try:
         await source.delete(key, revision=entry.revision)
     except (WrongRevision, KeyNotFound) as error:
@@ -51,8 +51,8 @@ async def rename(source: Bucket, key: str, target: Bucket, new_key: str, *, over
     return revision
 
 
-async def _place(entry: Entry, target: Bucket, new_key: str, overwrite: bool) -> int:
-    ttl = ttl_left(entry)
+async def _place(source: Bucket, entry: Entry, target: Bucket, new_key: str, overwrite: bool) -> int:
+    ttl = await remaining_ttl(source, entry)
     if not overwrite:
         return await target.create(new_key, entry.value, ttl=ttl)
     if ttl is None:
@@ -82,9 +82,18 @@ async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite:
         ) from None
 
 
-def ttl_left(entry: Entry) -> timedelta | None:
-    """What is left of the entry's ttl, a second at least."""
+async def remaining_ttl(bucket: Bucket, entry: Entry) -> timedelta | None:
+    """Return what is left of the ttl of an entry that the bucket's leader gave. Raises as `ServerClock.read`."""
     if entry.ttl is None:
         return None
-    age = timedelta(microseconds=(time.time_ns() - entry.created_ns) // 1000)
+    source = bucket.binding.source
+    clock = await ServerClock.read(source.api, source.stream)
+    return ttl_left(entry, clock.now_ns())
+
+
+def ttl_left(entry: Entry, now_ns: int) -> timedelta | None:
+    """Return what is left of the entry's ttl by its server's clock, a second at least."""
+    if entry.ttl is None:
+        return None
+    age = timedelta(microseconds=(now_ns - entry.created_ns) // 1000)
     return max(timedelta(seconds=round((entry.ttl - age).total_seconds())), timedelta(seconds=1))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.direct import from_leader
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of
 from kvctl.kv.listing import subjects_of
@@ -208,7 +208,7 @@ def _dropped(info: dict[str, Any]) -> str | None:
     if state["first_seq"] <= max(config.get("first_seq", 0), 1):
         return None
     ttl = config.get("max_age", 0)
-    if ttl and time.time_ns() - parse_time(info["created"]) > ttl:
+    if ttl and ServerClock.from_info(info).now_ns() - parse_time(info["created"]) > ttl:
         return f"entries expire after {format_duration(duration_from_ns(ttl))}"
     if config.get("discard") == "old" and (config.get("max_bytes", -1) > 0 or config.get("max_msgs", -1) > 0):
         return "its limits drop the oldest entries"

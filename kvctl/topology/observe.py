@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from kvctl.jetstream import consumers, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.ordered import Selection, read
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
 from kvctl.kv.names import matches
 from kvctl.quantities import format_time
@@ -126,7 +126,8 @@ async def cost(api: Api, before: StreamConfig, info: dict[str, Any], after: Stre
             outside = [count for subject, count in counts.items() if not matches(subject, wanted)]
             measured = measured.having(keys_outside=len(outside))
     if AGE in aspects:
-        since = format_time(time.time_ns() - after["max_age"])
+        clock = await ServerClock.read(api, stream)  # the info may be as old as a prompt
+        since = format_time(clock.now_ns() - after["max_age"])
         younger = await consumers.count(api, stream, deliver_policy="by_start_time", opt_start_time=since)
         measured = measured.having(expired=max(state["messages"] - younger, 0))
     if SIZE in aspects:

@@ -104,7 +104,7 @@ class TestMoment:
     def test_is_read_from_text(self) -> None:
         assert parse_moment("1042") == Moment(revision=1042)
         assert parse_moment("2026-01-31T12:00:00.000000001Z") == Moment(time_ns=1769860800000000001)
-        assert parse_moment("-15m", now_ns=10**12) == Moment(time_ns=100 * 10**9)
+        assert parse_moment("-15m").at(10**12) == Moment(time_ns=100 * 10**9)
 
     @pytest.mark.parametrize("text", ["", "0", "-1", "x", "1.5", "yesterday", "2026-01-31", "1" * 20])
     def test_anything_else_is_an_error(self, text: str) -> None:

@@ -1,0 +1,160 @@
+"""Times come from the server: a client whose clock is hours off gets the same results."""
+
+import asyncio
+import io
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import kvctl
+from kvctl import Bucket, Client
+from kvctl.errors import ServerError
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.kv import catalog, compacting, copying, dumping
+from kvctl.kv.moment import parse_moment
+from kvctl.kv.moving import copy, rename
+from kvctl.quantities import parse_time
+from kvctl.server import Server
+from kvctl.topology import observe
+from tests.cli.conftest import run_process
+
+HOUR = timedelta(hours=1)
+OFF_NS = 7200 * 10**9
+
+
+@pytest.fixture(params=[OFF_NS, -OFF_NS], ids=["clock-ahead", "clock-behind"])
+def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Nanoseconds by which the client's clock is off."""
+    off: int = request.param
+    right, right_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: right() + off / 10**9)
+    monkeypatch.setattr(time, "time_ns", lambda: right_ns() + off)
+    return off
+
+
+@pytest.fixture
+async def bucket(client: Client, bucket_name: str) -> Bucket:
+    """A bucket with the key `k`, which has an hour to live."""
+    made = await client.create_bucket(bucket_name, history=5, marker_ttl=timedelta(seconds=1))
+    await made.create("k", b"v", ttl=HOUR)
+    return made
+
+
+def about_an_hour(ttl: timedelta | None) -> bool:
+    return ttl is not None and HOUR - timedelta(minutes=5) < ttl <= HOUR
+
+
+async def ttl_of(bucket: Bucket, key: str) -> timedelta | None:
+    return (await bucket.get(key, leader=True)).ttl
+
+
+class TestClock:
+    async def test_goes_on_from_the_server_s_time(self, client: Client, bucket: Bucket, skew: int) -> None:
+        true = time.time_ns() - skew
+        clock = await ServerClock.read(client.api, f"KV_{bucket.name}")
+        assert abs(clock.now_ns() - true) < 5 * 10**9
+        await asyncio.sleep(0.05)
+        assert clock.now_ns() >= true + 50_000_000
+
+    def test_needs_a_server_that_reports_it(self) -> None:
+        with pytest.raises(ServerError, match="does not report its time"):
+            ServerClock.from_info({"config": {}})
+
+
+class TestTtls:
+    async def test_rename_keeps_what_is_left(self, bucket: Bucket, skew: int) -> None:
+        await rename(bucket, "k", bucket, "k2")
+        assert about_an_hour(await ttl_of(bucket, "k2"))
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    async def test_copy_keeps_what_is_left(self, bucket: Bucket, skew: int, overwrite: bool) -> None:
+        await copy(bucket, "k", bucket, "k2", overwrite=overwrite)
+        assert about_an_hour(await ttl_of(bucket, "k2"))
+
+    @pytest.mark.parametrize("data", [copying.LATEST, copying.HISTORY])
+    async def test_bucket_copy_keeps_what_is_left(self, client: Client, bucket: Bucket, skew: int, data: str) -> None:
+        name = f"{bucket.name}x"
+        await copying.copy(bucket, client.api, name, data=data)
+        assert about_an_hour(await ttl_of(client.bucket(name), "k"))
+
+    @pytest.mark.parametrize("history", [False, True])
+    async def test_dump_notes_what_is_left(self, bucket: Bucket, skew: int, history: bool) -> None:
+        true = time.time_ns() - skew
+        file = io.BytesIO()
+        await dumping.dump(bucket, file, history=history)
+        header, entry, _ = map(json.loads, file.getvalue().splitlines())
+        assert about_an_hour(timedelta(seconds=entry["ttl"]))
+        assert abs(parse_time(header["created"]) - true) < 60 * 10**9
+
+    async def test_dump_of_the_past_notes_what_is_left(self, bucket: Bucket, skew: int) -> None:
+        file = io.BytesIO()
+        await dumping.dump_past(bucket, parse_moment("1"), file)
+        assert about_an_hour(timedelta(seconds=json.loads(file.getvalue().splitlines()[1])["ttl"]))
+
+
+class TestAges:
+    async def test_compact_takes_what_is_old_enough(self, bucket: Bucket, skew: int) -> None:
+        await bucket.delete("k")
+        assert not (await compacting.find(bucket, older_than=HOUR)).entries
+        assert len((await compacting.find(bucket)).entries) == 1
+
+    async def test_an_edit_that_shortens_the_ttl_counts_what_expires(
+        self, client: Client, bucket: Bucket, skew: int
+    ) -> None:
+        edit = await catalog.plan_edit(client.api, bucket.name, {"ttl": timedelta(minutes=30)})
+        assert (await observe.cost(client.api, edit.before, edit.info, edit.after)).expired == 0
+        await asyncio.sleep(1.1)
+        edit = await catalog.plan_edit(client.api, bucket.name, {"ttl": timedelta(seconds=1)})
+        assert (await observe.cost(client.api, edit.before, edit.info, edit.after)).expired == 1
+
+    async def test_a_relative_moment_counts_back_from_the_server_s_time(self, bucket: Bucket, skew: int) -> None:
+        await asyncio.sleep(1.5)
+        await bucket.put("later", b"")
+        assert (await bucket.as_of("-1s")).revision == 1
+        assert (await bucket.as_of("-1h")).revision == 0
+        await asyncio.sleep(0.1)
+        assert (await bucket.as_of("-1ms")).revision == 2
+
+    async def test_a_young_bucket_has_lost_nothing_to_its_ttl(
+        self, client: Client, bucket_name: str, skew: int
+    ) -> None:
+        young = await client.create_bucket(bucket_name, ttl=HOUR, history=2)
+        for key in ("a", "a", "a", "b"):  # the history drops the first entry, not its age
+            await young.put(key, b"")
+        past = await young.as_of(3)
+        assert [entry.key async for entry in past.entries()] == ["a"]
+
+
+@pytest.fixture(params=[OFF_NS, -OFF_NS], ids=["clock-ahead", "clock-behind"])
+def skewed(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Callable[..., str]:
+    """Run kvctl as a process whose clock is off; its standard output."""
+    clock = tmp_path / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(
+        "import time\nright, right_ns = time.time, time.time_ns\n"
+        f"time.time = lambda: right() + {request.param // 10**9}\ntime.time_ns = lambda: right_ns() + {request.param}\n"
+    )
+    paths = f"{clock}:{Path(kvctl.__file__).parents[1]}"
+
+    def run(*args: str, **env: str) -> str:
+        env |= {"PYTHONPATH": paths, "NATS_URL": server.url}
+        done = run_process(*args, env=env, command=[sys.executable, "-m", "kvctl"])
+        assert done.exit_code == 0, done.err
+        return done.out
+
+    return run
+
+
+class TestCommands:
+    async def test_rename_copy_and_edit_keep_what_is_left(self, bucket: Bucket, skewed: Callable[..., str]) -> None:
+        await asyncio.to_thread(skewed, "rename", bucket.name, "k", "k2")
+        await asyncio.to_thread(skewed, "copy", bucket.name, "k2", "k3")
+        await asyncio.to_thread(skewed, "edit", bucket.name, "k3", EDITOR="sed -i s/v/edited/")
+        assert about_an_hour(await ttl_of(bucket, "k2"))
+        assert (await bucket.get("k3")).value == b"edited"
+        assert about_an_hour(await ttl_of(bucket, "k3"))
