@@ -18,14 +18,19 @@ app = group("topology", help="Buckets, mirrors and aggregates described in a fil
 def render(session: Session, file: File) -> None:
     """Print the stream configurations that a file describes, without a server.
 
-    An array, in the server's own JSON. What mirrors and aggregates have from their origins is filled in as far as those
-    stand in the file, too.
+    An array in the server's own JSON: exactly what `topology apply` creates on servers that hold nothing yet, origins
+    before what reads them. The history and ttl that a mirror or an aggregate takes from an origin that is not in the
+    file are not known here; a warning names each.
     """
-    topology = read_file(session, file)
+    from kvctl.topology import rendered
+
+    found = rendered.render(read_file(session, file))
     if session.options.output is None:
         session.output = "json"
     session.show(View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")],
-                      rows=topology.streams()))  # fmt: skip
+                      rows=found.streams))  # fmt: skip
+    for warning in found.warnings:
+        session.warn(warning)
 
 
 app.entries.update(

@@ -29,7 +29,7 @@ from kvctl.kv import binding, foreign
 from kvctl.kv.config import BucketConfig, BucketStatus
 from kvctl.kv.difference import Difference, differences, listed, missing
 from kvctl.kv.fields import edited
-from kvctl.kv.kinds import Kind, StreamConfig, kind_of
+from kvctl.kv.kinds import Kind, StreamConfig, kind_of, started
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 
 StreamInfo = dict[str, Any]
@@ -111,9 +111,7 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
 
     Raises ConflictError when it exists after all, OutcomeUnknown, KvctlError when fields were dropped: it is removed.
     """
-    name = wanted["name"]
-    if len(sources := wanted.get("sources") or ()) > 1:
-        wanted = {**wanted, "sources": [_first(source) for source in sources]}
+    name, wanted = wanted["name"], started(wanted)
     try:
         made = await streams.create(api, wanted)
     except OPEN as error:
@@ -153,7 +151,7 @@ async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Coll
     info = await find(api, name)
     if kind_of(info["config"]) is Kind.INCOMPLETE:
         raise _incomplete(name)
-    after = edited(info["config"], changes, clear)
+    after = edited(started(info["config"]), changes, clear)
     if after.get("storage", "file") != info["config"].get("storage", "file"):
         raise RefusedError(
             f"The storage of `{name}` cannot be changed: it is chosen when a bucket is made",
@@ -167,7 +165,7 @@ async def apply_edit(api: Api, edit: Edit) -> StreamInfo:
 
     Raises OutcomeUnknown, ServerError, and KvctlError when the server dropped fields.
     """
-    edit = _from_the_start(edit)
+    edit = Edit(edit.info, started(edit.after))
     stream = edit.after["name"]
     try:
         info = await streams.update(api, edit.after)
@@ -251,7 +249,7 @@ def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
         raise BucketExists(f"The stream `{found['name']}` belongs to a {kind}", hint="Choose another name")
     if kind is Kind.STREAM:
         raise BucketExists(f"A stream `{found['name']}` exists that is no bucket", hint="Choose another name")
-    differing = differences(found, wanted)
+    differing = differences(started(found), wanted)
     if differing:
         what = "Bucket" if kind is Kind.BUCKET else str(kind).capitalize()
         changes = f"`kvctl bucket edit {name}` changes it"
@@ -268,23 +266,6 @@ def _incomplete(name: str) -> ConflictError:
         f"`{name}` is what an interrupted restore or copy left behind",
         hint=f"Run `kvctl bucket restore DIR` again, which starts over, or remove it with `kvctl bucket delete {name}`",
     )
-
-
-def _from_the_start(edit: Edit) -> Edit:
-    """Let sources that join begin with their first entry."""
-    there = edit.before.get("sources") or []
-    joined = edit.after.get("sources") or []
-    started = [source if source in there else _first(source) for source in joined]
-    return Edit(edit.info, {**edit.after, "sources": started}) if started != joined else edit
-
-
-def _first(source: dict[str, Any]) -> dict[str, Any]:
-    """A source that begins with its first entry, unless it says otherwise.
-
-    By themselves servers let one begin with what is newer than the aggregate's last entry when the aggregate's first
-    one is gone: overwritten by what another source brought, be it while the aggregate is being made.
-    """
-    return source if source.get("opt_start_time") else {"opt_start_seq": 1, **source}
 
 
 async def _wait_for(api: Api, stream: str, good: Any) -> StreamInfo | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.kv.kinds import SERVER_METADATA, TOPOLOGY, StreamConfig
+from kvctl.kv.kinds import FIRST_ENTRY, SERVER_METADATA, TOPOLOGY, StreamConfig
 from kvctl.quantities import duration_from_ns, duration_seconds, format_duration
 
 UNSET = "none"
@@ -103,7 +103,10 @@ def _republish(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mirror(value: dict[str, Any]) -> dict[str, Any]:
-    return {"mirror": _source(value)} if value else {}
+    source = _source(value) if value else {}
+    if source.get("opt_start_seq") == FIRST_ENTRY:  # where mirrors begin anyway, and sources do not
+        del source["opt_start_seq"]
+    return {"mirror": source} if source else {}
 
 
 def _sources(value: list[dict[str, Any]]) -> dict[str, Any]:
@@ -111,10 +114,9 @@ def _sources(value: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _source(value: dict[str, Any]) -> dict[str, Any]:
-    """A source without what is empty (servers add an empty `deliver`) or says what is so anyway."""
+    """A source without what is empty: servers add an empty `deliver`."""
     external = {name: text for name, text in (value.get("external") or {}).items() if text}
-    told = {name: part for name, part in {**value, "external": external}.items() if part}
-    return {name: part for name, part in told.items() if (name, part) != ("opt_start_seq", 1)}
+    return {name: part for name, part in {**value, "external": external}.items() if part}
 
 
 _NESTED: dict[str, Callable[[Any], dict[str, Any]]] = {

@@ -25,6 +25,8 @@ TOPOLOGY = "kvctl.topology"
 """Metadata of a stream that a topology file made or took over; the value is the topology's name."""
 LEAVING = "kvctl.leaving"
 """Metadata of an aggregate from which keys are being taken out; the value is the sources that brought them, as JSON."""
+FIRST_ENTRY = 1
+"""`opt_start_seq` of every source of an aggregate: see `started`."""
 SERVER_METADATA = "_nats."
 """What the server's own metadata begins with."""
 
@@ -74,6 +76,28 @@ def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:
     if kind in _FOREIGN and (found := _FOREIGN_NAME.match(name)):
         return found[1]
     return name if kind in (None, Kind.STREAM) else name.removeprefix(STREAM_PREFIX)
+
+
+def started(stream: StreamConfig) -> StreamConfig:
+    """The configuration with each source beginning at its origin's first entry, unless the source says otherwise.
+
+    By themselves, servers let a source that has brought nothing yet begin at the time of the aggregate's last entry as
+    soon as the aggregate's first entry is gone, overwritten by what another source or a writer brought: what the origin
+    held before is lost in silence. On a source that has brought something, the field changes nothing.
+    """
+    sources = stream.get("sources") or []
+    if all(begins_somewhere(source) for source in sources):
+        return stream
+    return {**stream, "sources": [_started(source) for source in sources]}
+
+
+def begins_somewhere(source: Mapping[str, Any]) -> bool:
+    """Whether a source names the entry or the time of the origin that it begins at."""
+    return bool(source.get("opt_start_seq") or source.get("opt_start_time"))
+
+
+def _started(source: dict[str, Any]) -> dict[str, Any]:
+    return source if begins_somewhere(source) else {**source, "opt_start_seq": FIRST_ENTRY}
 
 
 def own_metadata(stream: StreamConfig) -> dict[str, str]:

@@ -14,11 +14,12 @@ from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.client import Client
 from kvctl.kv.difference import differences, listed
-from kvctl.kv.kinds import Kind, StreamConfig, kind_of
+from kvctl.kv.kinds import Kind, StreamConfig, kind_of, started
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.topology import collisions, hazards, origins, replica_hazards, waiting
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.sources import meaning
 from kvctl.topology.waiting import WAIT_FOR, Goal
 
 StreamInfo = dict[str, Any]
@@ -92,9 +93,9 @@ async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str
     before = info["config"]
     added = seen.origin.to_source(name)
     there = before.get("sources") or []
-    if any(_same_source(source, added) for source in there):
-        return Plan(before, [], [], [], info)
-    after = {**before, "sources": [*there, added]}
+    if any(meaning(source) == meaning(added) for source in there):
+        return Plan(started(before), [], [], [], info)
+    after = started({**before, "sources": [*there, added]})
     if (seen.config or {}).get("allow_msg_ttl"):
         after["allow_msg_ttl"] = True
     others: list[StreamConfig | None] = [None] * len(there)
@@ -201,16 +202,12 @@ def _require_same(found: StreamConfig, wanted: StreamConfig) -> None:
     name = found["name"]
     if bool(found.get("mirror")) != bool(wanted.get("mirror")):
         raise BucketExists(f"`{name}` is {_article(found)}", hint="Choose another name")
-    if differing := differences(found, wanted):
+    if differing := differences(started(found), wanted):
         raise BucketExists(
             f"`{name.removeprefix(STREAM_PREFIX)}` exists with another configuration (there -> asked for):\n"
             f"{listed(differing)}",
             hint=f"`kvctl {_group(found)} show {name.removeprefix(STREAM_PREFIX)}` shows it",
         )
-
-
-def _same_source(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return not differences({"name": "", "sources": [one]}, {"name": "", "sources": [other]})
 
 
 def _other_kind(name: str, config: StreamConfig, wanted: str) -> RefusedError:

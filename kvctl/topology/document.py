@@ -11,7 +11,6 @@ from typing import Any
 from kvctl.documents import Document
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.fields import FIELDS, Republish, edited
-from kvctl.kv.kinds import StreamConfig
 from kvctl.topology.file_fields import CONTEXT, SECTIONS, TITLE
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.reading import Path, Reader
@@ -39,19 +38,6 @@ class Topology:
     def place_of(self, name: str) -> str:
         """The context that something is in; empty for the one in use."""
         return self.places.get(name, "")
-
-    def streams(self) -> list[StreamConfig]:
-        """The stream configurations; what is inherited comes from origins in the file, as far as they stand there."""
-        made: dict[str, StreamConfig] = {name: bucket.to_stream() for name, bucket in self.buckets.items()}
-        for name, aggregate in self.aggregates.items():
-            made[name] = aggregate.to_stream([self._found(made, origin) for origin in aggregate.origins])
-        for name, mirror in self.mirrors.items():
-            made[name] = mirror.to_stream(self._found(made, mirror.origin))
-        return list(made.values())
-
-    @staticmethod
-    def _found(made: Mapping[str, StreamConfig], origin: Origin) -> StreamConfig | None:
-        return made.get(origin.name) if not origin.stream else made.get(origin.stream)
 
 
 def read_topology(document: Document) -> Topology:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.kv.difference import Difference, differences
 from kvctl.kv.fields import FIELDS, edited
-from kvctl.kv.kinds import LEAVING, TOPOLOGY, Kind, StreamConfig
+from kvctl.kv.kinds import LEAVING, TOPOLOGY, Kind, StreamConfig, started
 from kvctl.topology.document import Topology
 from kvctl.topology.locating import Located, Locator, Where
 from kvctl.topology.model import Aggregate, Mirror
@@ -219,10 +219,11 @@ class Drafts:
 
     @staticmethod
     def _sources(after: StreamConfig, wanted: list[dict[str, Any]], configs: Sequence[StreamConfig | None]) -> None:
-        """Give it the wanted sources; those that are there stay as they are, order included."""
+        """Give it the wanted sources; those that are there stay in their order, and begin with the first entry."""
         there = after.get("sources") or []
         gone, new = removed(there, wanted), added(there, wanted)
         after["sources"] = [*(source for source in there if source not in gone), *new]
+        after |= started(after)
         if any(
             (config or {}).get("allow_msg_ttl") for source, config in zip(wanted, configs, strict=True) if source in new
         ):

@@ -12,7 +12,7 @@ from kvctl.errors import BucketNotFound, RefusedError, UsageError
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.difference import UNSET, Difference, differences, shown
 from kvctl.kv.fields import FIELDS, Republish, edited
-from kvctl.kv.kinds import KIND, TOPOLOGY, Kind, StreamConfig, bucket_name
+from kvctl.kv.kinds import KIND, TOPOLOGY, Kind, StreamConfig, bucket_name, started
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.quantities import format_duration
 from kvctl.topology.document import DEFAULT_NAME, VERSION, read_topology
@@ -134,7 +134,7 @@ def _tell(name: str, info: StreamInfo, origins: Sequence[StreamConfig | None], i
     near = all(item["name"] in included and not (item.get("external") or {}).get("api") for item in reads(info))
     alone = inherited if near else _meant(section, name, first, config, [None] * len(origins))
     fields = {**first, **_settings(section, config, inherited, alone)}
-    left = differences(_meant(section, name, fields, config, origins), config)
+    left = differences(_meant(section, name, fields, config, origins), started(config))
     if any(item.field in ("mirror", "sources") for item in left):
         raise UsageError("what it reads cannot be said in full")
     # What a mirror without an origin answers, servers decide when there is one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kvctl.kv import foreign
 from kvctl.kv.names import STREAM_PREFIX
@@ -13,12 +13,50 @@ from kvctl.topology.model import Origin
 
 if TYPE_CHECKING:
     from kvctl.topology.origins import Seen
-    from kvctl.topology.world import Place, StreamInfo
+    from kvctl.topology.world import StreamInfo
 
 Where = tuple[str, str]
 """A place's name and a stream's."""
 Looked = Mapping[tuple[str, Origin], "Seen"]
 """Origins in other domains and accounts, as they were found by asking from a place."""
+
+
+class View(Protocol):
+    """What is known of a place: seen on its servers, or from the file alone."""
+
+    @property
+    def name(self) -> str:
+        """As the file calls its context."""
+
+    @property
+    def domain(self) -> str | None:
+        """Its JetStream domain."""
+
+    @property
+    def infos(self) -> Mapping[str, StreamInfo]:
+        """The streams there, by name."""
+
+    @property
+    def seen(self) -> bool:
+        """Whether its servers were asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A place of which only the file is known."""
+
+    name: str
+    domain: str | None = None
+
+    @property
+    def infos(self) -> Mapping[str, StreamInfo]:
+        """None of its streams are known."""
+        return {}
+
+    @property
+    def seen(self) -> bool:
+        """Its servers were not asked."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +83,7 @@ class Locator:
     """The file, what is there, and what was found out about origins elsewhere."""
 
     topology: Topology
-    places: Mapping[str, Place]
+    places: Mapping[str, View]
     looked: Looked = field(default_factory=dict)
 
     def where(self, name: str) -> Where:
@@ -75,7 +113,7 @@ class Locator:
             return Located(self._completed(here, where), where, True, seen)
         if seen is not None:
             return Located(seen.origin, None, seen.exists, seen)
-        return Located(_guessed(here), None, None if here.external else False)
+        return Located(_guessed(here), None, None if here.external or not self.places[place].seen else False)
 
     def _without_own_domain(self, place: str, origin: Origin) -> Origin:
         """Servers take their own domain for another one, and never deliver."""
@@ -96,7 +134,7 @@ class Locator:
         domain = origin.external.domain if origin.external else None
         others = [other for other in self.places.values() if other.name != place]
         if domain is not None:
-            others = [other for other in others if other.domain == domain]
+            others = [other for other in others if other.domain == domain or not (other.seen or other.domain)]
         said = [other.name for other in others if self.name_at((other.name, origin.source_stream)) is not None]
         said += [other.name for other in others if self.name_at((other.name, origin.name)) is not None]
         if said:

@@ -10,7 +10,7 @@ from typing import Any
 from kvctl.errors import UsageError
 from kvctl.kv import foreign
 from kvctl.kv.fields import Republish, edited
-from kvctl.kv.kinds import StreamConfig, own_metadata
+from kvctl.kv.kinds import FIRST_ENTRY, StreamConfig, own_metadata
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
 from kvctl.quantities import duration_from_ns
 from kvctl.topology.subjects import Transform, default_dest, parse, places, render
@@ -93,7 +93,8 @@ class Origin:
         source: dict[str, Any] = {"name": self.source_stream}
         if self.external:
             source["external"] = self.external.to_json()
-        return {**source, "subject_transforms": [rule.to_json() for rule in self.transforms(target)]}
+        rules = [rule.to_json() for rule in self.transforms(target)]
+        return {**source, "opt_start_seq": FIRST_ENTRY, "subject_transforms": rules}
 
     def to_mirror(self) -> dict[str, Any]:
         """The `mirror` in the stream configuration of a mirror: keys stay under their names. Raises UsageError."""

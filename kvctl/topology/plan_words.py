@@ -7,11 +7,12 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.difference import UNSET, Difference, shown
-from kvctl.kv.kinds import LEAVING, Kind
+from kvctl.kv.kinds import LEAVING, Kind, begins_somewhere
 from kvctl.quantities import format_size
 from kvctl.topology.model import Origin
 from kvctl.topology.plan import Action, Change, Plan
 from kvctl.topology.replica_hazards import name_of
+from kvctl.topology.sources import meaning
 from kvctl.topology.spec import origin_spec
 
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}
@@ -43,6 +44,9 @@ def remarks(change: Change) -> list[str]:
     if change.leaving:
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(name_of(source) for source in change.leaving))
         found.append(f"what came from {names} alone is taken out")
+    if change.action is Action.CHANGE and (names := _started(change)):
+        audit = f"`kvctl topology audit {change.name}` finds keys lost before"
+        found.append(f"so that {names} begins with its first entry; {audit}")
     if change.follows:
         found.append("as its origin changes, and before that")
     return [*found, *losses(change)]
@@ -75,6 +79,14 @@ def difference_lines(item: Difference) -> list[str]:
 def summary(plan: Plan) -> str:
     """How much there is to do: `2 to create, 1 to change, 0 to delete, 0 to recreate`."""
     return ", ".join(f"{count} to {action}" for action, count in plan.summary.items())
+
+
+def _started(change: Change) -> str:
+    """The origins whose sources did not say where they begin."""
+    before = (change.live or {}).get("config", {}).get("sources") or []
+    stay = {meaning(source) for source in (change.after or {}).get("sources") or []}
+    names = [name_of(source) for source in before if not begins_somewhere(source) and meaning(source) in stay]
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
 def _again(change: Change) -> str:

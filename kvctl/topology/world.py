@@ -30,6 +30,11 @@ class Place:
     unreachable: tuple[str, ...] = ()
     """Streams whose hosts did not answer."""
 
+    @property
+    def seen(self) -> bool:
+        """Its servers were asked."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Link:

@@ -22,7 +22,7 @@ def test_the_adr_s_examples_are_rendered(run: Run, tmp_path: Path, snapshot: Sna
     file = tmp_path / "topology.yaml"
     file.write_text(ADR)
     result = run("topology", "render", "-f", str(file))
-    assert [stream["name"] for stream in json.loads(result.out)] == ["KV_ORDERS", "KV_NEW_ORDERS", "MIRROR_ORDERS_NYC"]
+    assert [stream["name"] for stream in json.loads(result.out)] == ["KV_ORDERS", "MIRROR_ORDERS_NYC", "KV_NEW_ORDERS"]
     assert run("topology", "render", "-f", "-", "-o", "yaml", stdin=ADR.encode()) == snapshot
 
 

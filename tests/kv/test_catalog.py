@@ -183,7 +183,7 @@ async def test_a_read_only_aggregate_stays_one(
     origin, name = unique("O"), unique("A")
     raw.create_bucket(origin)
     transforms = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{name}.>"}]
-    sources = [{"name": f"KV_{origin}", "subject_transforms": transforms}]
+    sources = [{"name": f"KV_{origin}", "opt_start_seq": 1, "subject_transforms": transforms}]
     raw.create_bucket(name, subjects=[], sources=sources, duplicate_window=0)
     edit = await catalog.plan_edit(client.api, name, {"history": 5, "ttl": timedelta(seconds=90)})
     info = await catalog.apply_edit(client.api, edit)

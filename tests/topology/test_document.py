@@ -5,6 +5,7 @@ import pytest
 from kvctl import documents
 from kvctl.errors import UsageError
 from kvctl.topology.document import Topology, read_topology
+from kvctl.topology.rendered import render
 
 CONTRACT = """
 version: 1
@@ -32,17 +33,18 @@ def test_the_contract_s_example() -> None:
     topology = read(CONTRACT)
     assert topology.places == {"ORDERS": "hub", "ORDERS_NYC": "hub", "EDGE": "edge"}
     assert topology.contexts["edge"] == {"url": "nats://127.0.0.1:4223", "domain": "leaf"}
-    streams = {stream["name"]: stream for stream in topology.streams()}
-    assert list(streams) == ["KV_ORDERS", "KV_EDGE", "ORDERS_NYC"]
+    streams = {stream["name"]: stream for stream in render(topology).streams}
+    assert list(streams) == ["KV_ORDERS", "ORDERS_NYC", "KV_EDGE"]
     mirror = streams["ORDERS_NYC"]
     assert (mirror["max_msgs_per_subject"], mirror["max_age"]) == (5, 30 * 86400 * 10**9)
     assert mirror["placement"] == {"cluster": "nyc"}
     hub = {"external": {"api": "$JS.hub.API"}}
     place = "$KV.EDGE.stock.{{wildcard(2)}}.{{wildcard(1)}}"
     assert streams["KV_EDGE"]["sources"] == [
-        {"name": "KV_ORDERS", **hub,
+        {"name": "KV_ORDERS", **hub, "opt_start_seq": 1,
          "subject_transforms": [{"src": "$KV.ORDERS.NEW.>", "dest": "$KV.EDGE.orders.new.>"}]},
-        {"name": "KV_STOCK", **hub, "subject_transforms": [{"src": "$KV.STOCK.*.*", "dest": place}]},
+        {"name": "KV_STOCK", **hub, "opt_start_seq": 1,
+         "subject_transforms": [{"src": "$KV.STOCK.*.*", "dest": place}]},
     ]  # fmt: skip
 
 
@@ -61,7 +63,7 @@ def test_every_setting_of_a_bucket_can_stand_in_it() -> None:
 
 def test_an_origin_can_be_written_as_on_the_command_line() -> None:
     topology = read("version: 1\naggregates: {A: {origins: ['bucket=B,keys=NEW.>,prefix=p', C], writable: true}}")
-    (stream,) = topology.streams()
+    (stream,) = render(topology).streams
     assert [source["name"] for source in stream["sources"]] == ["KV_B", "KV_C"]
     assert stream["subjects"] == ["$KV.A.>"]
 

@@ -17,6 +17,7 @@ from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.document import read_topology
 from kvctl.topology.export import Exported, export
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.rendered import render
 from kvctl.topology.world import Link, Place, World, reads, survey
 from tests.raw import RawClient
 from tests.topology.conftest import Replicas, source
@@ -108,7 +109,7 @@ def test_the_file_makes_the_same_again(external: External | None) -> None:
     mirror = Mirror("M", Origin("ALL", external=external), cluster="nyc", max_bytes=10**9).to_stream(origin)
     aggregate = Aggregate("A", (Origin("ALL", prefix="p", external=external),), history=3).to_stream([origin])
     found = exported(origin, mirror, aggregate)
-    again = {stream["name"]: stream for stream in read_topology(Document(found.document, "f")).streams()}
+    again = {stream["name"]: stream for stream in render(read_topology(Document(found.document, "f"))).streams}
     for stream in (origin, mirror, aggregate):
         fields = {item.field for item in differences(again[stream["name"]], stream)}
         assert fields <= ({"allow_msg_ttl"} if external else set())  # not known of an origin that is not seen
@@ -189,7 +190,8 @@ async def test_a_plan_on_the_file_finds_nothing_to_do(
     origins = (Origin(orders, keys=("NEW.>", "*.OLD"), prefix="p"), Origin(stock, maps=(("*.*", "s.$2.$1"),)))
     await create_aggregate(client, Aggregate(edge, origins, metadata={"a": "b"}), force=["ttl-not-inherited"])
     await create_aggregate(client, Aggregate(loose, (Origin(orders, stream=mirror), Origin(stock, prefix="x"))))
-    replicas.aggregate(other, source(stock, other, "a.>", "b.a.>"), max_msgs_per_subject=3, discard="old")
+    some = source(stock, other, "a.>", "b.a.>", opt_start_seq=1)
+    replicas.aggregate(other, some, max_msgs_per_subject=3, discard="old")
     names = (orders, stock, odd, mirror, second, edge, other, loose)
     for named in (names, *((name,) for name in names)):
         found = export(await survey({"": client.api}), named)

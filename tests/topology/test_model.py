@@ -23,6 +23,7 @@ def test_the_adr_s_aggregate_is_rendered_as_the_adr_has_it() -> None:
         "sources": [
             {
                 "name": "KV_ORDERS",
+                "opt_start_seq": 1,
                 "subject_transforms": [{"src": "$KV.ORDERS.NEW.>", "dest": "$KV.NEW_ORDERS.>"}],
             }
         ],

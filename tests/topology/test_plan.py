@@ -66,8 +66,9 @@ async def test_what_is_not_there_is_made_origins_first(client: kvctl.Client, uni
         assert (config["max_msgs_per_subject"], config["max_age"]) == (3, 3600 * 10**9)
         assert config["metadata"] == {TOPOLOGY: "default"}
     assert (configs[first] or {})["sources"] == [
-        {"name": mirror, "subject_transforms": [{"src": f"$KV.{bucket}.>", "dest": f"$KV.{first}.p.>"}]}
-    ]
+        {"name": mirror, "opt_start_seq": 1,
+         "subject_transforms": [{"src": f"$KV.{bucket}.>", "dest": f"$KV.{first}.p.>"}]}
+    ]  # fmt: skip
     assert found.summary == {"create": 4, "change": 0, "delete": 0, "recreate": 0}
 
 
@@ -98,9 +99,10 @@ async def test_however_sources_are_written_is_no_difference(
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "storage": "file", "max_msgs_per_subject": 1, "mirror": {
         "name": f"KV_{one}", "subject_transforms": [{"src": f"$KV.{one}.a.>", "dest": f"$KV.{one}.a.>"}]}})  # fmt: skip
     sources = [
-        {"name": f"KV_{name}", "subject_transforms": [{"src": f"$KV.{name}.>", "dest": f"$KV.{aggregate}.{name}.>"}]}
+        {"name": f"KV_{name}", "opt_start_seq": 1,
+         "subject_transforms": [{"src": f"$KV.{name}.>", "dest": f"$KV.{aggregate}.{name}.>"}]}
         for name in (other, one)
-    ]
+    ]  # fmt: skip
     raw.api(f"STREAM.CREATE.KV_{aggregate}", {"name": f"KV_{aggregate}", "storage": "file", "max_msgs_per_subject": 1,
                                               "sources": sources})  # fmt: skip
     text = (

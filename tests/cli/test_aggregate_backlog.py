@@ -1,0 +1,102 @@
+"""An aggregate gets what its origins held before it was connected with them, whatever else came in the meantime."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+import kvctl
+from kvctl import documents
+from kvctl.server import Server
+from kvctl.topology import planning
+from kvctl.topology.document import read_topology
+from kvctl.topology.plan import Action
+from tests.cli.conftest import Result, Run
+from tests.raw import RawClient
+from tests.topology.conftest import Replicas, source, until
+
+KEYS = 200
+Done = Callable[..., Result]
+
+
+@pytest.fixture
+def done(run: Run, server: Server) -> Done:
+    """Runs a command line that has to succeed."""
+
+    def run_well(*args: str) -> Result:
+        result = run(*args, "-s", server.url)
+        assert result.exit_code == 0, result.transcript()
+        return result
+
+    return run_well
+
+
+@pytest.fixture
+def replicas(raw: RawClient) -> Replicas:
+    """Replicas by raw JSON."""
+    return Replicas(raw)
+
+
+@pytest.mark.parametrize("writable", [False, True], ids=["two-origins", "writable"])
+def test_backlog_of_an_absent_first_origin_arrives_though_other_entries_were_overwritten(
+    done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str], writable: bool
+) -> None:
+    absent, other, target = unique(), unique(), unique("A")
+    more = ["--writable"] if writable else []
+    origin = ["--origin", f"bucket={absent},prefix=a", "--force", "missing-origin", "--no-wait"]
+    done("aggregate", "create", target, *origin, *more)
+    raw.create_bucket(other)
+    done("aggregate", "add-origin", target, f"bucket={other},prefix=b")
+    for value in (b"1", b"2", b"3"):  # the aggregate's first entry goes
+        raw.put(target if writable else other, "b.hot" if writable else "hot", value)
+    until(lambda: replicas.info(f"KV_{target}")["state"]["first_seq"] > 1)
+    raw.create_bucket(absent)
+    for number in range(KEYS):
+        raw.put(absent, f"k{number}", b"v")
+    raw.put(other, "hot", b"4")
+    wanted = {f"$KV.{target}.b.hot", *(f"$KV.{target}.a.k{number}" for number in range(KEYS))}
+    until(lambda: set(replicas.subjects(f"KV_{target}")) == wanted, timeout=30)
+
+
+def test_edit_of_an_aggregate_lets_its_old_sources_begin_with_their_first_entry(
+    done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
+) -> None:
+    origin, target = unique(), unique("A")
+    raw.create_bucket(origin)
+    for number in range(3):
+        raw.put(origin, f"k{number}", b"v")
+    replicas.aggregate(target, source(origin, target), max_msgs_per_subject=2)
+    until(lambda: len(replicas.subjects(f"KV_{target}")) == 3)
+    done("bucket", "edit", target, "--description", "d")
+    assert replicas.info(f"KV_{target}")["config"]["sources"][0]["opt_start_seq"] == 1
+    raw.put(origin, "k3", b"v")
+    until(lambda: len(replicas.subjects(f"KV_{target}")) == 4)
+    assert replicas.info(f"KV_{target}")["state"]["messages"] == 4  # nothing came twice
+
+
+async def test_plan_names_a_source_without_its_first_entry(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
+) -> None:
+    origin, target = unique(), unique("A")
+    raw.create_bucket(origin)
+    replicas.aggregate(target, source(origin, target))
+    text = f"version: 1\nbuckets: {{{origin}: {{}}}}\naggregates: {{{target}: {{origins: [{origin}]}}}}"
+    topology = read_topology(documents.parse(text.encode(), "t.yaml"))
+    (change,) = (await planning.plan(topology, {"": client.api})).changes
+    assert (change.action, change.name, [item.field for item in change.differences]) == (
+        Action.CHANGE, target, ["sources"],
+    )  # fmt: skip
+
+
+def test_aggregate_created_again_gets_the_start_that_it_lacks(
+    done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
+) -> None:
+    origin, target = unique(), unique("A")
+    raw.create_bucket(origin)
+    done("aggregate", "create", target, "--origin", origin)
+    config = replicas.info(f"KV_{target}")["config"]
+    del config["sources"][0]["opt_start_seq"]
+    assert "error" not in raw.api(f"STREAM.UPDATE.KV_{target}", config)
+    assert json.loads(done("aggregate", "create", target, "--origin", origin, "-o", "json").out)["changed"]
+    assert replicas.info(f"KV_{target}")["config"]["sources"][0]["opt_start_seq"] == 1
+    assert not json.loads(done("aggregate", "create", target, "--origin", origin, "-o", "json").out)["changed"]
