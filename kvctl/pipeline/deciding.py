@@ -5,6 +5,11 @@ not decided to be there is written on condition of the revision that was seen: w
 
 Rows of a key are stored in their order. A row that cannot be found, where others wrote the key and its history is too
 short to show it, counts as written before theirs: nobody can tell that it was not. On condition it counts as refused.
+
+An earlier run of a job may have cut its rows into other partitions (`moved`). Then a row is known by its content, in
+whatever partition it was stored, as long as that leaves the rows of its key in the order that they have now. Equal rows
+of one key in several partitions count as one. Where a batch may well have several rows of a key (`lenient`), stored
+ones that are not among this task's are taken for another task's, not for the work of a plan that changes.
 """
 
 from __future__ import annotations
@@ -64,14 +69,23 @@ ANOTHER = (
 )
 
 
+_Numbered = Sequence[tuple[int, StoredMessage]]
+"""Messages, and which rows of the task they are."""
+
+
 class Decider:
     """Decides about the rows of one task; `history` is how many entries of a key the bucket keeps."""
 
-    def __init__(self, ids: RowIds, mode: WriteMode, history: int, *, if_different: bool = False) -> None:
+    def __init__(
+        self, ids: RowIds, mode: WriteMode, history: int, *,
+        if_different: bool = False, moved: bool = False, lenient: bool = False,
+    ) -> None:  # fmt: skip
         self._ids = ids
         self._mode = mode
         self._history = history if history > 0 else 1 << 62
         self._if_different = if_different
+        self._moved = moved
+        self._lenient = lenient
         self._given: array[int] | None = None
         self._matched: set[int] = set()
         """Revisions that were taken for rows at another place."""
@@ -84,8 +98,8 @@ class Decider:
         self._given.extend(digest_of(row.key, row.header, row.value) for row in rows)
 
     def mine(self, message: StoredMessage) -> bool:
-        """Whether some attempt at the task stored it."""
-        return self._ids.number(message.header) is not None
+        """Whether some attempt at the job stored it."""
+        return self._ids.place(message.header) is not None
 
     def certain(self, row: Row, last: StoredMessage) -> bool:
         """Whether the key's last message is this very row."""
@@ -102,33 +116,65 @@ class Decider:
         if not since and not self._if_different:
             return self._on_condition(asked, last)
         mine = [(number, m) for m in since if (number := self._ids.number(m.header)) is not None]
-        if found := self._found(row, mine) or self._found_by_value(row, since):
+        if found := self._found(row, mine, since) or self._found_by_value(row, since):
             return Decision(Outcome.STORED, found)
         if self._if_different and changes_nothing(row, last):
             return Decision(Outcome.UNCHANGED)
+        whole = len(since) < self._history and all(operation_of(m.header)[0] is not Operation.PURGE for m in since)
+        if self._lenient:
+            return self._beside_others(asked, last, mine, since, whole)
         later = [(number, m) for number, m in mine if number > row.line and m.sequence not in self._matched]
         other = any(number <= row.line and not self._accounted(row, number, m) for number, m in mine)
-        whole = len(since) < self._history and all(operation_of(m.header)[0] is not Operation.PURGE for m in since)
         if other or (later and (whole or (absent and self._history > 1))):
             return Decision(Outcome.REFUSED, cause=_LATER if absent else ANOTHER)
-        if not whole and (later or not (mine or absent)):
+        follows = mine or any(m.sequence in self._matched for m in since[-1:])
+        if not whole and (later or not (follows or absent)):
             self.owed.update(m.sequence for number, m in later if not self._accounted(row, number, m))
             return self._overtaken(since[-1].sequence)
         return self._on_condition(asked, last)
 
-    def _found(self, row: Row, mine: Sequence[tuple[int, StoredMessage]]) -> int:
+    def _beside_others(
+        self, asked: Asked, last: StoredMessage | None, mine: _Numbered, since: Sequence[StoredMessage], whole: bool
+    ) -> Decision:
+        """The same for a row that was not found, where other tasks' rows of the key are as good as other writers'."""
+        line = asked.row.line
+        given = [(number, m) for number, m in mine if self._is_given(number, m, asked.row)]
+        later = any(number > line and m.sequence not in self._matched for number, m in given)
+        before = {m.sequence for number, m in given if number < line} | self._matched
+        if since and (later or not (whole or since[-1].sequence in before)):
+            return self._overtaken(since[-1].sequence)
+        return self._on_condition(asked, last)
+
+    def _found(self, row: Row, mine: _Numbered, since: Sequence[StoredMessage]) -> int:
         """The revision of the row, at its place or, where the order is another than before, at any; 0 for none."""
-        same = [(number, m) for number, m in mine if _digest(row, m) == _digest(row)]
+        floor = self._preceding(row, mine, since) if self._moved else 0
+        same = [(number, m) for number, m in mine if m.sequence > floor and _digest(row, m) == _digest(row)]
         for number, message in same:
             if number == row.line:
                 self.owed.discard(message.sequence)
                 return message.sequence
-        for number, message in same:
-            if not self._accounted(row, number, message):
-                self.owed.discard(message.sequence)
-                self._matched.add(message.sequence)
-                return message.sequence
+        unaccounted = (m for number, m in same if not self._accounted(row, number, m))
+        if found := next(unaccounted, None) or self._elsewhere(row, since, floor):
+            self.owed.discard(found.sequence)
+            self._matched.add(found.sequence)
+            return found.sequence
         return 0
+
+    def _elsewhere(self, row: Row, since: Sequence[StoredMessage], floor: int) -> StoredMessage | None:
+        """The row as another partition's, where it may have been one."""
+        for message in since if self._moved else ():
+            place = self._ids.place(message.header)
+            if place is None or place[0] == self._ids.partition or message.sequence in self._matched:
+                continue
+            if message.sequence > floor and _digest(row, message) == _digest(row):
+                return message
+        return None
+
+    def _preceding(self, row: Row, mine: _Numbered, since: Sequence[StoredMessage]) -> int:
+        """The revision of the last row of the key that this attempt has before this one, as far as it is there."""
+        given = (m.sequence for number, m in mine if number < row.line and self._is_given(number, m, row))
+        matched = (m.sequence for m in since if m.sequence in self._matched)
+        return max([*given, *matched], default=0)
 
     def _found_by_value(self, row: Row, since: Sequence[StoredMessage]) -> int:
         """The same for a row that had no room for an id."""
@@ -138,9 +184,11 @@ class Decider:
 
     def _accounted(self, row: Row, number: int, message: StoredMessage) -> bool:
         """Whether the message is what this attempt, too, has in its place, or has been taken for a row of it."""
-        if self._given is None or message.sequence in self._matched:
-            return True
-        return number < len(self._given) and self._given[number] == _digest(row, message)
+        return self._given is None or message.sequence in self._matched or self._is_given(number, message, row)
+
+    def _is_given(self, number: int, message: StoredMessage, row: Row) -> bool:
+        """Whether this attempt has what the message holds as its row of this number, as far as it has come."""
+        return self._given is not None and number < len(self._given) and self._given[number] == _digest(row, message)
 
     def _overtaken(self, revision: int) -> Decision:
         if self._mode is WriteMode.PUT:

@@ -58,6 +58,12 @@ class Plan:
     """Whether an attempt may have stored some of the rows already."""
     since: int | None = None
     """A revision before all that any attempt stored; None where it is not known."""
+    floor: int | None = None
+    """Without `since`: a revision before all that attempts of this run stored."""
+    moved: bool = False
+    """Whether rows may have been in other partitions at the other attempt."""
+    lenient: bool = False
+    """Whether other rows of a key that this attempt does not find among its own may be those of its other tasks."""
 
 
 @dataclass(slots=True)
@@ -77,9 +83,12 @@ class Publisher:
         self._target = target
         self._plan = plan
         self._rejected = rejected
-        self._decider = Decider(plan.ids, plan.mode, target.history, if_different=plan.if_different)
+        self._decider = Decider(
+            plan.ids, plan.mode, target.history, if_different=plan.if_different, moved=plan.moved, lenient=plan.lenient
+        )
         current = Current(target.binding, target.info)
         self._resolver = Resolver(current, self._decider, plan.ids, target.history, self._told)
+        self._resolver.began = plan.floor
         self._looking = plan.begun or plan.if_different
         self._revision = plan.since or 0
         self._chunks: deque[Chunk] = deque()

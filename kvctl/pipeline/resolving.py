@@ -111,7 +111,7 @@ class Resolver:
     def _find_beginning(self, kept: dict[str, list[StoredMessage]]) -> None:
         mine = [m.sequence for messages in kept.values() for m in messages if self._decider.mine(m)]
         if mine:
-            self.began = min([*mine, (self.began or mine[0]) + 1]) - 1
+            self.began = min([*mine, *([] if self.began is None else [self.began + 1])]) - 1
 
     async def _write(self, rows: Sequence[tuple[Asked, int]]) -> None:
         if not rows:

@@ -21,6 +21,7 @@ from kvctl.wire import header_value
 
 ROW_HEADER = b"Kvctl-Row"
 _NAME = 8
+_PLACE = re.compile(rb"([0-9]{1,9})\.([0-9a-f]{8})(?:-|$)")
 
 
 def new_job() -> str:
@@ -71,16 +72,25 @@ class RowIds:
 
     def number(self, header: bytes) -> int | None:
         """The row of this task that a message with such a header is; None for others'."""
+        found = self.place(header)
+        return found[1] if found and found[0] == self.partition else None
+
+    def place(self, header: bytes) -> tuple[int, int] | None:
+        """The partition and the row of this job that a message with such a header is; None for others'."""
         name = MESSAGE_ID if self.deduplicated else ROW_HEADER
         found = header_value(header, name) if header else None
-        if found is None or not found.startswith(self._prefix):
+        if found is None or not found.startswith(self._job):
             return None
-        text = found[len(self._prefix) :].partition(b"-")[0]
-        return int(text, 16) if re.fullmatch(rb"[0-9a-f]{8}", text) else None
+        place = _PLACE.match(found, len(self._job))
+        return (int(place[1]), int(place[2], 16)) if place else None
+
+    @cached_property
+    def _job(self) -> bytes:
+        return b"%b." % self.job.encode()
 
     @cached_property
     def _prefix(self) -> bytes:
-        return b"%b.%d." % (self.job.encode(), self.partition)
+        return b"%b%d." % (self._job, self.partition)
 
 
 def digest_of(key: str, header: bytes, value: bytes) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from kvctl.errors import KvctlError, UsageError
 from kvctl.kv.load_target import target_of
 from kvctl.pipeline import outcome, overwriting
-from kvctl.pipeline.claims import release
+from kvctl.pipeline.claims import begin, forget, release
 from kvctl.pipeline.connecting import connected, run
 from kvctl.pipeline.crossing import crossing
 from kvctl.pipeline.deciding import WriteMode
@@ -33,8 +33,8 @@ RUN = "spark.jobGroup.id"
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
 
-_runs: set[tuple[str, str]] = set()
-"""Queries and their runs of which this worker has written a batch: later ones of the run were never begun before."""
+_first: dict[tuple[str, str], str] = {}
+"""The first batch that this worker has seen of a query's run: later ones of the run were never begun before."""
 
 
 class KvWriter(DataSourceArrowWriter):
@@ -49,13 +49,12 @@ class KvWriter(DataSourceArrowWriter):
         self._again = options.write_id is not None and not overwrite
         """Whether an earlier job may have begun it: an overwrite always begins anew."""
         self._job = job_of(options.write_id or "") if self._again else new_job()
-        self._since, self._stage = run(_prepare(options, overwrite))
+        self._since, self._stage = run(_prepare(options, overwrite, self._job if self._again else None))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """One task."""
         attempt = Attempt(
-            job=self._job, partition=partition(),
-            begun=self._again or attempted_before(), since=None if self._again else self._since,
+            job=self._job, partition=partition(), begun=attempted_before(), since=self._since, replay=self._again
         )  # fmt: skip
         return run(write_rows(self._options, attempt, iterator, self._stage))
 
@@ -68,6 +67,8 @@ class KvWriter(DataSourceArrowWriter):
             else:
                 run(_release(self._options, self._job, len(messages)))
             outcome.conclude(summary, self._options)
+            if self._again:
+                run(_release(self._options, self._job, 0, over=self._job))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Some task failed. What is written stays: others may write still, and to delete keys would undo nothing."""
@@ -96,41 +97,58 @@ class KvStreamWriter(DataSourceStreamArrowWriter):
         task = TaskContext.get()
         assert task is not None
         query, batch = task.getLocalProperty(QUERY) or "", task.getLocalProperty(BATCH) or ""
-        # Only the first batch of a run may be one that an earlier run began.
-        this_run = (query, task.getLocalProperty(RUN) or "")
-        begun = attempted_before() or this_run not in _runs
-        job = f"{job_of(self._options.write_id or query)}-{batch}"
-        attempt = Attempt(job=job, partition=partition(), begun=begun, since=None)
-        told = run(write_rows(self._options, attempt, iterator))
-        _runs.add(this_run)
-        return told
+        this_run = task.getLocalProperty(RUN) or ""
+        job = _batch_job(job_of(self._options.write_id or query), batch)
+        attempt = Attempt(
+            job=job, partition=partition(), begun=attempted_before(),
+            # Only the first batch of a run may be one that an earlier run began.
+            replay=_first.setdefault((query, this_run), batch) == batch, lenient=True, run=this_run,
+        )  # fmt: skip
+        return run(write_rows(self._options, attempt, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of a batch are done; said twice, nothing more happens. Raises PartlyDone."""
         with crossing():
             told = [message for message in messages if isinstance(message, Written)]
             if told:
-                run(_release(self._options, told[0].job, len(messages)))
+                # The note of this batch stays: killed before Spark notes that it is done, it comes again.
+                over = _batch_job(told[0].job.rpartition("-")[0], batchId - 1)
+                run(_release(self._options, told[0].job, len(messages), over=over))
             outcome.conclude(outcome.summary_of(self._options.bucket, messages), self._options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Some task failed: what is written stays, and the batch, when it is run again, adds what is missing."""
 
 
-async def _prepare(options: SourceOptions, overwrite: bool) -> tuple[int, Stage | None]:
-    """The last revision before the first task, and where to stage rows; what takes no writes is refused already."""
+def _batch_job(query: str, batch: str | int) -> str:
+    """The job that a batch of a query is, of which the name as a job is given."""
+    return f"{query}-{batch}"
+
+
+async def _prepare(options: SourceOptions, overwrite: bool, again: str | None) -> tuple[int | None, Stage | None]:
+    """A revision before the first row of any run, and where to stage rows; what takes no writes is refused already.
+
+    Of a job that may be run `again` the revision is None where it is not noted.
+    """
     async with connected(options) as client:
         if overwrite:
             return 0, await overwriting.begin(client, options.bucket)
         target = await target_of(client.bucket(options.bucket))
-        return int(target.info["state"]["last_seq"]), None
+        if again is None:
+            return int(target.info["state"]["last_seq"]), None
+        this_run = new_job()
+        beginning = await begin(target, again, this_run)
+        return (beginning.since if beginning and beginning.run != this_run else None), None
 
 
-async def _release(options: SourceOptions, job: str, partitions: int) -> None:
-    """Remove the tasks' claims; where that fails they go by themselves, a day later."""
+async def _release(options: SourceOptions, job: str, partitions: int, *, over: str | None = None) -> None:
+    """Remove the tasks' claims, and the note of a job that is not run again; where that fails they expire."""
     with suppress(KvctlError):
         async with connected(options) as client:
-            await release(await target_of(client.bucket(options.bucket)), job, partitions)
+            target = await target_of(client.bucket(options.bucket))
+            await release(target, job, partitions)
+            if over is not None:
+                await forget(target, over)
 
 
 async def _exchange(options: SourceOptions, stage: Stage, job: str, summary: Summary) -> Summary:

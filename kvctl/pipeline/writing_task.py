@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from kvctl.kv.load_target import Target, target_of
-from kvctl.pipeline.claims import claim
+from kvctl.pipeline.claims import Beginning, begin, claim
 from kvctl.pipeline.connecting import connected
 from kvctl.pipeline.dead_letters import DeadLetters
 from kvctl.pipeline.deciding import WriteMode
@@ -35,8 +35,14 @@ class Attempt:
     partition: int
     begun: bool
     """Whether another attempt may have stored some of its rows."""
-    since: int | None
+    since: int | None = None
     """A revision before all that any attempt stored; None where it is not known."""
+    replay: bool = False
+    """Whether an earlier run of the job may have, cut into other partitions perhaps."""
+    lenient: bool = False
+    """Whether such a run may have stored several rows of a key, other ones in each of its partitions."""
+    run: str | None = None
+    """The run of a job that notes its beginning; None for one that is run once, or noted it already."""
 
 
 async def write_rows(
@@ -55,19 +61,36 @@ async def write_rows(
         async with connected(options) as client:
             bucket = await target_of(client.bucket(options.bucket))
             target = await opened(client, stage, options.bucket) if stage else bucket
-            claimed, before = await claim(target, attempt.job, attempt.partition)
-            begun, since = attempt.begun or claimed, attempt.since if attempt.since is not None else before
-            plan = Plan(
-                ids=ids_of(attempt.job, attempt.partition, target, deduplicated=options.message_ids),
-                mode=mode, if_different=options.if_different and stage is None,
-                begun=begun, since=since if begun else int(target.info["state"]["last_seq"]),
-            )  # fmt: skip
+            plan = await _plan(options, attempt, target, if_different=options.if_different and stage is None)
             publisher = Publisher(target, plan, lambda chunk, causes: [tell(chunk, causes) for tell in rejected])
             chunks = _chunks(batches, mode)
             told.counts = await publisher.run(_staged(chunks, bucket) if stage else chunks)
     if options.dead_letter:
         told.dead_letter = letters.name
     return told
+
+
+async def _plan(options: SourceOptions, attempt: Attempt, target: Target, *, if_different: bool) -> Plan:
+    """How to write the task, by what is noted of other attempts at it and of earlier runs of its job."""
+    claimed, beginning = await asyncio.gather(
+        claim(target, attempt.job, attempt.partition), _beginning(target, attempt)
+    )
+    earlier = beginning is not None and beginning.run != attempt.run
+    begun, moved = attempt.begun or attempt.replay or claimed or earlier, attempt.replay or earlier
+    since = attempt.since if beginning is None else beginning.since
+    floor = None
+    if attempt.run is not None and attempt.replay and not earlier:
+        # The note of an earlier run may have expired.
+        since, floor = None, since if attempt.begun or claimed else None
+    return Plan(
+        ids=ids_of(attempt.job, attempt.partition, target, deduplicated=options.message_ids),
+        mode=WriteMode(options.write_mode), if_different=if_different, begun=begun, moved=moved,
+        lenient=moved and attempt.lenient, since=since if begun else int(target.info["state"]["last_seq"]), floor=floor,
+    )  # fmt: skip
+
+
+async def _beginning(target: Target, attempt: Attempt) -> Beginning | None:
+    return await begin(target, attempt.job, attempt.run) if attempt.run is not None else None
 
 
 def ids_of(job: str, partition: int, target: Target, *, deduplicated: bool = False) -> RowIds:

@@ -13,21 +13,37 @@ from tests.raw import RawClient
 async def test_a_second_attempt_meets_the_first(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"")
-    assert await claims.claim(await target_of(client.bucket(bucket_name)), "JOB", 0) == (False, None)
-    raw.put(bucket_name, "a", b"")
     target = await target_of(client.bucket(bucket_name))
-    assert await claims.claim(target, "JOB", 0) == (True, 1)
-    assert await claims.claim(target, "JOB", 1) == (False, None)
-    assert await claims.claim(target, "BOJ", 0) == (False, None)
+    assert not await claims.claim(target, "JOB", 0)
+    assert await claims.claim(target, "JOB", 0)
+    assert not await claims.claim(target, "JOB", 1)
+    assert not await claims.claim(target, "BOJ", 0)
     await claims.release(target, "JOB", 2)
     assert raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["consumers"] == ["kvctl-write-BOJ-0"]
-    assert await claims.claim(target, "JOB", 0) == (False, None)
+    assert not await claims.claim(target, "JOB", 0)
+
+
+async def test_every_task_learns_which_run_began_the_job(
+    client: kvctl.Client, bucket_name: str, raw: RawClient
+) -> None:
+    await client.create_bucket(bucket_name)
+    raw.put(bucket_name, "a", b"")
+    first = await target_of(client.bucket(bucket_name))
+    assert await claims.begin(first, "JOB", "run 1") == claims.Beginning("run 1", 1)
+    raw.put(bucket_name, "a", b"")
+    later = await target_of(client.bucket(bucket_name))
+    for run in ("run 1", "run 2"):
+        assert await claims.begin(later, "JOB", run) == claims.Beginning("run 1", 1)
+    assert await claims.begin(later, "BOJ", "run 2") == claims.Beginning("run 2", 2)
+    await claims.forget(later, "JOB")
+    assert await claims.begin(later, "JOB", "run 2") == claims.Beginning("run 2", 2)
 
 
 async def test_without_room_for_it_nothing_is_noted(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
     raw.create_bucket(bucket_name, max_consumers=1)
     target = await target_of(client.bucket(bucket_name))
-    assert [await claims.claim(target, "JOB", task) for task in (0, 1, 1)] == [(False, None)] * 3
+    assert [await claims.claim(target, "JOB", task) for task in (0, 1, 1)] == [False] * 3
+    assert await claims.begin(target, "JOB", "run") is None
 
 
 async def test_an_answer_that_is_lost_may_be_of_a_first_attempt(own_server: Server, bucket_name: str) -> None:
@@ -37,7 +53,7 @@ async def test_an_answer_that_is_lost_may_be_of_a_first_attempt(own_server: Serv
         client.connection.timeout = 0.2
         own_server.pause()
         try:
-            assert await claims.claim(target, "JOB", 0) == (True, None)
+            assert await claims.claim(target, "JOB", 0)
         except NoServer:
             pytest.fail("the claim was not sent")
         finally:

@@ -116,6 +116,54 @@ def test_a_refused_row_does_not_come_after_later_ones_of_its_key() -> None:
     assert Decider(IDS, WriteMode.PUT, 1).decide(asked, last, [last], absent=True).outcome is Outcome.STORED
 
 
+ELSEWHERE = RowIds("JOB", 4)
+"""Ids of another partition of the job."""
+
+
+@pytest.mark.parametrize(
+    ("history", "value", "stored", "outcome"),
+    [
+        (1, "v", [mine(9, 1, ids=ELSEWHERE)], Outcome.STORED),
+        (5, "v", [mine(8, 1, ids=ELSEWHERE), theirs(9)], Outcome.STORED),
+        (1, "v", [mine(9, 1)], Outcome.STORED),  # at another place of this one
+        (1, "v", [mine(9, 2, "x")], Outcome.STORED),  # another row of the key came last, here or there
+        (1, "v", [mine(9, 7, "x", ids=ELSEWHERE)], Outcome.STORED),
+        (5, "v", [mine(9, 7, "x", ids=ELSEWHERE)], Outcome.WRITE),  # all that came is there, and it is not
+        (5, "v", [mine(9, 7, "x")], Outcome.WRITE),
+        (1, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], Outcome.STORED),  # nobody can tell
+        (5, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], Outcome.WRITE),
+        (1, "v", [mine(9, 0, "a")], Outcome.WRITE),  # the row before it
+        (2, "v", [mine(8, 0, "a"), theirs(9)], Outcome.STORED),
+        (5, "v", [mine(7, 3, ids=ELSEWHERE), mine(8, 0, "a")], Outcome.WRITE),  # it comes after the row before it
+        (5, "v", [mine(9, 6, "b")], Outcome.STORED),  # the row after it is there
+    ],
+)
+def test_a_put_of_a_job_that_was_cut_into_other_partitions(
+    history: int, value: str, stored: list[StoredMessage], outcome: Outcome
+) -> None:
+    decider = Decider(IDS, WriteMode.PUT, history, moved=True, lenient=True)
+    decider.note([row(0, "a"), *(row(line, "w") for line in range(1, 5)), row(5), row(6, "b")])
+    decision = decider.decide(Asked(row(5, value)), stored[-1], stored)
+    assert decision.outcome is outcome, decision
+    assert not decider.owed
+
+
+def test_rows_of_a_key_that_moved_keep_their_order() -> None:
+    decider = Decider(IDS, WriteMode.PUT, 5, moved=True, lenient=True)
+    decider.note([row(0, "a"), row(1, "b"), row(2, "a")])
+    stored = [mine(7, 1, "a", ids=ELSEWHERE), mine(8, 2, "b", ids=ELSEWHERE)]
+    assert [decider.decide(Asked(row(n, v)), stored[-1], stored) for n, v in enumerate("aba")] == [
+        (Outcome.STORED, 7, ""), (Outcome.STORED, 8, ""), (Outcome.WRITE, 8, ""),
+    ]  # fmt: skip
+
+
+def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too() -> None:
+    decider = Decider(IDS, WriteMode.PUT, 5, moved=True)
+    decider.note([row(0)])
+    assert decider.decide(Asked(row(0)), mine(9, 7, ids=ELSEWHERE), [mine(9, 7, ids=ELSEWHERE)]).revision == 9
+    assert decider.decide(Asked(row(0)), mine(10, 0, "x"), [mine(10, 0, "x")]).outcome is Outcome.REFUSED
+
+
 def test_ids_are_read_back() -> None:
     for deduplicated in (False, True):
         ids = RowIds(new_job(), 12, deduplicated)

@@ -24,13 +24,16 @@ class Query:
         self.input, self.checkpoint = folder / "input", folder / "checkpoint"
         self.input.mkdir()
         self.options = options
+        self.partitions = 0
+        """How many the rows are cut into; 0 leaves that to Spark."""
 
     def add(self, name: str, rows: list[dict[str, Any]]) -> None:
         (self.input / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(self, **options: str) -> None:
         """Write every row."""
-        self._write(self._read(), "append", **options)
+        rows = self._read()
+        self._write(rows.repartition(self.partitions) if self.partitions else rows, "append", **options)
 
     def count(self, mode: str) -> None:
         """Write how often each key came."""
@@ -83,8 +86,19 @@ def test_a_replayed_batch_adds_nothing(query: Callable[..., Query], fill: Fill, 
     assert (value(raw, bucket, "k.3"), value(raw, bucket, "k.250")) == (b"w3", b"v250")
     stream.add("3.json", rows(10, "x"))
     stream.run()
-    found = state(raw, bucket)
-    assert (found["last_seq"], found["consumer_count"]) == (511, 0)
+    assert state(raw, bucket)["last_seq"] == 511
+
+
+def test_only_the_note_of_the_last_batch_stays(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
+    """That it began, for a run that has to do it again."""
+    bucket = fill()
+    stream = query(bucket)
+    for name in ("1.json", "2.json"):
+        stream.add(name, rows(10, name))
+        stream.run()
+    (note,) = raw.api(f"CONSUMER.NAMES.KV_{bucket}")["consumers"]
+    assert note.startswith("kvctl-began-")
+    assert note.endswith("-1")
 
 
 def test_what_others_wrote_since_stays(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
@@ -96,6 +110,44 @@ def test_what_others_wrote_since_stays(query: Callable[..., Query], fill: Fill, 
     stream.forget_last_commit()
     stream.run()
     assert (value(raw, bucket, "k.5"), state(raw, bucket)["last_seq"]) == (b"theirs", 11)
+
+
+@pytest.mark.parametrize("history", [1, 5])
+@pytest.mark.parametrize("others", [4, 3, 1, 9])
+def test_replay_in_any_partitions_leaves_newer_values_of_others(
+    query: Callable[..., Query], fill: Fill, raw: RawClient, history: int, others: int
+) -> None:
+    """Whichever worker takes which partition, and in however many partitions the rows come again."""
+    bucket = fill(max_msgs_per_subject=history)
+    stream = query(bucket)
+    stream.partitions = 4
+    stream.add("1.json", rows(40))
+    stream.run()
+    theirs = [f"k.{n}" for n in range(0, 40, 3)]
+    for key in theirs:
+        raw.put(bucket, key, b"theirs")
+    before = state(raw, bucket)["last_seq"]
+    stream.forget_last_commit()
+    stream.partitions = others
+    stream.run()
+    assert {key: value(raw, bucket, key) for key in theirs} == dict.fromkeys(theirs, b"theirs")
+    assert state(raw, bucket)["last_seq"] == before == 40 + len(theirs)
+
+
+def test_replay_of_rows_that_others_all_overwrote_writes_none(
+    query: Callable[..., Query], fill: Fill, raw: RawClient
+) -> None:
+    """Nothing of the batch is left in the bucket to know it by."""
+    bucket = fill()
+    stream = query(bucket)
+    stream.add("1.json", rows(10))
+    stream.run()
+    for n in range(10):
+        raw.put(bucket, f"k.{n}", b"theirs")
+    stream.forget_last_commit()
+    stream.run()
+    assert [value(raw, bucket, f"k.{n}") for n in range(10)] == [b"theirs"] * 10
+    assert state(raw, bucket)["last_seq"] == 20
 
 
 def test_a_batch_with_rows_that_fail_ends_the_query(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
