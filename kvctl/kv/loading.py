@@ -41,8 +41,10 @@ RECENT = 20_000
 _LOST = (RequestTimeout, ConnectionLost, NoResponders, JetStreamDisabled)
 _OF_THE_ROW = (10054, 10165, 10166)
 """Errors of the server about one message: too large, or a ttl that it does not take."""
-_FULL = (10077, 10047, 10002, 10023)
-"""Nothing more goes into the bucket or the account."""
+_FULL = (10077,)
+"""Nothing more goes into the bucket."""
+_NO_STORAGE = (10023, 10047, 10002)
+"""Nothing more goes into the server, or into what the account may use of it."""
 
 
 class Mode(StrEnum):
@@ -311,6 +313,9 @@ class Loader:
         if isinstance(error, ServerError) and error.err_code in _FULL:
             message = f"The bucket is full: {message}"
             hint = f"Make room: `kvctl bucket edit {self._binding.bucket} --max-bytes SIZE`; then: {self._way_on}"
+        elif isinstance(error, ServerError) and error.err_code in _NO_STORAGE:
+            message = f"The server's storage is full: {message}"
+            hint = f"Raise the limit of the server or account, or delete what it holds; then: {self._way_on}"
         if not self.loaded.written:
             error.message, error.hint = f"Line {row.line}: {message}", hint
             return error

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from kvctl.errors import KvctlError, OutcomeUnknown, WrongRevision
+from kvctl.errors import KvctlError, OutcomeUnknown, RequestTimeout, WrongRevision
 from kvctl.jetstream import direct
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.jetstream.publish import PublishWindow
@@ -53,19 +53,21 @@ class Settler:
         """Find each row above its revision, or write it; with `create` only where the key does not live.
 
         Each ends in one call of `told`, with the error where the server refuses it. Raises OutcomeUnknown when the
-        server stays away.
+        server stays away, and earlier when it answers reads but acknowledges nothing that is sent again.
         """
         self._left = {row.key: (row, after) for row, after in rows}
         deadline = time.monotonic() + PATIENCE
         while self._left:
-            before = len(self._left)
+            before, mute = len(self._left), False
             try:
-                await self._resend(await self._look(create))
+                mute = await self._resend(await self._look(create))
             except AWAY as error:
                 self._cause = error
             if len(self._left) == before:
-                if time.monotonic() > deadline:
-                    raise OutcomeUnknown(self._cause.message if self._cause else "The key changes all the time")
+                if mute or time.monotonic() > deadline:
+                    raise OutcomeUnknown(
+                        self._cause.message if self._cause else "The key is being written concurrently"
+                    )
                 await asyncio.sleep(PAUSE)
 
     async def _look(self, create: bool) -> list[tuple[Row, int]]:
@@ -108,18 +110,23 @@ class Settler:
             sequence = message.sequence + 1
         return 0
 
-    async def _resend(self, rows: list[tuple[Row, int]]) -> None:
-        """Write what is not there, unless it comes to be there meanwhile."""
-        if not rows:
-            return
+    async def _resend(self, rows: list[tuple[Row, int]]) -> bool:
+        """Write what is not there, unless it is stored in the meantime. Return whether nothing answers any write.
+
+        Ends with the first row that gets no answer: each further window would take the connection's timeout again.
+        """
+        self._cause = None
         prefix = self._target.write_prefix.encode()
         window = PublishWindow(
             self._target.api.connection, lambda row, revision: self._tell(row, Outcome.WRITTEN, revision), self._failed
         )
         async with window:
             for row, last in rows:
+                if self._cause is not None:
+                    break
                 subject = prefix + row.key.encode(errors="surrogateescape")
                 await window.send(row, subject, row.value, with_expected(row.header, last))
+        return isinstance(self._cause, RequestTimeout)
 
     def _failed(self, row: Row, error: KvctlError) -> None:
         if isinstance(error, AWAY):

@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import random
+import re
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import timedelta
@@ -37,9 +39,10 @@ from kvctl.kv.resuming import _aligned
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
 from kvctl.labs import Lab
-from kvctl.server import Server
+from kvctl.server import Server, run_server
 from tests.differences import differences
 from tests.kv.test_foreign_keys import BESIDE, FOREIGN
+from tests.proxy import Proxy, Swallow
 from tests.raw import RawClient
 
 Rows = list[dict[str, Any]]
@@ -279,6 +282,17 @@ async def test_a_full_bucket_ends_it_with_the_count(client: kvctl.Client, unique
     assert refused.value.message.startswith("Line 1: The bucket is full")
 
 
+async def test_a_server_whose_storage_is_full_is_not_taken_for_a_full_bucket(tmp_path: Path) -> None:
+    config = 'server_name: @name@, port: @client@, jetstream {store_dir: "@store@", max_file_store: 1MB}'
+    with run_server(name="small", config=config) as small:
+        async with kvctl.connect(small.url) as client:
+            bucket = await client.create_bucket("B")
+            rows = [{"key": f"k.{number}", "value": "v" * 10_000} for number in range(200)]
+            with pytest.raises(PartlyDone, match="The server's storage is full") as stopped:
+                await load(bucket, rows)
+            assert "limit of the server" in (stopped.value.hint or "")
+
+
 async def test_a_bucket_deleted_meanwhile_ends_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
     bucket = await client.create_bucket(unique())
 
@@ -402,6 +416,21 @@ async def test_what_stays_unknown_is_said_and_can_be_resumed(
         bucket = client.bucket("B")
         assert await _load_file(bucket, file, resume=True) == Loaded(written=20_000)
         assert differences(by_key(await history(bucket)), {f"k.{n}": [b"%d" % n] for n in range(20_000)}) == []
+
+
+@pytest.mark.parametrize("mode", [Mode.PUT, Mode.CREATE_ONLY])
+async def test_a_server_that_acknowledges_nothing_ends_it_after_twice_the_timeout(
+    server: Server, unique: Callable[..., str], mode: Mode
+) -> None:
+    with Proxy(server.url) as proxy:
+        async with kvctl.connect(proxy.url) as client:
+            bucket = await client.create_bucket(unique())
+            client.connection.timeout = 1
+            proxy.on(re.compile(rb"^H?PUB \$KV\."), Swallow(), times=None)
+            begun = time.monotonic()
+            with pytest.raises(OutcomeUnknown, match=r"It is not known whether \d+ rows from line 1 on"):
+                await load(bucket, [{"key": f"k.{number}", "value": "v"} for number in range(3000)], mode=mode)
+            assert time.monotonic() - begun < 5
 
 
 # -- going on -----------------------------------------------------------------------------------------------
