@@ -38,7 +38,11 @@ def update(root: bytes, edits: Sequence[Edit], made: Made | None = None) -> Read
         changes = yield from _level(old, level, changes, made)
         if not changes:
             return Tree(root, {})
-    tree = yield from _top(old, height, [(key, child) for key, child in changes if child is not None], made)
+    row = {key: child for key, child in changes if child is not None}
+    last = (yield from old.chunk(root)).keys[-1:]
+    if last and last[0] not in dict(changes):
+        row[last[0]] = root  # it stays, and others come to stand beside it
+    tree = yield from _top(old, height, sorted(row.items()), made)
     return Tree(root, {}) if tree.root == root else tree
 
 
