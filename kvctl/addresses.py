@@ -1,12 +1,10 @@
 """Where a server is and where its API begins: valid URLs and subject prefixes, and URLs as they may be shown."""
 
-import re
 from urllib.parse import urlsplit, urlunsplit
 
 from kvctl.errors import UsageError
 
 _SCHEMES = ("nats", "tls", "ws", "wss")
-_TOKEN = re.compile(r"[^\s.*>\x00-\x1f\x7f]+")
 
 
 def check_url(url: str) -> None:
@@ -18,15 +16,6 @@ def check_url(url: str) -> None:
         valid = False
     if not valid or any(c.isspace() for c in url):
         raise UsageError(f"`{redact(url)}` is not a server's URL", hint="Write it like `nats://127.0.0.1:4222`")
-
-
-def check_subject(name: str, text: str, *, tokens: int | None = None) -> None:
-    """Raises UsageError for a prefix that no subject can begin with: the server would close the connection."""
-    parts = text.split(".")
-    if all(map(_TOKEN.fullmatch, parts)) and tokens in (None, len(parts)):
-        return
-    one = "one token" if tokens == 1 else "tokens joined by single dots"
-    raise UsageError(f"`{name}` cannot be `{text}`", hint=f"It is {one}, without spaces and wildcards")
 
 
 def redact(url: str) -> str:

@@ -36,6 +36,7 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.handshake import START_HINT, connect_options, explain, insist_on_tls
+from kvctl.tokens import check_header, check_subject, encoded, shown
 from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_frame, status
 
 RECONNECT_WAIT = 0.1
@@ -139,10 +140,10 @@ class Connection:
             await self.wait_online(limit)
         if self._deaf is not None:
             raise self._deaf
-        asked = subject.encode(errors="surrogateescape")
+        asked = encoded(subject)
         token = b"%d" % next(self._tokens)
         reply = self._replies + token
-        self._check_sizes(asked, reply, header, payload)
+        self._check(asked, reply, header, payload)
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._pending[token] = (future, asked)
         left = max(begun + limit - time.monotonic(), 0.05)
@@ -173,7 +174,7 @@ class Connection:
             raise self._deaf
         token = b"%d" % next(self._tokens)
         reply = self._replies + token
-        self._check_sizes(subject, reply, header, payload)
+        self._check(subject, reply, header, payload)
         self.write_soon(publish_frame(subject, reply, header, payload))
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Frame] = loop.create_future()
@@ -215,8 +216,10 @@ class Connection:
 
     def publish(self, subject: str, payload: bytes = b"", header: bytes = b"", reply: str = "") -> None:
         """Send and forget. Raises NoServer when offline, UsageError for what the server would cut us off for."""
-        to, answer = subject.encode(errors="surrogateescape"), reply.encode()
-        self._check_sizes(to, answer, header, payload)
+        to, answer = encoded(subject), encoded(reply)
+        if reply:
+            check_subject(answer)
+        self._check(to, answer, header, payload)
         self.write(publish_frame(to, answer, header, payload))
 
     def write(self, data: bytes) -> None:
@@ -259,11 +262,14 @@ class Connection:
         except OSError:
             raise self._gone() from None
 
-    def check_size(self, subject: bytes, header: bytes, payload: bytes) -> None:
-        """Raises UsageError for a message that the server would refuse by closing the connection."""
-        self._check_sizes(subject, self._replies + b"0" * 12, header, payload)
+    def check_message(self, subject: bytes, header: bytes, payload: bytes) -> None:
+        """Raises UsageError for a message that would be read as another, or that the server would cut us off for."""
+        self._check(subject, self._replies + b"0" * 12, header, payload)
 
-    def _check_sizes(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+    def _check(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        """The gate for all that is published: nothing gets to the wire that has not passed it or its like."""
+        check_subject(subject)
+        check_header(header)
         size = len(header) + len(payload)
         if size > self.max_payload:
             raise UsageError(
@@ -272,7 +278,8 @@ class Connection:
             )
         if len(subject) + len(reply) + 32 > MAX_CONTROL_LINE:
             raise UsageError(
-                f"The subject is {len(subject)} bytes, too long for the protocol's line of {MAX_CONTROL_LINE}"
+                f"The subject is {len(subject)} bytes, too long for the protocol's line of {MAX_CONTROL_LINE}: "
+                f"`{shown(subject)}`"
             )
 
     # -- subscriptions -------------------------------------------------------------------------------------

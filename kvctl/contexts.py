@@ -13,9 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kvctl.addresses import check_subject, check_url
+from kvctl.addresses import check_url
 from kvctl.errors import ContextNotFound, UsageError
 from kvctl.quantities import parse_duration
+from kvctl.tokens import check_prefix
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT = timedelta(seconds=5)
@@ -63,10 +64,10 @@ class Context:
         for url in filter(None, map(str.strip, self.url.split(","))):
             check_url(url)
         if self.domain:
-            check_subject("domain", self.domain, tokens=1)
+            check_prefix("domain", self.domain, tokens=1)
         for name in ("api_prefix", "inbox_prefix"):
             if prefix := getattr(self, name):
-                check_subject(name, prefix)
+                check_prefix(name, prefix)
 
 
 _SECRETS = ("password", "token", "user_jwt", "user_seed")

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kvctl.tokens import encoded, header_lines
+
 CRLF = b"\r\n"
 MAX_CONTROL_LINE = 4096
 
@@ -36,11 +38,10 @@ def publish_frame(subject: bytes, reply: bytes, header: bytes, payload: bytes) -
 
 
 def encode_headers(headers: dict[str, str]) -> bytes:
-    """A header block, or nothing for no headers."""
+    """A header block, or nothing for no headers. Raises UsageError for what is not one line."""
     if not headers:
         return b""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return b"NATS/1.0\r\n" + lines.encode(errors="surrogateescape") + CRLF
+    return b"NATS/1.0\r\n" + encoded(header_lines(headers)) + CRLF
 
 
 def header_value(header: bytes, name: bytes) -> bytes | None:

@@ -16,7 +16,7 @@ MODULES = list(TREES)
 
 LINES = (
     ("errors",),
-    ("quantities", "documents", "addresses"),
+    ("quantities", "documents", "addresses", "tokens"),
     ("contexts",),
     ("connection",),
     ("jetstream",),

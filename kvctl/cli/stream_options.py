@@ -9,6 +9,7 @@ import typer
 from kvctl.cli.session import Session
 from kvctl.errors import StreamNotFound, UsageError
 from kvctl.render.view import Column, View
+from kvctl.tokens import check_name, shown
 
 if TYPE_CHECKING:
     from kvctl.jetstream.settings import Change, Config, Schema
@@ -70,13 +71,11 @@ def check_consumer(name: str) -> str:
 
 
 def _check(name: str, what: str) -> str:
-    if not name or len(name.encode(errors="surrogateescape")) > 255:
-        raise UsageError(f"The name of a {what} has 1 to 255 bytes")
-    if any(character in ".*>/\\" or character.isspace() or not character.isprintable() for character in name):
+    if any(character.isspace() or not character.isprintable() for character in name):
         raise UsageError(
-            f"`{name}` is no name of a {what}", hint="It holds no white space and none of `.`, `*`, `>`, `/` and `\\`"
+            f"`{shown(name)}` is not the name of a {what}", hint="A name has no white space and no control characters"
         )
-    return name
+    return check_name(name, what)
 
 
 def apply_settings(

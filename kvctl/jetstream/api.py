@@ -20,6 +20,7 @@ from kvctl.errors import (
     ServerError,
     StreamNotFound,
 )
+from kvctl.tokens import check_prefix
 
 DEFAULT_PREFIX = "$JS.API"
 
@@ -38,10 +39,12 @@ _HINTS = {"detected cycle": "A stream would read another one twice, or itself, t
 
 
 class Api:
-    """The JetStream API of one connection, in its domain or under its prefix."""
+    """The JetStream API of one connection, in its domain or under its prefix. Raises UsageError for the prefix."""
 
     def __init__(self, connection: Connection, prefix: str | None = None) -> None:
         context = connection.context
+        if prefix:
+            check_prefix("api_prefix", prefix)
         self.connection = connection
         self.prefix = (
             prefix or context.api_prefix or (f"$JS.{context.domain}.API" if context.domain else DEFAULT_PREFIX)

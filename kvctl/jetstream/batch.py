@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kvctl.connection import Connection
 from kvctl.errors import ServerError
 from kvctl.jetstream.publish import acknowledgement_error
+from kvctl.tokens import encoded, header_lines
 from kvctl.wire import publish_frame
 
 LIMIT = 1000
@@ -52,12 +53,12 @@ def _encoded(connection: Connection, messages: Sequence[BatchMessage], identity:
     """The messages with the headers that make them one batch. Raises UsageError for what is too large."""
     parts = []
     for number, (subject, payload, headers) in enumerate(messages, 1):
-        own = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]) if headers else ""
+        own = header_lines(headers) if headers else ""
         place = f"Nats-Batch-Id: {identity}\r\nNats-Batch-Sequence: {number}\r\n"
         end = "Nats-Batch-Commit: 1\r\n" if number == len(messages) else ""
-        header = f"NATS/1.0\r\n{own}{place}{end}\r\n".encode(errors="surrogateescape")
-        to = subject.encode(errors="surrogateescape")
-        connection.check_size(to, header, payload)
+        header = encoded(f"NATS/1.0\r\n{own}{place}{end}\r\n")
+        to = encoded(subject)
+        connection.check_message(to, header, payload)
         parts.append((to, payload, header))
     return parts
 

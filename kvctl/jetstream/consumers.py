@@ -10,6 +10,7 @@ from typing import Any
 from kvctl.errors import ConflictError, ConsumerNotFound, StreamNotFound
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.streams import require_writable
+from kvctl.tokens import check_filter_subject, check_name
 
 _SHORT = 5 * 10**9
 """Nanoseconds after which a consumer that was made for its count goes by itself."""
@@ -55,6 +56,8 @@ async def count(api: Api, stream: str, **selection: Any) -> int:
     fixed = {"ack_policy": "none", "mem_storage": True, "num_replicas": 1, "inactive_threshold": _SHORT}
     body = {"stream_name": stream, "config": {"name": name, **selection, **fixed}}
     only = selection.get("filter_subject")
+    if only:
+        check_filter_subject(only)
     with _naming(stream):
         made = await api.call(".".join(filter(None, ("CONSUMER.CREATE", stream, name, only))), body)
         await api.call(f"CONSUMER.DELETE.{stream}.{name}")
@@ -111,6 +114,8 @@ def new_name() -> str:
 async def _send(api: Api, stream: str, config: Mapping[str, Any], action: str) -> dict[str, Any]:
     require_writable(api)
     name = config.get("name") or config.get("durable_name") or new_name()
+    for subject in filter(None, (config.get("filter_subject"), *(config.get("filter_subjects") or ()))):
+        check_filter_subject(subject)
     endpoint = f"CONSUMER.CREATE.{stream}.{name}"
     if config.get("filter_subject"):
         endpoint += f".{config['filter_subject']}"
@@ -123,7 +128,10 @@ async def _send(api: Api, stream: str, config: Mapping[str, Any], action: str) -
 
 @contextmanager
 def _naming(stream: str, consumer: str = "") -> Iterator[None]:
-    """Errors say which consumer or stream it is that does not exist, or exists already."""
+    """Errors say which consumer or stream it is that does not exist, or exists already. Raises UsageError for names."""
+    check_name(stream, "stream")
+    if consumer:
+        check_name(consumer, "consumer")
     try:
         yield
     except ConsumerNotFound:

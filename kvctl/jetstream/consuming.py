@@ -26,6 +26,7 @@ from kvctl.jetstream.message import Message
 from kvctl.jetstream.pull_options import ConsumeOptions, Event, OnEvent
 from kvctl.jetstream.pulling import Puller, gone, size_of
 from kvctl.jetstream.statuses import Meaning, Status
+from kvctl.tokens import check_name
 from kvctl.wire import header_value
 
 REFUSALS = 12
@@ -49,8 +50,8 @@ class Consumption(MessageIteration):
     def __init__(
         self, api: Api, stream: str, consumer: str, options: ConsumeOptions, on_event: OnEvent | None = None
     ) -> None:
-        self.stream = stream
-        self.consumer = consumer
+        self.stream = check_name(stream, "stream")
+        self.consumer = check_name(consumer, "consumer")
         self._api = api
         self._connection = api.connection
         self._left = options.count

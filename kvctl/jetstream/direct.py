@@ -12,6 +12,7 @@ from typing import Any
 from kvctl.errors import ConnectionLost, NotFoundError, ServerError, UsageError
 from kvctl.jetstream.api import Api
 from kvctl.quantities import format_time, parse_utc
+from kvctl.tokens import check_subject
 from kvctl.wire import status
 
 MANY_LIMIT = 1024
@@ -78,6 +79,9 @@ class DirectRequest:
             raise UsageError("A size limits a batch")
         if not self.many and (self.sequence, self.last_for, self.next_for, self.start_time_ns) == (None,) * 4:
             raise UsageError("Neither sequence, subject nor time is given")
+        for subject in (self.last_for, self.next_for, *self.last_of):
+            if subject is not None:
+                check_subject(subject.encode(errors="surrogatepass"))
 
     def body(self) -> dict[str, Any]:
         """The request's JSON."""

@@ -23,6 +23,7 @@ from kvctl.jetstream.message import Message
 from kvctl.jetstream.pull_options import Event, FetchOptions, OnEvent
 from kvctl.jetstream.pulling import Puller, gone
 from kvctl.jetstream.statuses import Meaning, Status
+from kvctl.tokens import check_name
 
 MARGIN = 2.0
 """Seconds by which we wait longer than the server, whose word is the last."""
@@ -38,8 +39,8 @@ class Fetch(MessageIteration):
     def __init__(
         self, api: Api, stream: str, consumer: str, options: FetchOptions, on_event: OnEvent | None = None
     ) -> None:
-        self.stream = stream
-        self.consumer = consumer
+        self.stream = check_name(stream, "stream")
+        self.consumer = check_name(consumer, "consumer")
         self.refusal: Status | None = None
         """The limit of the consumer that the pull was over, or what ended it early."""
         self._api = api

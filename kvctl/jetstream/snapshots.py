@@ -11,6 +11,7 @@ from typing import Any
 from kvctl.connection import Subscription, permission_denied
 from kvctl.errors import ConnectionLost, KvctlError, ReadOnly, RequestTimeout, ServerError
 from kvctl.jetstream.api import Api, server_error
+from kvctl.tokens import check_name
 from kvctl.wire import status
 
 CHUNK = 512 << 10
@@ -64,7 +65,7 @@ class Restoring:
             raise ReadOnly(
                 "The connection is for reading only", hint="`--read-only` or the context's `read_only` is set"
             )
-        endpoint = f"STREAM.RESTORE.{self._request['config']['name']}"
+        endpoint = f"STREAM.RESTORE.{check_name(self._request['config']['name'], 'stream')}"
         self._subject = (await self._api.call(endpoint, self._request))["deliver_subject"]
 
     async def send(self, chunk: bytes) -> None:

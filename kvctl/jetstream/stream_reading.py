@@ -11,6 +11,7 @@ from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.iteration import MessageIteration
 from kvctl.jetstream.message import Message
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.tokens import check_filter_subject, check_name
 
 _POLICIES = ("all", "last_per_subject", "new", "by_start_sequence")
 
@@ -32,6 +33,9 @@ class StreamReading(MessageIteration):
             raise UsageError(f"`deliver` is one of {', '.join(_POLICIES)}, not `{deliver}`")
         if (deliver == "by_start_sequence") != bool(start):
             raise UsageError("`start` goes with `by_start_sequence`, and only with that")
+        check_name(stream, "stream")
+        for subject in subjects:
+            check_filter_subject(subject)
         selection = Selection(
             subjects=tuple(subjects) or (">",), deliver=deliver, start=start, headers_only=headers_only
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound
 from kvctl.jetstream.api import Api
+from kvctl.tokens import check_filter_subject, check_name
 
 SUBJECTS_PAGE = 100_000
 _NO_MESSAGE = ("no message found", "stream store EOF", "deleted message")
@@ -18,18 +19,18 @@ LISTINGS = 4
 async def create(api: Api, config: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
     """Create a stream and return its info; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
     require_writable(api)
-    return await api.call(f"STREAM.CREATE.{config['name']}", config, timeout=timeout)
+    return await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config, timeout=timeout)
 
 
 async def update(api: Api, config: dict[str, Any]) -> dict[str, Any]:
     """Replace a stream's configuration; returns its info. Raises StreamNotFound, ServerError, ReadOnly."""
     require_writable(api)
-    return await api.call(f"STREAM.UPDATE.{config['name']}", config)
+    return await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
 
 
 async def info(api: Api, stream: str, *, timeout: float | None = None, **request: Any) -> dict[str, Any]:
     """The stream's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
-    return await api.call(f"STREAM.INFO.{stream}", request or None, timeout=timeout, retry=True)
+    return await api.call(f"STREAM.INFO.{_checked(stream)}", request or None, timeout=timeout, retry=True)
 
 
 async def find(api: Api, stream: str) -> dict[str, Any] | None:
@@ -43,20 +44,22 @@ async def find(api: Api, stream: str) -> dict[str, Any] | None:
 async def delete(api: Api, stream: str) -> None:
     """Delete the stream with all it holds. Raises StreamNotFound, ReadOnly."""
     require_writable(api)
-    await api.call(f"STREAM.DELETE.{stream}")
+    await api.call(f"STREAM.DELETE.{_checked(stream)}")
 
 
 async def purge(api: Api, stream: str, **request: Any) -> int:
     """Remove messages by `filter`, up to `seq`, or all but the last `keep`; returns how many went."""
     require_writable(api)
-    return int((await api.call(f"STREAM.PURGE.{stream}", request or None))["purged"])
+    if request.get("filter"):
+        check_filter_subject(request["filter"])
+    return int((await api.call(f"STREAM.PURGE.{_checked(stream)}", request or None))["purged"])
 
 
 async def delete_message(api: Api, stream: str, sequence: int, *, erase: bool = True) -> None:
     """Remove one message; with `erase` its bytes are overwritten. Raises NotFoundError, StreamNotFound, ReadOnly."""
     require_writable(api)
     try:
-        await api.call(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
+        await api.call(f"STREAM.MSG.DELETE.{_checked(stream)}", {"seq": sequence, "no_erase": not erase})
     except (NotFoundError, ServerError) as error:
         absent = isinstance(error, ServerError) and any(text in error.message for text in _NO_MESSAGE)
         if absent or type(error) is NotFoundError:
@@ -70,7 +73,7 @@ async def names(api: Api, subject: str | None = None) -> list[str]:
     while True:
         request: dict[str, Any] = {"offset": len(found)}
         if subject:
-            request["subject"] = subject
+            request["subject"] = check_filter_subject(subject)
         page = await api.call("STREAM.NAMES", request, retry=True)
         batch = page.get("streams") or []
         found.extend(batch)
@@ -111,6 +114,7 @@ async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
     """Subjects matching the filter, with their message counts, every page of 100,000."""
     found: dict[str, int] = {}
     offset = 0
+    check_filter_subject(subject)
     while True:
         reply = await info(api, stream, subjects_filter=subject, offset=offset)
         page = reply["state"].get("subjects") or {}
@@ -137,6 +141,10 @@ async def _pages(api: Api) -> tuple[dict[str, dict[str, Any]], set[str], bool]:
         offset += len(batch) or page.get("limit", 256)
         if offset >= page.get("total", 0):
             return found, missing, len(totals) == 1
+
+
+def _checked(stream: str) -> str:
+    return check_name(stream, "stream")
 
 
 def require_writable(api: Api) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvctl.connection import Connection
 from kvctl.errors import ConnectionLost, KvctlError, NoServer, RequestTimeout
+from kvctl.tokens import unsafe
 from kvctl.wire import publish_frame
 
 WINDOW = 4_000
@@ -70,9 +71,9 @@ class RequestWindow:
             await self._stack.aclose()
 
     async def send(self, tag: Any, subject: bytes, payload: bytes = b"", header: bytes = b"") -> None:
-        """Queue a request. Raises UsageError for one over the server's limits."""
-        if len(header) + len(payload) > self._small[0] or len(subject) > self._small[1]:
-            self._connection.check_size(subject, header, payload)
+        """Queue a request. Raises UsageError for one over the server's limits, or whose subject is none."""
+        if len(header) + len(payload) > self._small[0] or len(subject) > self._small[1] or unsafe(subject):
+            self._connection.check_message(subject, header, payload)
         frame = publish_frame(subject, b"%b%d" % (self._prefix, self._number), header, payload)
         self._open[self._number] = (tag, frame, subject)
         self._number += 1
@@ -87,7 +88,7 @@ class RequestWindow:
         opened, ready, room = self._open, self._ready, CHUNK
         for tag, subject, payload, header in requests:
             number, size = self._number, len(header) + len(payload)
-            if size > most or len(subject) > longest:
+            if size > most or len(subject) > longest or unsafe(subject):
                 await self.send(tag, subject, payload, header)
                 ready = self._ready
             else:

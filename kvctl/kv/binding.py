@@ -12,6 +12,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.kv import foreign
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.tokens import check_name, check_prefix
 
 NOBODY_KNOWS = 1.0
 """Seconds without an answer after which a bucket may be out of reach rather than slow."""
@@ -51,7 +52,11 @@ class Binding:
 
 
 def assumed(api: Api, bucket: str, stream: str | None = None, prefix: str | None = None) -> Binding:
-    """ADR-8's convention, without asking: stream `KV_<bucket>`, subjects `$KV.<bucket>.`."""
+    """ADR-8's convention, without asking: stream `KV_<bucket>`, subjects `$KV.<bucket>.`. Raises UsageError."""
+    if stream is not None:
+        check_name(stream, "stream")
+    if prefix is not None:
+        check_prefix("prefix", prefix.removesuffix("."))
     return Binding(bucket, stream or STREAM_PREFIX + bucket, prefix or f"{SUBJECT_PREFIX}{bucket}.", api)
 
 

@@ -26,6 +26,7 @@ from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_message
 from kvctl.kv.names import check_bucket, check_key
 from kvctl.kv.own_writes import OwnWrites
+from kvctl.tokens import encoded
 
 RETRY_PAUSE = 0.1
 ATTEMPTS = 2
@@ -226,4 +227,4 @@ class Handle:
         """A key is to be readable by every request: the longest puts API, stream and subject on one protocol line."""
         binding = self.binding
         asked = f"{binding.api.prefix}.CONSUMER.CREATE.{binding.stream}.kvctl-000000000000.{binding.subject(key)}"
-        self._api.connection.check_size(asked.encode(), b"", b"")
+        self._api.connection.check_message(encoded(asked), b"", b"")

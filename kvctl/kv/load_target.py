@@ -39,7 +39,7 @@ class Target:
                 raise UsageError("The server would ignore the ttl")
         if size > 1 << 15 or len(row.key) > 1500:
             subject = (self.binding.write_prefix + row.key).encode(errors="surrogateescape")
-            self.binding.api.connection.check_size(subject, row.header, row.value)
+            self.binding.api.connection.check_message(subject, row.header, row.value)
 
 
 async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:

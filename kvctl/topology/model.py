@@ -13,6 +13,7 @@ from kvctl.kv.fields import Republish, edited
 from kvctl.kv.kinds import FIRST_ENTRY, StreamConfig, own_metadata
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
 from kvctl.quantities import duration_from_ns
+from kvctl.tokens import check_prefix
 from kvctl.topology.subjects import Transform, default_dest, parse, places, render
 
 _DOMAIN = "$JS."
@@ -25,9 +26,15 @@ class External:
     api: str
     deliver: str = ""
 
+    def __post_init__(self) -> None:
+        check_prefix("api", self.api)
+        if self.deliver:
+            check_prefix("deliver", self.deliver)
+
     @classmethod
     def of_domain(cls, domain: str) -> External:
-        """Another JetStream domain."""
+        """Another JetStream domain. Raises UsageError."""
+        check_prefix("domain", domain, tokens=1)
         return cls(f"{_DOMAIN}{domain}.API")
 
     @property

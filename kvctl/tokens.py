@@ -1,0 +1,121 @@
+"""Subjects, names and headers as the protocol takes them, checked before anything is sent. [pure]
+
+A subject or header goes onto a line of the protocol as it is: a line end in it would begin a command of its own.
+"""
+
+import re
+from collections.abc import Mapping
+
+from kvctl.errors import UsageError
+
+MAX_NAME = 255
+"""Bytes of the name of a stream or consumer."""
+_SHOWN = 120
+"""Characters of a wrong value in a message."""
+
+_DOT = ord(".")
+_ILLEGAL = re.compile(rb"[\0\t\n\r ]|\.\.|\A\.|\.\Z|\A\Z")
+_PREFIX_TOKEN = re.compile(r"[^\s.*>\x00-\x1f\x7f]+")
+_NOT_IN_NAMES = re.compile(r"[\0\t\n\f\r .*>/\\]")
+_NOT_IN_FILTERS = re.compile(r"[\0\t\n\f\r ]")
+_HEADER_NAME = re.compile(r"[^\s:\x00-\x1f\x7f](?:[^:\x00-\x1f\x7f]*[^\s:\x00-\x1f\x7f])?")
+
+
+def shown(text: str | bytes) -> str:
+    """The text for a message: on one line, control characters and invalid bytes escaped, shortened."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="surrogateescape")
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}..."
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def encoded(text: str) -> bytes:
+    """The text's bytes, also of what was decoded from bytes that are no UTF-8. Raises UsageError."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"`{shown(text)}` has half a character, which has no bytes") from None
+
+
+def check_subject(subject: bytes) -> None:
+    """Raises UsageError for what cannot stand where the protocol has a subject. Literal wildcards can."""
+    suspect = unsafe(subject) or b".." in subject or subject[0] == _DOT or subject[-1] == _DOT
+    if suspect and _ILLEGAL.search(subject):
+        raise UsageError(
+            f"`{shown(subject)}` is not a subject" if subject else "The subject is empty",
+            hint="A subject has tokens joined by single dots, without white space and line ends",
+        )
+
+
+def unsafe(subject: bytes) -> bool:
+    """Whether `check_subject` has to look closer; for what is done a hundred thousand times a second."""
+    return subject.split() != [subject] or b"\0" in subject
+
+
+def check_prefix(name: str, text: str, *, tokens: int | None = None) -> None:
+    """Raises UsageError for a prefix that no subject can begin with."""
+    parts = text.split(".")
+    if all(map(_PREFIX_TOKEN.fullmatch, parts)) and tokens in (None, len(parts)):
+        return
+    one = "one token" if tokens == 1 else "tokens joined by single dots"
+    raise UsageError(f"`{name}` cannot be `{shown(text)}`", hint=f"It is {one}, without spaces and wildcards")
+
+
+def check_name(name: str, what: str) -> str:
+    """The name of a stream or consumer, as servers take it. Raises UsageError."""
+    if not name or len(encoded(name)) > MAX_NAME:
+        raise UsageError(f"The name of a {what} has 1 to {MAX_NAME} bytes, not `{shown(name)}`")
+    if _NOT_IN_NAMES.search(name):
+        raise UsageError(
+            f"`{shown(name)}` is not the name of a {what}",
+            hint="A name has no white space and none of `.`, `*`, `>`, `/` and `\\`",
+        )
+    return name
+
+
+def check_filter_subject(text: str) -> str:
+    """A subject with or without wildcards, to select messages by. Raises UsageError."""
+    tokens = text.split(".")
+    if "" in tokens or ">" in tokens[:-1] or _NOT_IN_FILTERS.search(text):
+        raise UsageError(
+            f"`{shown(text)}` is not a subject filter" if text else "The subject filter is empty",
+            hint="Tokens are joined by single dots; `*` stands for one of them, `>` at the end for the rest",
+        )
+    return text
+
+
+def header_lines(headers: Mapping[str, str]) -> str:
+    """The lines of a header block. Raises UsageError for a name or value that would end its line."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
+        _refuse_header(headers)
+    for name in headers:
+        if not _HEADER_NAME.fullmatch(name):
+            raise UsageError(
+                f"`{shown(name)}` is not the name of a header", hint="A name has no colon and no control characters"
+            )
+    return lines
+
+
+def check_header(block: bytes) -> None:
+    """Raises UsageError for bytes that are not one header block: what follows it would be read as something else."""
+    if block and not (block.startswith(b"NATS/1.0") and block.find(b"\r\n\r\n") == len(block) - 4):
+        raise UsageError(f"`{shown(block)}` is not a header block")
+
+
+def _refuse_header(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        for part, text in (("name", name), ("value", value)):
+            if any(character in text for character in "\r\n\0"):
+                raise UsageError(
+                    f"The {part} of header `{shown(name)}` has a line end or a NUL: `{shown(text)}`",
+                    hint="Headers are single lines",
+                )
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else ascii(character)[1:-1]
