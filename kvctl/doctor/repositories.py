@@ -57,7 +57,7 @@ async def _content(api: Api, found: catalog.Found) -> list[Finding]:
         return [Finding(ERROR, "broken-record", name, f"A record in it cannot be understood: {error!r}", _LOST)]
     return [
         Finding(_SEVERITY.get(flaw.kind, ERROR), _CHECK.get(flaw.kind, "broken-reference"), name, flaw.evidence,
-                _REMEDY.get(flaw.kind, _LOST).format(name=name))
+                _REMEDY.get(flaw.kind, _LOST).format(name=name, branch=flaw.branch, commit=flaw.commit))
         for flaw in flaws
     ]  # fmt: skip
 
@@ -70,7 +70,16 @@ _NEEDED = {
     "allow_msg_ttl": "deletions are refused",
     "subjects": "records are out of reach",
 }
-_SEVERITY = {Kind.ORPHANED_EPOCHS: NOTE, Kind.INTERRUPTED_COLLECTION: NOTE}
-_CHECK = {Kind.ORPHANED_EPOCHS: "orphaned-epochs", Kind.INTERRUPTED_COLLECTION: "interrupted-gc"}
-_REMEDY = dict.fromkeys(_SEVERITY, "`kvctl repo gc {name}` removes what is left")
+_SEVERITY = {Kind.ORPHANED_EPOCHS: NOTE, Kind.INTERRUPTED_COLLECTION: NOTE, Kind.LOST_KEYS: WARNING}
+_CHECK = {
+    Kind.ORPHANED_EPOCHS: "orphaned-epochs",
+    Kind.INTERRUPTED_COLLECTION: "interrupted-gc",
+    Kind.LOST_KEYS: "lost-keys",
+}
+_REMEDY = {
+    Kind.ORPHANED_EPOCHS: "`kvctl repo gc {name}` removes what is left",
+    Kind.INTERRUPTED_COLLECTION: "`kvctl repo gc {name}` removes what is left",
+    Kind.LOST_KEYS: "`kvctl dump {name}@{commit} | kvctl load {name}@{branch} - --create-only` stages them again; "
+    "then commit",
+}
 _LOST = "A mirror or a backup of its stream may have it; what other branches and tags hold can be read"

@@ -9,8 +9,9 @@ from enum import StrEnum
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.ordered import untoken
-from kvctl.versions import dropping, fences
+from kvctl.versions import dropping, fences, lost_keys
 from kvctl.versions.catalog import Found
+from kvctl.versions.lost_keys import Loss
 from kvctl.versions.model import Commit, Staging
 from kvctl.versions.objects import OBJECTS
 from kvctl.versions.refs import COMMITS
@@ -37,6 +38,8 @@ class Kind(StrEnum):
     """A branch has no record of what is staged: it is neither read nor written."""
     ORPHANED_EPOCHS = "orphaned-epochs"
     """Staged changes that no branch knows, recorded or dropped ones included."""
+    LOST_KEYS = "lost-keys"
+    """A commit holds none of its parent's keys, see `lost_keys`."""
     INTERRUPTED_COLLECTION = "interrupted-collection"
     """A collection of garbage was interrupted, or is under way."""
 
@@ -47,6 +50,9 @@ class Flaw:
 
     kind: Kind
     evidence: str
+    branch: str = ""
+    commit: str = ""
+    """The branch and the commit that a remedy needs to name."""
 
 
 async def inspect(api: Api, found: Found, repository: Repository) -> list[Flaw]:
@@ -57,6 +63,7 @@ async def inspect(api: Api, found: Found, repository: Repository) -> list[Flaw]:
     leads |= {f"Tag `{name}`": commit for name, commit in (await repository.tags()).items()}
     flaws = [flaw async for flaw in _broken(store, leads)]
     flaws += await _without_staging(store, list(branches))
+    flaws += [_lost(loss) for loss in await lost_keys.losses(store, repository.objects, branches)]
     if found.info["state"].get("num_subjects", 0) <= MOST_RECORDS and (epochs := await _orphaned(api, found, store)):
         what = "epoch of staged changes is" if len(epochs) == 1 else "epochs of staged changes are"
         flaws.append(Flaw(Kind.ORPHANED_EPOCHS, f"{len(epochs)} {what} known to no branch any more"))
@@ -83,6 +90,14 @@ async def _broken(store: Store, leads: dict[str, str]) -> AsyncIterator[Flaw]:
         leads = {
             f"Commit `{one.id}`": parent for one in commits for parent in one.parents if parent not in looked
         }  # fmt: skip
+
+
+def _lost(loss: Loss) -> Flaw:
+    text = (
+        f"Commit `{loss.commit}` on branch `{loss.branch}` holds no key of its parent `{loss.parent}`: "
+        "an earlier kvctl may have lost them"
+    )
+    return Flaw(Kind.LOST_KEYS, text, loss.branch, loss.parent)
 
 
 async def _without_staging(store: Store, branches: Sequence[str]) -> list[Flaw]:

@@ -1,5 +1,7 @@
 """What doctor says of repositories."""
 
+import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import kvctl
 from kvctl.doctor import repositories
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.jetstream import streams
+from kvctl.server import Server
 from kvctl.versions import catalog, fences, staging
 from kvctl.versions.config import LAYOUT, RepositoryConfig, stream_name
 from kvctl.versions.fences import COLLECTION, Collection
@@ -16,6 +19,10 @@ from kvctl.versions.model import encode_staged
 from kvctl.versions.objects import OBJECTS
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.staging import STAGING
+from tests.versions.repos import held
+from tests.versions.test_lost_keys import KEYS, full, lost
+
+KVCTL = f"{sys.executable} -m kvctl"
 
 
 @pytest.fixture
@@ -111,3 +118,22 @@ async def test_one_that_is_not_complete_or_of_a_newer_kvctl(client: kvctl.Client
     config = (await streams.info(client.api, stream_name(name)))["config"]
     await streams.update(client.api, {**config, "metadata": {**config["metadata"], LAYOUT: "2"}})
     assert [(item.severity, item.check) for item in await of(client, name)] == [(NOTE, "newer-kvctl")]
+
+
+async def test_lost_keys_are_restored_by_the_command_that_is_named(
+    client: kvctl.Client, server: Server, unique: Callable[..., str]
+) -> None:
+    name = unique("R")
+    repository = await kvctl.Repositories(client).create(name)
+    before, after = await lost(repository)
+    await repository.put("main", full()[0], b"newer")
+    await repository.commit("main", "later")
+    (found,) = await of(client, name)
+    assert (found.severity, found.check) == (WARNING, "lost-keys")
+    assert found.evidence.startswith(f"Commit `{after}` on branch `main` holds no key of its parent `{before}`")
+    command = found.remedy.split("`")[1].replace("kvctl ", f"{KVCTL} -s {server.url} ")
+    assert await (await asyncio.create_subprocess_shell(command)).wait() == 0
+    await repository.commit("main", "restored")
+    assert await of(client, name) == []
+    there = await held(repository)
+    assert there == {**dict.fromkeys([*full(), KEYS[len(full())]], b"v"), full()[0]: b"newer"}
