@@ -33,11 +33,15 @@ class Offset:
     incarnation: str
     """When the bucket's stream was created, as the server says it."""
     seen_ns: int = 0
-    """When nothing beyond it was there yet; 0 where that is unknown, as for the beginning of a bucket."""
+    """A time at which nothing that is beyond it had been written; 0 where none is known."""
+    held: int = 0
+    """The lowest revision beyond it that was there when it was made; 0 where that is not known."""
 
     def document(self) -> dict[str, Any]:
         """The JSON form, which Spark keeps in the checkpoint."""
-        known = {"seen": format_time(self.seen_ns)} if self.seen_ns else {}
+        known: dict[str, Any] = {"seen": format_time(self.seen_ns)} if self.seen_ns else {}
+        if self.held:
+            known["held"] = self.held
         return {"version": VERSION, "revision": self.revision, "incarnation": self.incarnation, **known}
 
     @classmethod
@@ -47,8 +51,13 @@ class Offset:
             raise ConflictError(
                 f"The checkpoint's offsets have version {version}, this kvctl knows {VERSION}", hint="Use a newer kvctl"
             )
-        seen = document.get("seen")
-        return cls(int(document["revision"]), str(document["incarnation"]), parse_utc(seen) if seen else 0)
+        seen, held = document.get("seen"), int(document.get("held", 0))
+        return cls(int(document["revision"]), str(document["incarnation"]), parse_utc(seen) if seen else 0, held)
+
+    @property
+    def next(self) -> int:
+        """The lowest revision beyond it that may have been there."""
+        return max(self.revision + 1, self.held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +72,8 @@ class Standing:
     gaps: bool
     """Whether revisions between the two are gone."""
     at_ns: int
+    first_ns: int = 0
+    """When the lowest revision held was written."""
     expiry_ns: int = 0
     """For how long at least an entry, or the marker that says that it expired, is held; 0 for ever."""
     evicts: bool = False
@@ -82,6 +93,7 @@ class Standing:
             last=last,
             gaps=bool(state.get("num_deleted")),
             at_ns=parse_utc(info["ts"]),
+            first_ns=parse_utc(state["first_ts"]) if state["messages"] else 0,
             expiry_ns=expiry + int(config.get("subject_delete_marker_ttl") or 0) if expiry else 0,
             evicts=bounded and config.get("discard", "old") == "old",
         )
@@ -114,10 +126,10 @@ def check(offset: Offset, standing: Standing, *, loss: bool = True) -> None:
             "it was restored from an older copy, or lost what it held",
             hint=_ANEW,
         )
-    cause = _cause(offset, standing) if loss and standing.first > offset.revision + 1 else None
+    cause = _cause(offset, standing) if loss and standing.first > offset.next else None
     if cause:
         raise HistoryLost(
-            f"Bucket `{standing.bucket}` no longer holds revisions {offset.revision + 1} to {standing.first - 1}: "
+            f"Bucket `{standing.bucket}` no longer holds revisions {offset.next} to {standing.first - 1}: "
             f"{cause} before they were read",
             hint="The option `failOnDataLoss=false` goes on with what is left",
         )

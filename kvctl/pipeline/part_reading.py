@@ -22,6 +22,7 @@ from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import is_plain, matches
 from kvctl.pipeline.cut import Cut, Part
 from kvctl.pipeline.decoding import Decoder
+from kvctl.pipeline.loss_watch import LossWatch
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.pushdown import LATEST, Narrowing
 from kvctl.pipeline.splits import Keys, Revisions
@@ -36,7 +37,11 @@ _HEADER, _PAYLOAD = itemgetter(2), itemgetter(3)
 class PartReading:
     """Reads the parts of one cut. `values` are left out where no column needs them."""
 
-    def __init__(self, api: Api, cut: Cut, options: SourceOptions, wanted: Narrowing, decoder: Decoder) -> None:
+    def __init__(
+        self, api: Api, cut: Cut, options: SourceOptions, wanted: Narrowing, decoder: Decoder,
+        watch: LossWatch | None = None,
+    ) -> None:  # fmt: skip
+        self._watch = watch
         self._api = api if api.prefix == cut.api_prefix else api.at(cut.api_prefix)
         self._cut = cut
         self._options = options
@@ -96,9 +101,13 @@ class PartReading:
                 frames = _between(batch, reached, part.last)
                 reached = max(reached, delivery(batch[-1][1])[0])
                 came += len(frames)
+                if self._watch:
+                    await self._watch.take(frames)
                 yield self._wanted_of(frames, rest)
                 if reached >= part.last:
                     break
+        if self._watch:
+            await self._watch.look()
         if part.expected is not None and came < part.expected:
             raise self._overwritten([], part.expected - came)
 

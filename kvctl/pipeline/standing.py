@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from contextlib import suppress
+from dataclasses import replace
 
-from kvctl.errors import UsageError
+from kvctl.errors import PermissionDenied, UsageError
 from kvctl.jetstream import consumers, streams
+from kvctl.jetstream.direct import from_leader
 from kvctl.jetstream.gathered import first_since
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.pipeline.offsets import Offset, Standing, check_start
@@ -33,19 +36,38 @@ async def beginning(binding: Binding, standing: Standing, revision: str, time_te
     Raises UsageError for a revision that the bucket has not reached, and a time in the future.
     """
     if time_text is not None:
-        first = await first_since(binding.api, binding.stream, starting_time_ns(time_text))
-        return Offset(first - 1, standing.incarnation, standing.at_ns)
+        since = starting_time_ns(time_text, await ServerClock.read(binding.api, binding.stream))
+        first = await first_since(binding.api, binding.stream, since)
+        return await after(binding, standing, first - 1)
     if revision == LATEST:
         return standing.end
     if revision == EARLIEST:
-        return Offset(0, standing.incarnation)
+        return await after(binding, standing, 0)
     check_start(int(revision), standing)
-    return Offset(int(revision) - 1, standing.incarnation)
+    found = await after(binding, standing, int(revision) - 1)
+    return replace(found, held=0)  # what is missing from there on is missed
 
 
-def starting_time_ns(text: str) -> int:
+async def after(binding: Binding, standing: Standing, revision: int) -> Offset:
+    """The offset of what is read up to a revision, with what the bucket tells of the rest.
+
+    Of the rest it is known when it was written at the earliest: what expires before it is read can be told then.
+    """
+    offset = Offset(revision, standing.incarnation)
+    if revision >= standing.last:
+        return replace(offset, seen_ns=standing.at_ns)
+    if revision < standing.first:
+        return replace(offset, seen_ns=(standing.first_ns or standing.at_ns) - 1, held=standing.first)
+    with suppress(PermissionDenied):
+        found = await from_leader(binding.api, binding.stream, seq=revision + 1, next_by_subj=">")
+        if found is not None:
+            return replace(offset, seen_ns=found.time_ns - 1, held=found.sequence)
+    return offset
+
+
+def starting_time_ns(text: str, clock: ServerClock) -> int:
     """`startingTime` as nanoseconds, cut to the microseconds that Spark's times have. Raises UsageError."""
-    now = time.time_ns()
+    now = clock.now_ns()
     moment = parse_time(text, now)
     if moment > now:
         raise UsageError(

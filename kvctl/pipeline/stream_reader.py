@@ -131,23 +131,28 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = max(offset.revision, min(now.last, self._until)) if self._until is not None else now.last
         if isinstance(limit, ReadMaxRows):
             last = await standing.reach(binding, now, offset.revision, last, limit.max_rows)
-        return now.end if last == now.last else replace(offset, revision=last)
+        return await standing.after(binding, now, last)
 
     async def _rows(self, part: RevisionRange) -> AsyncGenerator[RecordBatch, None]:
         """Checks the bucket again: a batch may be read long after it was planned, when a query goes on."""
         from kvctl.pipeline.decoding import Decoder
+        from kvctl.pipeline.loss_watch import LossWatch
         from kvctl.pipeline.part_reading import PartReading
 
         options = self._options
         async with connected(options) as client:
             source, now = await standing.look(client.bucket(options.bucket))
-            check(part.start, now, loss=options.fail_on_data_loss)
+            start = (
+                part.start if part.first == part.start.revision + 1 else replace(part.start, revision=part.first - 1)
+            )
+            check(start, now, loss=options.fail_on_data_loss)
+            watch = LossWatch(client.bucket(options.bucket), start, part.last) if options.fail_on_data_loss else None
             cut = Cut(
                 options.bucket, source.stream, source.prefix, source.api.prefix, now.incarnation, part.last,
                 options.filter,
             )  # fmt: skip
             decoder = Decoder(self._schema, options.bucket, source.prefix)
-            reading = PartReading(source.api, cut, replace(options, mode="changes"), Narrowing(), decoder)
+            reading = PartReading(source.api, cut, replace(options, mode="changes"), Narrowing(), decoder, watch)
             async with aclosing(reading.batches(Revisions(part.first, part.last))) as batches:
                 async for batch in batches:
                     yield batch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from kvctl.errors import StreamReplaced, UsageError
+from kvctl.errors import HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.columns import schema_of
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.stream_reader import KvStreamReader
@@ -133,6 +133,105 @@ def test_a_batch_planned_on_another_life_of_the_bucket_is_refused(
     with pytest.raises(StreamReplaced, match="was created anew"):
         keys(reader, start, end)
     reader.stop()
+
+
+@pytest.mark.parametrize("start", [{}, {"startingRevision": "2"}, {"startingTime": "-1h"}])
+def test_expiry_while_a_stream_catches_up_is_a_loss(
+    begin: Begin, raw: RawClient, bucket_name: str, start: dict[str, str]
+) -> None:
+    raw.create_bucket(bucket_name, max_age=10**9, duplicate_window=10**8)
+    for number in range(10):
+        raw.put(bucket_name, f"k{number}", b"")
+    reader = begin(**start)
+    beginning = reader.initialOffset()
+    if start.get("startingTime"):
+        beginning = reader.latestOffset(beginning, ReadMaxRows(3))
+    end = reader.latestOffset(beginning, ReadMaxRows(3))
+    while _held(raw, bucket_name):
+        time.sleep(0.05)
+    raw.put(bucket_name, "last", b"")
+    with pytest.raises(HistoryLost, match="they may have expired before they were read"):
+        reader.latestOffset(end, ALL)
+    with pytest.raises(HistoryLost, match="they may have expired before they were read"):
+        keys(begin(**start), beginning, end)
+    lenient = begin(failOnDataLoss="false")
+    assert keys(lenient, beginning, lenient.latestOffset(end, ALL)) == ["last"]
+    reader.stop()
+    lenient.stop()
+
+
+def test_history_that_is_replaced_while_a_stream_catches_up_is_no_loss(
+    begin: Begin, raw: RawClient, bucket_name: str
+) -> None:
+    raw.create_bucket(bucket_name, max_age=3600 * 10**9)
+    for number in range(10):
+        raw.put(bucket_name, f"k{number}", b"")
+    reader = begin()
+    beginning = reader.initialOffset()
+    end = reader.latestOffset(beginning, ReadMaxRows(3))
+    for number in range(10):
+        raw.put(bucket_name, f"k{number}", b"")
+    assert keys(reader, beginning, end) == []
+    assert keys(reader, end, reader.latestOffset(end, ALL)) == [f"k{number}" for number in range(10)]
+    reader.stop()
+
+
+@pytest.mark.parametrize(("config", "cause"), [
+    ({}, "they were purged or expired"),
+    ({"max_msgs": 30_000, "discard": "old"}, "they may have been dropped from the full bucket"),
+    ({"max_age": 3600 * 10**9}, None),
+])  # fmt: skip
+def test_loss_during_a_read_ends_it(
+    begin: Begin, raw: RawClient, bucket_name: str, config: dict[str, Any], cause: str | None
+) -> None:
+    """What goes while a task reads is a loss unless newer revisions of its keys took its place."""
+    raw.create_bucket(bucket_name, **config)
+    value = b"x" * 1000
+    for number in range(24_999):
+        raw.publish(f"$KV.{bucket_name}.k{number}", value)
+    raw.put(bucket_name, "last", b"")
+    reader = begin(columns="key,revision,value", partitions="1")
+    reader = KvStreamReader(schema_of(("key", "revision", "value")), reader._options)
+    beginning = reader.initialOffset()
+    (part,) = reader.partitions(beginning, reader.latestOffset(beginning, ALL))
+    batches = reader.read(part)
+    read = next(batches).num_rows
+    assert read < 15_000
+    if cause is None:
+        for number in range(24_999):
+            raw.publish(f"$KV.{bucket_name}.k{number}", b"new")
+        raw.put(bucket_name, "last", b"")
+        assert read + sum(batch.num_rows for batch in batches) < 25_000
+        return
+    if config:
+        for number in range(30_000):
+            raw.publish(f"$KV.{bucket_name}.new{number}", b"")
+        raw.put(bucket_name, "last", b"")
+    else:
+        raw.api(f"STREAM.PURGE.KV_{bucket_name}")
+    with pytest.raises(HistoryLost, match=cause):
+        list(batches)
+    reader.stop()
+
+
+def test_a_read_that_is_quicker_than_expiry_is_no_loss(begin: Begin, raw: RawClient, bucket_name: str) -> None:
+    """What goes after its row came was read."""
+    raw.create_bucket(bucket_name, max_age=10**9, duplicate_window=10**8)
+    for number in range(20):
+        raw.put(bucket_name, f"k{number}", b"")
+    reader = begin(partitions="1")
+    beginning = reader.initialOffset()
+    (part,) = reader.partitions(beginning, reader.latestOffset(beginning, ALL))
+    batches = reader.read(part)
+    rows = next(batches).num_rows
+    while _held(raw, bucket_name):
+        time.sleep(0.05)
+    assert rows + sum(batch.num_rows for batch in batches) == 20
+    reader.stop()
+
+
+def _held(raw: RawClient, bucket: str) -> int:
+    return int(raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"])
 
 
 def test_a_server_that_restarts_is_waited_for(own_server: Server, raw_own: RawClient) -> None:
