@@ -79,7 +79,7 @@ async def commit(store: Store, objects: Objects, branch: str, note: Note) -> Com
     own = await _seal(store, branch, note)
     prepared: _Prepared | None = None
     for _ in range(staging.TRIES):
-        stand = await fences.stand(store, branch)
+        stand = await folding.few(store, branch)
         if not note.allow_empty:
             _check_left(own, stand)
         if prepared is None or not _still_good(prepared, stand):
@@ -143,7 +143,9 @@ async def clean(
             return stand
         changes = await staging.listed(store, held.epochs[::-1])
         if await differing(objects, stand.head, changes):
-            raise Staged(branch)
+            if await fences.still(store, stand):
+                raise Staged(branch)
+            continue
         if dry_run:
             return stand
         if not await nothing(store, [held.epoch]):
@@ -170,11 +172,15 @@ async def differing(objects: Objects, head: Head, changes: Mapping[bytes, bytes 
 
 
 async def forget(store: Store, stand: Stand, epochs: Sequence[str]) -> bool:
-    """Let go of sealed epochs whose changes are what is committed already; False when the branch moved meanwhile."""
+    """Let go of sealed epochs whose changes are what is committed already; False when the branch moved meanwhile.
+
+    Of very many, of the oldest: what the others hold is what is committed, too.
+    """
+    epochs = epochs[: folding.TOGETHER]
     after = stand.held.staging.without(epochs, stand.head.commit, time.time())
     change = Change(STAGING, stand.branch.encode(), after.encode())
     try:
-        await store.write([stand.as_staged], [change, *dropping.noted(epochs)])
+        await store.write(stand.standing, [change, *dropping.noted(epochs)])
     except PredicateFailed:
         return False
     await dropping.clear_later(store, epochs)
@@ -211,17 +217,23 @@ async def _seal(store: Store, branch: str, note: Note) -> str | None:
 
 
 def _check_left(own: str | None, stand: Stand) -> None:
-    """Raises NothingToCommit when what this commit sealed is no longer there, and says which commit has it."""
-    if own is None:
-        return
-    where = stand.held.staging.whereabouts(own)
-    if where in stand.held.staging.sealed:
+    """Raises NothingToCommit when what this commit sealed is no longer there, and says which commit has it.
+
+    Where that is forgotten, it may be in any of the sealed epochs: all of them are taken.
+    """
+    sealed = stand.held.staging.sealed
+    where = None if own is None else stand.held.staging.whereabouts(own)
+    if own is None or where in sealed or (where is None and sealed):
         return
     if where == DROPPED:
-        raise NothingToCommit(f"What was staged on `{stand.branch}` was dropped meanwhile")
-    taker = where or stand.head.commit  # that many others came since
+        raise NothingToCommit(f"The staged changes of `{stand.branch}` were dropped by a reset")
+    if where is None:
+        raise NothingToCommit(
+            f"Others have committed or reset the staged changes of `{stand.branch}` since this commit began",
+            hint="`kvctl repo log` shows their commits",
+        )
     raise NothingToCommit(
-        f"What was staged on `{stand.branch}` is committed already: `{taker[:12]}` holds it", taken_by=taker
+        f"The staged changes of `{stand.branch}` are committed already: `{where[:12]}` holds them", taken_by=where
     )
 
 

@@ -64,7 +64,11 @@ class CollectionHeld:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """A branch as it was read, and the collections as they were before any object was looked at."""
+    """A branch as it was read, and the collections as they were before any object was looked at.
+
+    Its records are read together and not of one moment: whatever is decided from several of them is conditional on all
+    of these, or looked at again.
+    """
 
     branch: str
     head: Head
@@ -75,15 +79,21 @@ class Stand:
 
     @property
     def as_staged(self) -> Condition:
-        """That the staging record is as it was read, and so the head, too."""
+        """That the staging record is as it was read: nothing was sealed, folded or dropped since.
+
+        It says nothing of the head, which may have been read before another commit, and the staging record after it.
+        """
         return Condition(STAGING, self.branch.encode(), self.held.predicate)
+
+    @property
+    def standing(self) -> list[Condition]:
+        """That head and staging record are as they were read, which makes them of one moment."""
+        return [Condition(refs.HEADS, self.branch.encode(), self.head_at), self.as_staged]
 
     @property
     def unmoved(self) -> list[Condition]:
         """That a commit may build on what was read: the branch stands there, and no collection began."""
-        return [
-            Condition(refs.HEADS, self.branch.encode(), self.head_at), self.as_staged, self.collections.unchanged
-        ]  # fmt: skip
+        return [*self.standing, self.collections.unchanged]
 
     @property
     def unguarded(self) -> Condition:
@@ -94,8 +104,9 @@ class Stand:
 async def stand(store: Store, branch: str) -> Stand:
     """Where a branch stands. Raises BranchNotFound."""
     name = branch.encode()
-    places = [(COLLECTION, COLLECTION), (GUARDS, name), (STAGING, name), (refs.HEADS, name)]
-    collection, guard, held, head = await store.get_many(places)
+    # The record that others change most comes last, so that least often it is another one by then.
+    places = [(COLLECTION, COLLECTION), (GUARDS, name), (refs.HEADS, name), (STAGING, name)]
+    collection, guard, head, held = await store.get_many(places)
     if collection is None or guard is None or held is None or head is None:
         raise refs.BranchNotFound(branch)
     return Stand(
@@ -106,6 +117,13 @@ async def stand(store: Store, branch: str) -> Stand:
         guard.predicate,
         _decoded(collection),
     )
+
+
+async def still(store: Store, stand: Stand) -> bool:
+    """Whether head and staging record are as they were read, and so were of one moment."""
+    places = [(condition.partition, condition.key) for condition in stand.standing]
+    found = await store.get_many(places)
+    return [one and one.predicate for one in found] == [condition.predicate for condition in stand.standing]
 
 
 async def linking_stand(store: Store, branch: str) -> Stand:

@@ -115,9 +115,10 @@ class Staging:
         sealed = tuple(one for one in self.sealed if one not in epochs)
         return replace(self, sealed=sealed, gone=gone, since=now, folds=0)
 
-    def folded(self, epoch: str, now: float) -> Staging:
-        """After those sealed were made one."""
-        return replace(self.without(self.sealed, epoch, now), sealed=(epoch,), folds=self.folds + 1)
+    def folded(self, epochs: Sequence[str], epoch: str, now: float) -> Staging:
+        """After the oldest of those sealed were made one."""
+        after = self.without(epochs, epoch, now)
+        return replace(after, sealed=(epoch, *after.sealed), folds=self.folds + 1)
 
     def whereabouts(self, epoch: str) -> str | None:
         """The commit or the sealed epoch that has an epoch's changes now, or DROPPED; None when that is forgotten."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvctl.errors import ConflictError
-from kvctl.versions import dropping, fences, refs, staging
+from kvctl.versions import dropping, fences, folding, refs, staging
 from kvctl.versions.fences import GUARDS
 from kvctl.versions.model import Head, Staging
 from kvctl.versions.refs import HEADS, TAGS, RefNotFound
@@ -37,7 +37,7 @@ async def create_tag(store: Store, name: str, ref: str) -> str:
 async def delete_branch(store: Store, name: str) -> None:
     """Delete a branch with what is staged on it. Raises BranchNotFound, ConflictError when it is spent."""
     for _ in range(staging.TRIES):
-        stand = await fences.stand(store, name)
+        stand = await folding.few(store, name)
         epochs = stand.held.staging.epochs
         gone = [Change(partition, name.encode(), None) for partition in (HEADS, STAGING, GUARDS)]
         try:

@@ -56,6 +56,8 @@ class Looked:
     held: Held
     own: Found | None
     """Its change in the epoch that writes go to."""
+    newest: Found | None
+    """Its newest change in any epoch."""
     value: bytes | None
 
 
@@ -66,9 +68,9 @@ async def look(store: Store, objects: Objects, branch: str, key: str) -> Looked:
     head, found = await _staged_of(store, branch, held, [name])
     own, newest = found[0][1], next((one for _, one in found if one is not None), None)
     if newest is not None:
-        return Looked(held, own, decode_staged(newest.value))
+        return Looked(held, own, newest, decode_staged(newest.value))
     committed = await _committed(objects, bytes.fromhex(head.root), [name])
-    return Looked(held, own, committed.get(name))
+    return Looked(held, own, None, committed.get(name))
 
 
 async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> list[VersionedEntry | None]:
@@ -81,15 +83,15 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
         head, found = await _staged_of(store, ref.branch, held, wanted)
         changes = {key: decode_staged(one.value) for key, one in reversed(found) if one is not None}
         left = [key for key in wanted if key not in changes]
-        committed, unmoved = await asyncio.gather(
-            _committed(objects, bytes.fromhex(head.root), left), _unmoved(store, ref.branch, held),
+        committed, same = await asyncio.gather(
+            _committed(objects, bytes.fromhex(head.root), left), unmoved(store, ref.branch, held),
             return_exceptions=True,
         )  # fmt: skip
-        if isinstance(unmoved, BaseException):
-            raise unmoved
-        if unmoved and isinstance(committed, BaseException):
+        if isinstance(same, BaseException):
+            raise same
+        if same and isinstance(committed, BaseException):
             raise committed
-        if unmoved and not isinstance(committed, BaseException):
+        if same and not isinstance(committed, BaseException):
             return _entries(keys, committed, changes)
     raise staging.busy(ref.branch)
 
@@ -128,7 +130,7 @@ async def staged(store: Store, branch: str) -> tuple[Head, Changes]:
         held = await staging.read(store, branch)
         head, _ = await refs.head(store, branch)  # not before the record: between them the branch may have moved
         changes = await staging.listed(store, held.staging.epochs[::-1])
-        if await _unmoved(store, branch, held):
+        if await unmoved(store, branch, held):
             return head, changes
     raise staging.busy(branch)
 
@@ -148,7 +150,7 @@ async def _staged_of(
     return Head.decode(head.value), [(key, one) for (_, key), one in zip(places, found, strict=True)]
 
 
-async def _unmoved(store: Store, branch: str, held: Held) -> bool:
+async def unmoved(store: Store, branch: str, held: Held) -> bool:
     """Whether no commit has taken epochs meanwhile: it moves head and staging together."""
     return (await staging.read(store, branch)).predicate == held.predicate
 

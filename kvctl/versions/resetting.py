@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kvctl.versions import dropping, fences, staging
+from kvctl.versions import dropping, staging
 from kvctl.versions.fences import Stand
-from kvctl.versions.folding import fold
+from kvctl.versions.folding import few, fold
 from kvctl.versions.model import DROPPED
 from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Change, PredicateFailed, Store
@@ -19,7 +19,7 @@ TOGETHER = 500
 async def reset(store: Store, branch: str) -> None:
     """Drop all that is staged. Raises BranchNotFound, ConflictError when it is spent."""
     for _ in range(staging.TRIES):
-        stand = await fences.stand(store, branch)
+        stand = await few(store, branch)
         sealed = stand.held.staging.sealing(staging.new_epoch(), time.time())
         epochs = sealed.sealed
         change = Change(STAGING, branch.encode(), sealed.without(epochs, DROPPED, time.time()).encode())
@@ -38,7 +38,7 @@ async def reset_keys(store: Store, branch: str, start: bytes, selected: Callable
     Returns how many keys. All go at once. Raises as `reset`.
     """
     for _ in range(staging.TRIES):
-        stand = await fences.stand(store, branch)
+        stand = await few(store, branch)
         held = stand.held.staging
         found = {epoch: await _selected(store, epoch, start, selected) for epoch in held.epochs}
         if not (keys := set().union(*found.values())):

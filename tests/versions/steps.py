@@ -75,11 +75,15 @@ async def at_every_step(scenario: Callable[[Fuse], Awaitable[None]], *, kill: bo
 
 
 class SteppedStore:
-    """Another store, of which each operation is announced; where many keys are written one by one, each is one."""
+    """Another store, of which each operation is announced; where many keys are read or written, each is one.
 
-    def __init__(self, store: Store, fuse: Fuse) -> None:
+    With `backwards` the keys of one read are read in the opposite order: a server reads them in any.
+    """
+
+    def __init__(self, store: Store, fuse: Fuse, *, backwards: bool = False) -> None:
         self._store = store
         self._fuse = fuse
+        self._backwards = backwards
 
     @property
     def largest(self) -> int:
@@ -90,8 +94,14 @@ class SteppedStore:
         return await self._store.get(partition, key)
 
     async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
-        await self._fuse.step(writes=False)
-        return await self._store.get_many(places, lasting=lasting)
+        if lasting:
+            await self._fuse.step(writes=False)
+            return await self._store.get_many(places, lasting=True)
+        found = dict[Place, Found | None]()
+        for place in reversed(places) if self._backwards else places:
+            await self._fuse.step(writes=False)
+            found |= zip([place], await self._store.get_many([place]), strict=True)
+        return [found[place] for place in places]
 
     def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> Entries:
         return _SteppedEntries(self._store.scan(partition, start, batch=batch, values=values), self._fuse)
@@ -100,25 +110,32 @@ class SteppedStore:
         await self._fuse.step(writes=True)
         await self._store.set(partition, key, value)
 
-    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+    async def set_many(
+        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
+    ) -> None:
         for key, value in values.items():
-            await self.set(partition, key, value)
+            await self._fuse.step(writes=True)
+            await self._store.set_many(partition, {key: value}, fence=fence)
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         await self._fuse.step(writes=True)
         await self._store.set_if(partition, key, value, predicate)
 
-    async def delete(self, partition: bytes, key: bytes) -> None:
+    async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         await self._fuse.step(writes=True)
-        await self._store.delete(partition, key)
+        await self._store.delete(partition, key, traceless=traceless)
+
+    async def partitions(self) -> list[bytes]:
+        await self._fuse.step(writes=False)
+        return await self._store.partitions()
 
     async def clear(self, partition: bytes) -> None:
         await self._fuse.step(writes=True)
         await self._store.clear(partition)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
         await self._fuse.step(writes=True)
-        await self._store.write(conditions, changes)
+        return await self._store.write(conditions, changes)
 
     async def close(self) -> None:
         await self._store.close()

@@ -22,7 +22,7 @@ from tests.versions.repos import held, whole
 
 
 class Slow(MemoryStore):
-    """In memory, where others come between any two operations."""
+    """In memory, where others come between any two operations, and between the keys of one read."""
 
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
@@ -33,8 +33,15 @@ class Slow(MemoryStore):
         return await super().get(partition, key)
 
     async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
-        await self._wait()
-        return await super().get_many(places, lasting=lasting)
+        if lasting:
+            await self._wait()
+            return await super().get_many(places, lasting=True)
+        order = self._dice.sample(range(len(places)), len(places))
+        found: dict[int, Found | None] = {}
+        for number in order:
+            await self._wait()
+            (found[number],) = await super().get_many([places[number]])
+        return [found[number] for number in range(len(places))]
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         await self._wait()
@@ -48,10 +55,11 @@ class Slow(MemoryStore):
         await self._wait()
         await super().clear(partition)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
         await self._wait()
-        await super().write(conditions, changes)
+        made = await super().write(conditions, changes)
         await self._wait()
+        return made
 
     async def _wait(self) -> None:
         for _ in range(self._dice.randrange(4)):

@@ -1,10 +1,13 @@
 """Staged changes dropped: all, of one key, of a prefix, however often the branch was sealed."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.versions import dropping, folding, staging
-from kvctl.versions.committing import NothingToCommit, Staged
+from kvctl.versions import committing, dropping, fences, folding, staging
+from kvctl.versions.committing import Note, NothingToCommit, Staged
+from kvctl.versions.model import encode_staged
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.staging import partition_of
@@ -139,3 +142,89 @@ async def test_failed_commits_with_nothing_new_staged_seal_once(repo: Repository
     repo.objects.updated = updated  # type: ignore[method-assign]
     await repo.commit("main", "at last")
     assert await held(repo, "main@") == {"a": b"1"}
+
+
+async def crowd(repo: Repository, count: int, *, branch: str = "main") -> None:
+    """Leave so many sealed epochs, as commits do that are killed after they sealed, most of them empty."""
+    await repo.put(branch, "k0", b"1")
+    await repo.put(branch, "app.x", b"1")
+    record = await staging.seal(repo.store, branch)
+    epochs = [staging.new_epoch() for _ in range(count)]
+    for number in range(0, count, 100):
+        changes = {b"k%d" % (number + 1): encode_staged(b"1"), b"same": encode_staged(b"%d" % number)}
+        await repo.store.set_many(partition_of(epochs[number]), changes)
+    after = replace(record.staging, sealed=(*record.staging.sealed, *epochs))
+    await repo.store.set_if(staging.STAGING, branch.encode(), after.encode(), record.predicate)
+
+
+CROWDED = {"k0", "app.x", "same", *(f"k{number + 1}" for number in range(0, 1100, 100))}
+
+
+class TestManySealedEpochs:
+    """More than one write has room for: each operation goes on, on what others have left."""
+
+    async def test_commit(self, repo: Repository) -> None:
+        await crowd(repo, 1100)
+        made = await repo.commit("main", "at last")
+        assert (await held(repo, made.id)).keys() == CROWDED
+        assert (await held(repo, made.id))["same"] == b"1000"
+        assert await sealed(repo) == ()
+
+    async def test_reset(self, repo: Repository) -> None:
+        await crowd(repo, 1100)
+        await repo.reset("main")
+        assert (await staged(repo), await sealed(repo)) == ({}, ())
+
+    async def test_reset_of_a_prefix(self, repo: Repository) -> None:
+        await crowd(repo, 1100)
+        assert await repo.reset_prefix("main", "app.") == 1
+        assert (await staged(repo)).keys() == CROWDED - {"app.x"}
+
+    async def test_deleted_branch(self, repo: Repository) -> None:
+        await crowd(repo, 1100)
+        await repo.delete_branch("main")
+        assert await repo.branches() == {}
+        await repo.gc()
+        assert await dropping.uncollected(repo.store) == []
+
+    async def test_merge_where_all_is_what_is_committed(self, repo: Repository) -> None:
+        await committed(repo, "main", "one", k0=b"1", app_x=b"1")
+        await repo.create_branch("side")
+        await committed(repo, "side", "side", s=b"1")
+        await crowd(repo, 1)
+        await repo.store.clear(partition_of((await sealed(repo))[-1]))
+        record = await staging.read(repo.store, "main")
+        after = replace(record.staging, sealed=(*record.staging.sealed, *(staging.new_epoch() for _ in range(1100))))
+        await repo.store.set_if(staging.STAGING, b"main", after.encode(), record.predicate)
+        await repo.merge("side", "main")
+        assert (await held(repo)).keys() == {"k0", "app.x", "s"}
+
+
+async def test_many_failed_commits_are_folded_however_short_the_time(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "GRACE", 10**6)
+    monkeypatch.setattr(folding, "CROWD", 12)
+    for number in range(40):
+        await repo.put("main", f"k{number}", b"v")
+        await committing._seal(repo.store, "main", Note("", ""))
+        assert len(await sealed(repo)) <= 13
+    assert (await staged(repo)).keys() == {f"k{number}" for number in range(40)}
+
+
+@pytest.mark.parametrize("others", [15, 16, 30])
+async def test_commit_whose_epoch_is_folded_and_forgotten_takes_what_is_sealed(repo: Repository, others: int) -> None:
+    """It said that the head holds its changes, which were staged still."""
+    await repo.put("main", "mine", b"1")
+    own = await committing._seal(repo.store, "main", Note("", ""))
+    for number in range(others):
+        await repo.put("main", f"k{number}", b"v")
+        await staging.seal(repo.store, "main")
+    assert await folding.fold(repo.store, await fences.stand(repo.store, "main"))
+    stand = await fences.stand(repo.store, "main")
+    committing._check_left(own, stand)
+    made = await repo.commit("main", "all")
+    assert (await held(repo, made.id)).keys() == {"mine", *(f"k{number}" for number in range(others))}
+    with pytest.raises(NothingToCommit) as told:
+        committing._check_left(own, await fences.stand(repo.store, "main"))
+    assert told.value.taken_by in (made.id, None)
