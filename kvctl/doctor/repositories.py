@@ -48,7 +48,7 @@ async def _content(api: Api, found: catalog.Found) -> list[Finding]:
             Finding(WARNING, "unfinished", name, text, f"If nobody is at it, `kvctl repo init {name}` completes it")
         ]
     try:
-        flaws = await inspecting.inspect(api, found, repositories.handle(api, found))
+        flaws = await inspecting.inspect(found, repositories.handle(api, found))
     except BadRecord as error:
         return [Finding(ERROR, "broken-record", name, error.message, _LOST)]
     except KvctlError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kvctl.kv.ordered import token
+from kvctl.kv.ordered import token, untoken
 from kvctl.versions.store import ABSENT, EXISTS, Predicate, PredicateFailed
 
 
@@ -12,6 +12,11 @@ from kvctl.versions.store import ABSENT, EXISTS, Predicate, PredicateFailed
 def head(partition: bytes) -> str:
     """What the places of a partition's keys begin with."""
     return f"p{token(partition).decode()}."
+
+
+def partition_of_head(text: str) -> bytes:
+    """The partition whose places begin with this token."""
+    return untoken(text[1:].encode())
 
 
 def place_of(partition: bytes, key: bytes) -> str:
@@ -31,7 +36,7 @@ def was_read(predicate: Predicate) -> bool:
 
 def insisted(stream: str, place: str, predicate: Predicate) -> int:
     """The revision that a predicate insists on. Raises PredicateFailed for one of another key or store."""
-    held = predicate.token
+    held = getattr(predicate, "token", None)
     if isinstance(held, tuple) and held[:2] == (stream, place):
         return int(held[2])
     raise PredicateFailed("The condition is of another key or store")

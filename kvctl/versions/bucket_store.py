@@ -17,7 +17,7 @@ from kvctl.kv.transaction import Transaction
 from kvctl.versions import bucket_reading
 from kvctl.versions.bucket_entries import BucketEntries
 from kvctl.versions.bucket_failures import said_of_the_repository
-from kvctl.versions.bucket_places import head, insisted, place_of, predicate_of, was_read
+from kvctl.versions.bucket_places import head, insisted, partition_of_head, place_of, predicate_of, was_read
 from kvctl.versions.bucket_writing import MARKER_TTL, BucketWriting
 from kvctl.versions.grouping import Wish, in_batches
 from kvctl.versions.store import (
@@ -120,10 +120,10 @@ class BucketStore:
         except (KeyExists, WrongRevision, ConditionsFailed):
             raise PredicateFailed("The condition does not hold") from None
 
-    async def delete(self, partition: bytes, key: bytes) -> None:
+    async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         """See `Store.delete`."""
         with suppress(KeyNotFound), self._said():
-            await self.bucket.purge(self._place(partition, key), ttl=MARKER_TTL)
+            await self.bucket.purge(self._place(partition, key), ttl=MARKER_TTL if traceless else None)
 
     async def clear(self, partition: bytes) -> None:
         """See `Store.clear`."""
@@ -133,7 +133,15 @@ class BucketStore:
         binding = self.bucket.binding
         await streams.purge(binding.api, binding.stream, filter=binding.subject(f"{head(bytes(partition))}*"))
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+    async def partitions(self) -> list[bytes]:
+        """See `Store.partitions`."""
+        self.check_open()
+        binding = self.bucket.binding
+        subjects = await streams.subjects(binding.api, binding.stream, f"{binding.prefix}>")
+        cut = len(binding.prefix)
+        return sorted(partition_of_head(head) for head in {subject[cut:].partition(".")[0] for subject in subjects})
+
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
         """See `Store.write`."""
         self.check_open()
         self.bucket._check_writable(None)
@@ -141,9 +149,14 @@ class BucketStore:
         wish = Wish(
             [self._wanted(item) for item in conditions],
             {place_of(item.partition, item.key): None if item.value is None else bytes(item.value) for item in changes},
+            {place_of(item.partition, item.key) for item in changes if item.traceless},
         )
         with self._said():
-            await self._writing.write(wish)
+            revisions = await self._writing.write(wish)
+        return [
+            ABSENT if value is None else self.predicate(place, revisions[place])
+            for place, value in wish.changes.items()
+        ]  # fmt: skip
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -21,11 +21,14 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
 from kvctl.kv.transaction import Failure, Transaction
 from kvctl.versions.bucket_places import insisted, was_read
-from kvctl.versions.grouping import Failing, Grouping, Wish
+from kvctl.versions.grouping import Failing, Grouping, Revisions, Wish
 from kvctl.versions.store import ABSENT, EXISTS, Predicate, PredicateFailed
 
 MARKER_TTL = timedelta(hours=1)
-"""How long a deletion leaves a trace."""
+"""How long a traceless deletion leaves a trace.
+
+Once its marker has expired, a server that is killed may bring the value back (nats-server issue 8505).
+"""
 MOST_AT_ONCE = 32 << 20
 """Bytes of one write: servers drop batches that they cannot take in fast enough."""
 MARKERS = 8
@@ -43,15 +46,14 @@ class BucketWriting:
         self._fence: tuple[str, int, bytes] = ("", 0, b"")
         """The header of the last fenced message, and what of."""
 
-    async def write(self, wish: Wish) -> None:
-        """See `Store.write`. Raises UsageError for what is too much for a batch."""
+    async def write(self, wish: Wish) -> Revisions:
+        """The revisions; see `Store.write`. Raises UsageError for what is too much for a batch."""
         if wish.size > MOST_AT_ONCE:
             size = f"{wish.size:,} bytes, {MOST_AT_ONCE:,} are the most"
             raise UsageError(f"What is to be written together is {size}", hint="Split it")
         if _is_fenced(wish) and await self.sole():
-            await self._publish(wish)
-        else:
-            await self._grouping.write(wish)
+            return await self._publish(wish)
+        return await self._grouping.write(wish)
 
     async def sole(self) -> bool:
         """Whether there is one replica: there, checked writes of the same keys may be in flight together."""
@@ -88,7 +90,7 @@ class BucketWriting:
             self._fence = place, revision, writing.fence(binding.subject(place), revision)
         return self._fence[2]
 
-    async def _publish(self, wish: Wish) -> None:
+    async def _publish(self, wish: Wish) -> Revisions:
         """One value on condition of another key as it was read: one message, where a batch costs several syncs."""
         ((other, predicate),) = wish.conditions
         ((place, value),) = wish.changes.items()
@@ -98,32 +100,33 @@ class BucketWriting:
         before = max(revision, self._last, self._bucket.own.highest)
         try:
             made = await publish_soon(binding.api.connection, (binding.write_prefix + place).encode(), value, header)
-            self._last = max(self._last, made)
         except (Busy, NoResponders, NoServer):  # nothing was stored
-            await self._publish_patiently(place, value, other, revision)
+            made = await self._publish_patiently(place, value, other, revision)
         except WrongRevision:
             raise PredicateFailed("The condition does not hold") from None
         except writing.OPEN as error:
-            await writing.resolve(binding, place, value, header, None, before, error)
+            made = await writing.resolve(binding, place, value, header, None, before, error) or before
         except ServerError as error:
             raise writing.explained(error, binding) from None
+        self._last = max(self._last, made)
+        return {place: made}
 
-    async def _publish_patiently(self, place: str, value: bytes, other: str, revision: int) -> None:
+    async def _publish_patiently(self, place: str, value: bytes, other: str, revision: int) -> int:
         try:
-            await self._bucket.put_while(place, value, other, revision)
+            return await self._bucket.put_while(place, value, other, revision)
         except WrongRevision:
             raise PredicateFailed("The condition does not hold") from None
 
-    async def _carry_out(self, group: Sequence[Wish]) -> None:
+    async def _carry_out(self, group: Sequence[Wish]) -> Revisions:
         """Several tasks' writes as one batch. Raises Failing, PredicateFailed, and what a commit raises."""
         if len(group) == 1 and _is_fenced(group[0]):
-            await self._publish(group[0])
-            return
+            return await self._publish(group[0])
         absent = {place: 0 for wish in group for place, predicate in wish.conditions if predicate == ABSENT}
         for _ in range(MARKERS):
             try:
-                await self._bucket.commit(self._transaction(group, absent))
-                return
+                transaction = self._transaction(group, absent)
+                revisions = await self._bucket.commit(transaction)
+                return dict(zip((change.key for change in transaction.changes), revisions, strict=True))
             except ConditionsFailed as error:
                 gone = {item.key: _last_of(item) for item in error.failures if item.key in absent and not _lives(item)}
                 if len(gone) < len(error.failures) or not gone:
@@ -143,9 +146,10 @@ class BucketWriting:
                 transaction.expect(place, revision=absent[place])
             else:
                 transaction.expect(place, revision=insisted(self._bucket.binding.stream, place, predicate))
+        lasting = {place for wish in group for place in wish.changes.keys() - wish.traceless}
         for place, value in {place: value for wish in group for place, value in wish.changes.items()}.items():
             if value is None:
-                transaction.purge(place, ttl=MARKER_TTL)
+                transaction.purge(place, ttl=None if place in lasting else MARKER_TTL)
             else:
                 transaction.put(place, value)
         return transaction

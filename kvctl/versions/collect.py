@@ -89,7 +89,7 @@ async def _look(store: Store, objects: Objects) -> Collected:
     return Collected(
         objects=len(listed.objects.keys() - reached.objects),
         commits=len(listed.commits.keys() - reached.commits),
-        epochs=len(await dropping.listed(store)),
+        epochs=len(await dropping.uncollected(store)),
     )
 
 
@@ -160,8 +160,10 @@ async def _delete(store: Store, held: CollectionHeld, partition: bytes, some: Se
         if not left:
             return 0
         conditions = [Condition(partition, key, at) for key, at in left]
+        # An object that a crash brings back is collected again; a commit could be linked to, and lack its objects.
+        gone = [Change(partition, key, None, traceless=partition == OBJECTS) for key, _ in left]
         try:
-            await store.write([*conditions, held.unchanged], [Change(partition, key, None) for key, _ in left])
+            await store.write([*conditions, held.unchanged], gone)
         except PredicateFailed:
             if (await fences.collections(store)).predicate != held.predicate:
                 raise _Ended from None

@@ -19,6 +19,10 @@ MOST_BYTES = 8 << 20
 """Bytes that writes of several tasks come to in one batch; what one task writes at once is not cut."""
 
 
+Revisions = Mapping[str, int]
+"""Of the keys that were changed."""
+
+
 @dataclass(slots=True)
 class Wish:
     """One task's write: all of it or nothing. Keys are partition and key as tokens."""
@@ -26,7 +30,9 @@ class Wish:
     conditions: Sequence[tuple[str, Predicate]]
     changes: Mapping[str, bytes | None]
     """A value, or None to delete the key."""
-    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    traceless: Set[str] = frozenset()
+    """Keys whose deletion may be undone after a while."""
+    done: asyncio.Future[Revisions] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def messages(self) -> int:
@@ -51,23 +57,23 @@ class Failing(KvctlError):
 class Grouping:
     """Carries wishes out by `store`, which takes several as one batch and raises Failing or what failed."""
 
-    def __init__(self, store: Callable[[Sequence[Wish]], Awaitable[None]]) -> None:
+    def __init__(self, store: Callable[[Sequence[Wish]], Awaitable[Revisions]]) -> None:
         self._store = store
         self._waiting: deque[Wish] = deque()
         self._worker: asyncio.Task[None] | None = None
 
-    async def write(self, wish: Wish) -> None:
+    async def write(self, wish: Wish) -> Revisions:
         """Carry it out. Raises PredicateFailed, and what `store` raises."""
         self._waiting.append(wish)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        await wish.done
+        return await wish.done
 
     async def _work(self) -> None:
         while self._waiting:
             group = self._together()
             try:
-                await self._store(group)
+                revisions = await self._store(group)
             except Failing as error:
                 self._sort_out(group, error.keys)
             except BaseException as error:
@@ -76,7 +82,7 @@ class Grouping:
                     _end(self._waiting, error)
                     raise
             else:
-                _end(group)
+                _fulfil(group, revisions)
 
     def _together(self) -> list[Wish]:
         """The wishes that have waited longest, as far as they fit into one batch and do not touch each other."""
@@ -126,11 +132,13 @@ def _touches(wish: Wish, held: Mapping[str, Predicate], changed: Mapping[str, by
     return any(key in changed or held.get(key, predicate) != predicate for key, predicate in wish.conditions)
 
 
-def _end(wishes: Sequence[Wish] | deque[Wish], error: BaseException | None = None) -> None:
+def _fulfil(wishes: Sequence[Wish], revisions: Revisions) -> None:
     for wish in wishes:
-        if wish.done.done():
-            continue
-        if error is None:
-            wish.done.set_result(None)
-        else:
+        if not wish.done.done():
+            wish.done.set_result(revisions)
+
+
+def _end(wishes: Sequence[Wish] | deque[Wish], error: BaseException) -> None:
+    for wish in wishes:
+        if not wish.done.done():
             wish.done.set_exception(error)

@@ -6,25 +6,20 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvctl.jetstream import streams
-from kvctl.jetstream.api import Api
-from kvctl.kv.ordered import untoken
 from kvctl.versions import dropping, fences, lost_keys
 from kvctl.versions.catalog import Found
 from kvctl.versions.lost_keys import Loss
-from kvctl.versions.model import Commit, Staging
+from kvctl.versions.model import Commit
 from kvctl.versions.objects import OBJECTS
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
-from kvctl.versions.staging import STAGING, partition_of
+from kvctl.versions.staging import STAGING
 from kvctl.versions.store import Store
 
 LOOKED_AT = 1000
 """Commits, from branches and tags on."""
 MOST_RECORDS = 100_000
 """Records whose subjects are listed to find what no branch knows: one page of the server's."""
-
-_EPOCHS = partition_of("")
 
 
 class Kind(StrEnum):
@@ -55,7 +50,7 @@ class Flaw:
     """The branch and the commit that a remedy needs to name."""
 
 
-async def inspect(api: Api, found: Found, repository: Repository) -> list[Flaw]:
+async def inspect(found: Found, repository: Repository) -> list[Flaw]:
     """What is wrong with a repository. Raises what reading raises."""
     store = repository.store
     branches = await repository.branches()
@@ -64,7 +59,7 @@ async def inspect(api: Api, found: Found, repository: Repository) -> list[Flaw]:
     flaws = [flaw async for flaw in _broken(store, leads)]
     flaws += await _without_staging(store, list(branches))
     flaws += [_lost(loss) for loss in await lost_keys.losses(store, repository.objects, branches)]
-    if found.info["state"].get("num_subjects", 0) <= MOST_RECORDS and (epochs := await _orphaned(api, found, store)):
+    if found.info["state"].get("num_subjects", 0) <= MOST_RECORDS and (epochs := await _orphaned(store)):
         what = "epoch of staged changes is" if len(epochs) == 1 else "epochs of staged changes are"
         flaws.append(Flaw(Kind.ORPHANED_EPOCHS, f"{len(epochs)} {what} known to no branch any more"))
     if (await fences.collections(store)).collection.deleting:
@@ -108,19 +103,6 @@ async def _without_staging(store: Store, branches: Sequence[str]) -> list[Flaw]:
     ]  # fmt: skip
 
 
-async def _orphaned(api: Api, found: Found, store: Store) -> list[str]:
-    """Epochs that have changes and that no branch knows; what is being recorded meanwhile is none."""
-    subjects = await streams.subjects(api, found.stream, f"{found.prefix}>")
-    tokens = {subject[len(found.prefix) :].partition(".")[0] for subject in subjects}
-    partitions = [untoken(text[1:].encode()) for text in tokens]
-    epochs = {name.removeprefix(_EPOCHS).decode() for name in partitions if name.startswith(_EPOCHS)}
-    epochs |= {*await dropping.listed(store)}
-    async with store.scan(STAGING) as entries:
-        async for entry in entries:
-            epochs -= {*Staging.decode(entry.value).epochs}
-    return [epoch for epoch in sorted(epochs) if await _has_changes(store, epoch)]
-
-
-async def _has_changes(store: Store, epoch: str) -> bool:
-    async with store.scan(partition_of(epoch), batch=1, values=False) as entries:
-        return await anext(entries, None) is not None
+async def _orphaned(store: Store) -> list[str]:
+    """Epochs that have changes, and that a collection clears."""
+    return [epoch for epoch in await dropping.uncollected(store) if await dropping.has_changes(store, epoch)]

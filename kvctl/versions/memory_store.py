@@ -54,7 +54,7 @@ class MemoryStore:
         change = Change(partition, key, check_value(value, self.largest))
         await self.write([Condition(partition, key, predicate)], [change])
 
-    async def delete(self, partition: bytes, key: bytes) -> None:
+    async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         """See `Store.delete`."""
         await self.write([], [Change(partition, key, None)])
 
@@ -64,14 +64,13 @@ class MemoryStore:
         check_partition(partition)
         return MemoryEntries(self, partition, start, values)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
         """See `Store.write`."""
         self._check_open()
         check_write(conditions, changes, self.largest)
         if not all(self._holds(condition) for condition in conditions):
             raise PredicateFailed("A condition does not hold")
-        for change in changes:
-            self._apply(change)
+        return [self._apply(change) for change in changes]
 
     async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
         """See `Store.get_many`."""
@@ -101,6 +100,11 @@ class MemoryStore:
         check_partition(partition)
         self._values.pop(partition, None)
         self._keys.pop(partition, None)
+
+    async def partitions(self) -> list[bytes]:
+        """See `Store.partitions`."""
+        self._check_open()
+        return sorted(partition for partition, held in self._values.items() if held)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -133,17 +137,19 @@ class MemoryStore:
         if condition.predicate == EXISTS:
             return held is not None
         read = (id(self), condition.partition, condition.key, held[1] if held else None)
-        return held is not None and condition.predicate.token == read
+        return held is not None and getattr(condition.predicate, "token", None) == read
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: Change) -> Predicate:
         values, keys = self._values.setdefault(change.partition, {}), self._keys.setdefault(change.partition, [])
         if change.value is None:
             if values.pop(change.key, None) is not None:
                 del keys[bisect_left(keys, change.key)]
-            return
+            return ABSENT
         if change.key not in values:
             insort(keys, bytes(change.key))
-        values[bytes(change.key)] = (bytes(change.value), next(self._sequence))
+        sequence = next(self._sequence)
+        values[bytes(change.key)] = (bytes(change.value), sequence)
+        return self._predicate(bytes(change.partition), bytes(change.key), sequence)
 
 
 class MemoryEntries:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
 from kvctl.errors import ConflictError
@@ -34,7 +34,7 @@ from kvctl.versions.objects import OBJECTS, Objects
 from kvctl.versions.reading import Selection
 from kvctl.versions.recording import Content
 from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS
-from kvctl.versions.store import ABSENT, Change, Condition, PredicateFailed, Store
+from kvctl.versions.store import ABSENT, Change, Condition, Predicate, PredicateFailed, Store
 from kvctl.versions.tree import EMPTY_ROOT
 from kvctl.versions.writer import Writer
 
@@ -144,30 +144,43 @@ class Repository:
         check_versioned_key(key)
         self.writer.check(value)
 
-    async def put(self, branch: str, key: str, value: bytes) -> None:
-        """Stage a value. Raises BranchNotFound, ConflictError when it is spent, UsageError."""
-        await self.writer.put(branch, [(check_versioned_key(key).encode(), value)])
+    async def put(self, branch: str, key: str, value: bytes) -> Predicate:
+        """Stage a value; returns what holds until the key is staged again.
 
-    async def put_many(self, branch: str, changes: Mapping[str, bytes | None]) -> None:
-        """Stage many changes together, None deletes. Raises as `put`."""
+        Raises BranchNotFound, ConflictError when it is spent, UsageError.
+        """
+        return (await self.writer.put(branch, [(check_versioned_key(key).encode(), value)]))[0]
+
+    async def put_many(self, branch: str, changes: Mapping[str, bytes | None]) -> dict[str, Predicate]:
+        """Stage many changes together, None deletes. Returns and raises as `put`."""
         staged = [(check_versioned_key(key).encode(), value) for key, value in changes.items()]
-        await self.writer.put(branch, staged)
+        return dict(zip(changes, await self.writer.put(branch, staged), strict=True))
 
     async def put_each(self, branch: str, changes: Mapping[str, bytes | None]) -> None:
         """Stage any number of changes, in no order and not together, sooner than `put_many` does. Raises as `put`."""
         await self.writer.put_each(branch, {check_versioned_key(key).encode(): value for key, value in changes.items()})
 
-    async def delete(self, branch: str, key: str) -> None:
-        """Stage a deletion. Raises as `put`."""
-        await self.writer.put(branch, [(check_versioned_key(key).encode(), None)])
+    async def delete(self, branch: str, key: str) -> Predicate:
+        """Stage a deletion. Returns and raises as `put`."""
+        return (await self.writer.put(branch, [(check_versioned_key(key).encode(), None)]))[0]
 
-    async def write_if(self, branch: str, key: str, value: bytes | None, identity: str | None) -> None:
+    async def write_if(self, branch: str, key: str, value: bytes | None, identity: str | None) -> Predicate:
         """Stage a value, None for a deletion, if the key has this identity now, None for not being there.
 
-        Holds on epoch, key and committed state together. Raises IdentityMismatch, and as `put`.
+        Holds on epoch, key and committed state together. Returns as `put`. Raises IdentityMismatch, and as `put`.
         """
         self.check(key, value)
-        await conditional.write_if(self.store, self.objects, branch, key, value, identity)
+        return await conditional.write_if(self.store, self.objects, branch, key, value, identity)
+
+    async def write_if_staged(
+        self, branch: str, key: str, value: bytes | None, wanted: Callable[[Predicate], bool]
+    ) -> Predicate:
+        """The same if a value of the key is staged whose predicate is the one wanted.
+
+        Unlike an identity that is over when the same value is staged again. Raises StagedMismatch, and as `put`.
+        """
+        self.check(key, value)
+        return await conditional.write_if_staged(self.store, self.objects, branch, key, value, wanted)
 
     async def reset(self, branch: str) -> None:
         """Drop what is staged. Raises BranchNotFound, ConflictError when it is spent."""

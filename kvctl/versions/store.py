@@ -88,6 +88,8 @@ class Change:
     partition: bytes
     key: bytes
     value: bytes | None
+    traceless: bool = False
+    """Whether a deletion may be undone after a while, by a crash of a server: only for what does no harm then."""
 
 
 class Entries(Protocol):
@@ -128,8 +130,8 @@ class Store(Protocol):
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         """Write a key if the predicate holds of it. Raises PredicateFailed, and as `set`."""
 
-    async def delete(self, partition: bytes, key: bytes) -> None:
-        """Delete a key; one that is not there is no error. Raises as `set`."""
+    async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
+        """Delete a key (`traceless` as in Change); one that is not there is no error. Raises as `set`."""
 
     def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> Entries:
         """The entries of a partition from the first key not before `start`; `batch`, a hint, are fetched at once.
@@ -137,17 +139,19 @@ class Store(Protocol):
         Without `values` they are left empty, which is cheaper.
         """
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
         """Ours: carry out all changes if all conditions hold, else nothing. No key may be changed twice.
 
-        Raises PredicateFailed, UsageError, and as `set`.
+        Returns for each change what holds until its key is written again: ABSENT after a deletion. Raises
+        PredicateFailed, UsageError, and as `set`.
         """
 
     async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
-        """Ours: the values of several keys at once, each as `get` gives it, None for those that are not there.
+        """Ours: the values of several keys, each as `get` gives it, None for those that are not there.
 
-        `lasting` says that these keys are written with one value only, whenever they are, and so may be read from
-        wherever there is one. Raises MissingArgument, StoreClosed.
+        They are not of one moment: between any two of them others may write. `lasting` says that these keys are
+        written with one value only, whenever they are, and so may be read from wherever there is one. Raises
+        MissingArgument, StoreClosed.
         """
 
     async def set_many(
@@ -159,7 +163,13 @@ class Store(Protocol):
         """
 
     async def clear(self, partition: bytes) -> None:
-        """Ours: delete all keys of a partition, those that are written meanwhile or not. Raises as `set`."""
+        """Ours: delete all keys of a partition, those that are written meanwhile or not. Raises as `set`.
+
+        A crash of a server may undo it.
+        """
+
+    async def partitions(self) -> list[bytes]:
+        """Ours: all partitions that hold something, and perhaps some whose keys were all deleted; sorted."""
 
     async def close(self) -> None:
         """Use it no more: every operation afterwards raises StoreClosed."""

@@ -6,12 +6,15 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kvctl.errors import UsageError
 from kvctl.versions import staging
 from kvctl.versions.model import encode_staged
 from kvctl.versions.staging import STAGING
-from kvctl.versions.store import Change, Condition, PredicateFailed, Store
+from kvctl.versions.store import Change, Condition, Predicate, PredicateFailed, Store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +43,20 @@ class Writer:
         if value is not None and len(value) >= self._store.largest:
             raise UsageError(f"The value is {len(value):,} bytes, {self.largest:,} are the most")
 
-    async def put(self, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def put(self, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> list[Predicate]:
         """Stage changes of distinct keys together, whatever is there; None deletes.
 
-        Raises BranchNotFound, ConflictError when it is spent, UsageError.
+        Returns for each what holds until its key is staged again. Raises BranchNotFound, ConflictError when it is
+        spent, UsageError.
         """
         for _, value in changes:
             self.check(value)
 
-        async def write(epoch: _Epoch) -> None:
+        async def write(epoch: _Epoch) -> list[Predicate]:
             written = [Change(epoch.partition, key, encode_staged(value)) for key, value in changes]
-            await self._store.write([epoch.fence], written)
+            return await self._store.write([epoch.fence], written)
 
-        await self._staged(branch, write)
+        return await self._staged(branch, write)
 
     async def put_each(self, branch: str, changes: Mapping[bytes, bytes | None]) -> None:
         """Stage any number of changes, in no order and not together, sooner than `put` does. Raises as `put`."""
@@ -61,7 +65,7 @@ class Writer:
         values = {key: encode_staged(value) for key, value in changes.items()}
         await self._staged(branch, lambda epoch: self._store.set_many(epoch.partition, values, fence=epoch.fence))
 
-    async def _staged(self, branch: str, write: Callable[[_Epoch], Awaitable[None]]) -> None:
+    async def _staged(self, branch: str, write: Callable[[_Epoch], Awaitable[T]]) -> T:
         epoch = self._epochs.get(branch)
         for attempt in range(staging.TRIES):
             if epoch is None:

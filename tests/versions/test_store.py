@@ -154,11 +154,12 @@ class TestPredicates:
     async def test_those_of_another_key_partition_or_store_fail(self, store: Store) -> None:
         for partition, key in ((P, b"k"), (P, b"other"), (Q, b"k")):
             await store.set(partition, key, b"v")
+        raw: Any = b"v"
         foreign = MemoryStore()
         await foreign.set(P, b"k", b"v")
         others = [
             (await store.get(P, b"other")).predicate, (await store.get(Q, b"k")).predicate,
-            (await foreign.get(P, b"k")).predicate, Predicate("no such thing"), Predicate(None),
+            (await foreign.get(P, b"k")).predicate, Predicate("no such thing"), Predicate(None), raw,
         ]  # fmt: skip
         for predicate in others:
             with pytest.raises(PredicateFailed):
@@ -331,6 +332,28 @@ class TestWrite:
         assert (await store.get(P, b"a")).value == b"1"
         assert await keys_of(store) == [b"a"]
 
+    async def test_predicates_of_what_was_written_hold_until_it_is_written_again(self, store: Store) -> None:
+        await fill(store, b"gone", b"fence")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        changes = [Change(P, b"a", b"1"), Change(P, b"gone", None), Change(Q, b"a", b"2")]
+        first, gone, second = await store.write([fence], changes)
+        (third,) = await store.write([fence], [Change(P, b"b", b"3")])
+        assert [first, second, third] == [
+            (await store.get(*place)).predicate for place in ((P, b"a"), (Q, b"a"), (P, b"b"))
+        ]
+        assert gone == ABSENT
+        await store.write([Condition(P, b"a", first), Condition(P, b"gone", gone)], [Change(P, b"a", b"1")])
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"a", b"lost", first)
+
+    async def test_what_is_deleted_without_a_trace_is_absent(self, store: Store) -> None:
+        await fill(store, b"a", b"b")
+        await store.delete(P, b"a", traceless=True)
+        await store.write([], [Change(P, b"b", None, traceless=True)])
+        assert await keys_of(store) == []
+        await store.write([Condition(P, key, ABSENT) for key in (b"a", b"b")], [Change(P, b"a", b"again")])
+        assert await keys_of(store) == [b"a"]
+
     async def test_conditions_on_keys_that_are_not_written(self, store: Store) -> None:
         await fill(store, *(b"guard%d" % number for number in range(5)))
         guards = [Condition(P, b"guard%d" % number, EXISTS) for number in range(5)]
@@ -413,7 +436,8 @@ class TestWrite:
         tasks[0].cancel()
         tasks[7].cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [end for number, end in enumerate(ends) if number not in (0, 7)] == [None] * 10
+        others = [end for number, end in enumerate(ends) if number not in (0, 7)]
+        assert [end for end in others if isinstance(end, BaseException)] == []
         assert {b"%d" % number for number in range(12) if number not in (0, 7)} <= set(await keys_of(store, Q))
 
 
@@ -424,7 +448,7 @@ async def test_a_closed_store_does_nothing(store: Store) -> None:
     attempts: list[Awaitable[Any]] = [
         store.get(P, b"k"), store.set(P, b"k", b"w"), store.set_if(P, b"k", b"w", EXISTS), store.delete(P, b"k"),
         store.write([], [Change(P, b"k", b"w")]), anext(entries), store.get_many([(P, b"k")]),
-        store.set_many(P, {b"k": b"w"}), store.clear(P),
+        store.set_many(P, {b"k": b"w"}), store.clear(P), store.partitions(),
     ]  # fmt: skip
     for attempt in attempts:
         with pytest.raises(StoreClosed):
@@ -495,6 +519,15 @@ class TestMany:
         await store.set_if(P, b"7", b"w", ABSENT)
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"7", b"w", read)
+
+    async def test_partitions_are_listed(self, store: Store, reopen: Open) -> None:
+        assert await store.partitions() == []
+        for partition in (Q, EVERY, P, b"p/1"):
+            await store.set(partition, b"k", b"")
+        await store.set(P, b"l", b"")
+        assert await reopen().partitions() == sorted([Q, EVERY, P, b"p/1"])
+        await store.clear(EVERY)
+        assert await store.partitions() == sorted([Q, P, b"p/1"])
 
     async def test_what_is_missing_is_named(self, store: Store) -> None:
         attempts: list[Awaitable[Any]] = [

@@ -11,7 +11,7 @@ from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.refs import BranchNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.staging import STAGING
-from kvctl.versions.store import Change, Condition, Found
+from kvctl.versions.store import Change, Condition, Found, Predicate
 from tests.versions.repos import held, staged
 
 
@@ -27,10 +27,10 @@ class CountingStore(MemoryStore):
         await asyncio.sleep(0)
         return await super().get(partition, key)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
         self.written += 1
         await asyncio.sleep(0)
-        await super().write(conditions, changes)
+        return await super().write(conditions, changes)
 
 
 @pytest.fixture
