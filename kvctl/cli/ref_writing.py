@@ -22,35 +22,39 @@ IDENTITY = re.compile(r"[0-9a-f]{40}\Z")
 
 async def put(session: Session, place: str, key: str, value: bytes, *, if_different: bool) -> None:
     """`put NAME@BRANCH KEY VALUE`"""
+    from kvctl.versions import staged_revisions
+
     at = parse_branch(place)
     repository = await open_branch(session, at)
     (entry,) = await repository.get(at.ref, key) if if_different else [None]
     if entry is not None and entry.value == value:
         session.note(f"`{key}` has this value already")
+        revisions = await staged_revisions.of_values(repository, at.ref, {key: value})
     else:
-        await repository.put(at.ref, key, value)
-    await _show(session, repository, at, {key: value}, single=True)
+        revisions = staged_revisions.of_writes({key: await repository.put(at.ref, key, value)})
+    _show(session, at, {key: value}, revisions, single=True)
 
 
 async def create(session: Session, place: str, key: str, value: bytes) -> None:
     """`create NAME@BRANCH KEY VALUE`: neither staged nor committed may there be one."""
+    from kvctl.versions import staged_revisions
     from kvctl.versions.conditional import IdentityMismatch
 
     at = parse_branch(place)
     repository = await open_branch(session, at)
     try:
-        await repository.write_if(at.ref, key, value, None)
+        made = await repository.write_if(at.ref, key, value, None)
     except IdentityMismatch as error:
         raise KeyExists(f"`{key}` exists at `{at}`", hint=f"It has identity {error.found}") from None
-    await _show(session, repository, at, {key: value}, single=True)
+    _show(session, at, {key: value}, staged_revisions.of_writes({key: made}), single=True)
 
 
 async def update(session: Session, place: str, key: str, value: bytes, expected: str) -> None:
     """`update NAME@BRANCH KEY VALUE REVISION`: what it has now is known by its identity, or its staged revision."""
     at, wanted = parse_branch(place), parse_expected(expected)
     repository = await open_branch(session, at)
-    await repository.write_if(at.ref, key, value, await _identity(repository, at, key, wanted))
-    await _show(session, repository, at, {key: value}, single=True)
+    revisions = await _write_if(repository, at, key, value, wanted)
+    _show(session, at, {key: value}, revisions, single=True)
 
 
 async def delete(
@@ -98,29 +102,37 @@ def parse_expected(text: str) -> str | int | None:
 async def _delete(
     session: Session, repository: "Repository", at: "At", keys: Sequence[str], wanted: str | int | None, *, single: bool
 ) -> None:
-    if wanted is not None:
-        await repository.write_if(at.ref, keys[0], None, await _identity(repository, at, keys[0], wanted))
-    else:
-        for start in range(0, len(keys), TOGETHER):
-            await repository.put_many(at.ref, dict.fromkeys(keys[start : start + TOGETHER]))
-    await _show(session, repository, at, dict.fromkeys(keys), single=single)
-
-
-async def _identity(repository: "Repository", at: "At", key: str, wanted: str | int | None) -> str | None:
-    """The identity on which a write is conditioned. Raises ConflictError where the staged revision is another."""
     from kvctl.versions import staged_revisions
 
+    revisions: dict[str, int] = {}
+    if wanted is not None:
+        revisions = await _write_if(repository, at, keys[0], None, wanted)
+    else:
+        for start in range(0, len(keys), TOGETHER):
+            made = await repository.put_many(at.ref, dict.fromkeys(keys[start : start + TOGETHER]))
+            revisions |= staged_revisions.of_writes(made)
+    _show(session, at, dict.fromkeys(keys), revisions, single=single)
+
+
+async def _write_if(
+    repository: "Repository", at: "At", key: str, value: bytes | None, wanted: str | int | None
+) -> dict[str, int]:
+    """Stage a value while the key has this identity or staged revision; its new revision. Raises ConflictError."""
+    from kvctl.versions import staged_revisions
+    from kvctl.versions.bucket_places import revision_of
+    from kvctl.versions.conditional import StagedMismatch
+
     if not isinstance(wanted, int):
-        return wanted
-    (entry,) = await repository.get(at.ref, key)
-    revision = (await staged_revisions.of_entries(repository, at.ref, [entry])).get(key)
-    if entry is not None and revision == wanted:
-        return entry.identity
-    standing = "there is no such key"
-    if entry is not None:
-        where = f"it is staged at revision {revision}" if revision else "it is committed"
-        standing = f"{where}, with identity {entry.identity}"
-    raise ConflictError(f"`{key}` on `{at.ref}` is not staged at revision {wanted}: {standing}")
+        return staged_revisions.of_writes({key: await repository.write_if(at.ref, key, value, wanted)})
+    try:
+        made = await repository.write_if_staged(at.ref, key, value, lambda staged: revision_of(staged) == wanted)
+    except StagedMismatch as error:
+        standing = "there is no such key"
+        if error.identity is not None:
+            where = f"it is staged at revision {revision_of(error.staged)}" if error.staged else "it is committed"
+            standing = f"{where}, with identity {error.identity}"
+        raise ConflictError(f"`{key}` on `{at.ref}` is not staged at revision {wanted}: {standing}") from None
+    return staged_revisions.of_writes({key: made})
 
 
 def _question(at: "At", keys: Sequence[str]) -> str:
@@ -136,14 +148,12 @@ def _show_plan(session: Session, at: "At", keys: Sequence[str]) -> None:
     session.note(f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} would be deleted")
 
 
-async def _show(
-    session: Session, repository: "Repository", at: "At", written: Mapping[str, bytes | None], *, single: bool
+def _show(
+    session: Session, at: "At", written: Mapping[str, bytes | None], revisions: Mapping[str, int], *, single: bool
 ) -> None:
-    """The revisions of what was staged: alone in a pipe, a line each; nothing where others were quicker since."""
-    from kvctl.versions import staged_revisions
+    """The revisions of what was staged: alone in a pipe, a line each."""
     from kvctl.versions.chunks import object_id
 
-    revisions = await staged_revisions.of_values(repository, at.ref, written)
     rows = [
         written_row(at, key, revisions.get(key), None if value is None else object_id(value).hex())
         for key, value in written.items()

@@ -8,9 +8,15 @@ from kvctl.versions import refs, staging
 from kvctl.versions.bucket_places import revision_of
 from kvctl.versions.model import VersionedEntry, decode_staged
 from kvctl.versions.repository import Repository
+from kvctl.versions.store import Predicate
 
 AT_ONCE = 1000
 """Keys that are looked up in one request."""
+
+
+def of_writes(made: Mapping[str, Predicate]) -> dict[str, int]:
+    """The revisions that writes were acknowledged with, whatever others have staged or committed since."""
+    return {key: revision for key, predicate in made.items() if (revision := revision_of(predicate)) is not None}
 
 
 async def of_entries(repository: Repository, ref: str, entries: Iterable[VersionedEntry | None]) -> dict[str, int]:
