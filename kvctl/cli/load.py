@@ -85,21 +85,26 @@ async def load(
     command exits 7; --strict refuses them all (2). Prints how many rows were written, unchanged, and rejected. In a
     bucket with a history, what a key held before comes back when the ttl of its row is over.
 
-    An interrupted load, even a killed one, goes on with --resume: FILE.kvctl-progress, beside FILE, says how far it
-    came, and what was on its way is found in the bucket. Without FILE, --if-different completes it.
+    An interrupted load, even a killed one, goes on with --resume: a file FILE.kvctl-progress-*, beside FILE, notes how
+    far it came. Rows that were being sent are looked up in the bucket. The position belongs to the file, the bucket's
+    stream and the options: where they differ, or no position is recorded, --resume is refused (4). While a load runs,
+    another one of the same file into the same bucket is refused (4). For standard input, --if-different completes a
+    load.
 
     On a branch of a repository (NAME@BRANCH) rows are staged; those with a ttl or headers are rejected. An interrupted
-    load begins anew: what is staged again is no change.
+    load begins at the first row again: what is staged again is no change.
     """
     _check_target(session, bucket, dry_run=dry_run)
     forced = force or []
     check_forced(forced, "broken-dump", "shorter-history")
     if create_only and if_different:
         raise UsageError("`--create-only` and `--if-different` exclude each other")
-    if resume and file == "-":
+    if resume and not _is_regular(file):
         raise UsageError(
             "`--resume` needs a file, not standard input", hint="`--if-different` writes what is not there yet"
         )
+    if resume and "@" in bucket:
+        session.warn("A load on a branch begins at the first row again")
     from kvctl.kv import bulk, load_input
     from kvctl.kv.loading import Mode
 
@@ -111,7 +116,8 @@ async def load(
     options = bulk.LoadOptions(
         mode=Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
-        progress=None if "@" in bucket else _noted(session, file, resume=resume),
+        progress=None if "@" in bucket else _noted(file),
+        anew=lambda: session.note(f"The interrupted load of `{file}` begins anew; `--resume` goes on with it"),
     )  # fmt: skip
     loaded = await _load(session, bucket, source, options)
     row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
@@ -160,18 +166,13 @@ async def _load_ref(session: Session, place: str, source: "LoadInput", options: 
     return await ref_transfer.load(session, place, source, options)
 
 
-def _noted(session: Session, file: str, *, resume: bool) -> Path | None:
+def _noted(file: str) -> Path | None:
     """Where the position is noted: beside a file, nowhere for what is read from a pipe."""
     if not os.path.isfile(file):
         return None
     from kvctl.kv.load_progress import path_for
 
-    path = path_for(file)
-    if path.exists() and not resume:
-        session.note(f"The interrupted load of `{file}` begins anew; `--resume` goes on with it")
-    elif resume and not path.exists():
-        session.note(f"No load of `{file}` was interrupted: it begins at the beginning")
-    return path
+    return path_for(file)
 
 
 class _Rejections:
@@ -194,6 +195,11 @@ class _Rejections:
             self._session.warn(f"{self._unnamed} more rows were rejected; `-v` names them all")
 
 
+def _is_regular(file: str) -> bool:
+    """Whether the input may have a position: also a file that is not there, about which opening it says more."""
+    return file != "-" and (os.path.isfile(file) or not os.path.exists(file))
+
+
 def _opened(file: str) -> BinaryIO:
     if file == "-":
         if sys.stdin is None:
@@ -205,8 +211,10 @@ def _opened(file: str) -> BinaryIO:
         raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
 
-def _say_how_to_go_on(session: Session, noted: Path | None) -> None:
-    if noted is not None and noted.exists():
-        session.warn(f"Interrupted: the same with `--resume` goes on, as `{noted}` says")
+def _say_how_to_go_on(session: Session, base: Path | None) -> None:
+    from kvctl.kv.load_progress import noted
+
+    if base is not None and noted(base):
+        session.warn("Interrupted: the same with `--resume` goes on where it stopped")
     else:
         session.warn("Interrupted: the same with `--if-different` writes what is not there yet")

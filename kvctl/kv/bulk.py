@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +13,10 @@ from kvctl.errors import HazardRefused, UsageError
 from kvctl.kv import load_progress
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.load_input import LoadInput
-from kvctl.kv.load_progress import ProgressFile, Task
+from kvctl.kv.load_progress import Position, ProgressFile
 from kvctl.kv.load_target import Target, target_of
 from kvctl.kv.loading import Loaded, Loader, Mode
-from kvctl.kv.resuming import stored_rows
+from kvctl.kv.resuming import Stored, stored_rows
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow
 
@@ -33,7 +35,9 @@ class LoadOptions:
     shorter_history: bool = False
     """Allow a dump with more history than the bucket keeps."""
     progress: Path | None = None
-    """Where to note the position, so that an interrupted load can be gone on with."""
+    """What the name of the file begins with that notes the position, so that `resume` can go on from there."""
+    anew: Callable[[], None] = field(default=lambda: None)
+    """Told when an interrupted load of the same file into the same target begins at the first row again."""
     rejected: Callable[[BadRow], None] = field(default=lambda _: None)
     """Told of every row that is not written."""
     advance: Callable[[int], None] = field(default=lambda _: None)
@@ -45,24 +49,26 @@ class LoadOptions:
 async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> Loaded:
     """Write the rows of the input into the bucket; rows that cannot be written are told of and counted.
 
-    Raises UsageError (with `strict` for a bad row, too), HazardRefused, BucketNotFound, ReadOnly, ConflictError for a
-    progress file of another load, PartlyDone, OutcomeUnknown, and what the server refuses.
+    Raises UsageError (with `strict` for a bad row, too), HazardRefused, BucketNotFound, ReadOnly, PartlyDone,
+    OutcomeUnknown, what the server refuses, and ConflictError: `resume` without a position of the same load, or the
+    same load is running.
     """
     _check_history(source, options.mode)
     target = await target_of(bucket, dry_run=options.dry_run)
     _check_depth(source, target, options)
     if options.strict:
         await _check_rows(source, target, options)
-    progress = _progress_file(source, target, options)
-    start = progress.load() if progress is not None and options.resume else None
-    skip: dict[str, int] = {}
-    if start is not None:
-        skip = await stored_rows(target.binding, start, source.batches(start.line), target.history)
-    loader = Loader(
-        bucket, target, options.mode,
-        dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,
-    )  # fmt: skip
-    return await loader.run(read(source, start.line if start else 0), start=start, skip=skip)
+    with ExitStack() as stack:
+        progress = await _progress_file(source, target, options)
+        start = _start(stack.enter_context(progress), options) if progress is not None else None
+        stored = Stored()
+        if start is not None:
+            stored = await stored_rows(target.binding, start, source.batches(start.line), target.history)
+        loader = Loader(
+            bucket, target, options.mode,
+            dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,
+        )  # fmt: skip
+        return await loader.run(read(source, start.line if start else 0), start=start, stored=stored)
 
 
 def read(source: LoadInput, after: int = 0) -> AsyncIterator[Batch]:
@@ -109,16 +115,28 @@ async def _check_rows(source: LoadInput, target: Target, options: LoadOptions) -
         raise UsageError(f"{count} row{'s are' if count > 1 else ' is'} bad: nothing was written")
 
 
-def _progress_file(source: LoadInput, target: Target, options: LoadOptions) -> ProgressFile | None:
+async def _progress_file(source: LoadInput, target: Target, options: LoadOptions) -> ProgressFile | None:
+    if options.resume and options.progress is None:
+        raise UsageError("Only the load of a file can be resumed")
     if options.progress is None or options.dry_run:
         return None
-    task = Task(
-        input=load_progress.identity(source.file),
-        bucket=target.binding.bucket,
-        created=target.info["created"],
-        mode=f"{options.mode}, {source.layout.format}, {source.layout.key}, {source.layout.value}",
+    layout = source.layout
+    task = load_progress.task_of(
+        target.info,
+        target.binding.bucket,
+        input=await asyncio.to_thread(load_progress.identity, source.file),
+        mode=f"{options.mode}, {layout.format}, {layout.key}, {layout.value}",
     )
     return ProgressFile(options.progress, task)
+
+
+def _start(progress: ProgressFile, options: LoadOptions) -> Position | None:
+    """Return where to go on; None for the beginning. Raises ConflictError."""
+    if options.resume:
+        return progress.load()
+    if progress.exists:
+        options.anew()
+    return None
 
 
 async def _at_hand(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
@@ -128,8 +146,6 @@ async def _at_hand(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
 
 async def _arriving(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
     """Batches that may be long in coming: a thread waits for them, and the connection stays alive."""
-    import asyncio
-
     loop = asyncio.get_running_loop()
     # Its own, since the loop would wait for the thread when it is closed.
     waiting = ThreadPoolExecutor(1, "input")

@@ -1,20 +1,31 @@
-"""How far a load has come, in a file beside its input: what a killed one goes on from."""
+"""How far a load has come, in a file beside its input: what an interrupted one goes on from.
+
+Each target has a file of its own, `FILE.kvctl-progress-<tag>`, which the load keeps locked while it runs. A save writes
+another file, locked before it takes the name, so that a kill leaves the old position or the new one.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import re
+import secrets
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from glob import escape
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from kvctl.errors import ConflictError
+from kvctl.errors import ConflictError, UsageError
 
 SUFFIX = ".kvctl-progress"
-VERSION = 1
-_HEAD = 1 << 20
+VERSION = 2
+_GENERATED_NAME = re.compile(r"N[A-Z2-7]{55}\Z")
+"""The name of a server that was given none: another one after each start."""
+_PARTIAL = ".part"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +33,19 @@ class Task:
     """What is loaded into what; a load goes on only with the same."""
 
     input: str
-    """Size and hash of the file's beginning and end."""
+    """Size and hash of the file."""
     bucket: str
+    stream: str
+    server: str
+    """Cluster or server that holds the stream, as far as it has a name that outlives a restart."""
     created: str
-    """When the target's stream was created: one that was made anew holds nothing of an earlier load."""
+    """When the target's stream was created: a recreated one holds nothing of an earlier load."""
     mode: str
+
+    @property
+    def tag(self) -> str:
+        """A short name of the target."""
+        return hashlib.sha256(f"{self.server}\n{self.stream}\n{self.created}".encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +53,8 @@ class Position:
     """Every row up to `line` is done; what comes after it has revisions above `revision`, if it is there."""
 
     line: int = 0
+    until: int = 0
+    """The last row that may have been sent."""
     revision: int = 0
     written: int = 0
     unchanged: int = 0
@@ -41,61 +62,186 @@ class Position:
 
 
 def path_for(file: str) -> Path:
-    """The progress file of an input file."""
+    """Return what the names of an input file's progress files begin with."""
     return Path(file + SUFFIX)
 
 
+def noted(base: Path) -> list[Path]:
+    """Return the progress files of an input file, one for each target of which a load was interrupted."""
+    with suppress(OSError):
+        found = base.parent.glob(f"{escape(base.name)}-*")
+        return sorted(path for path in found if path.suffix != _PARTIAL and path.stat().st_size)
+    return []
+
+
 def identity(file: BinaryIO) -> str:
-    """What tells this input from another; the file stands anywhere afterwards."""
-    size = file.seek(0, os.SEEK_END)
-    digest = hashlib.sha256()
-    for offset in (0, max(size - _HEAD, 0)):
-        file.seek(offset)
-        digest.update(file.read(_HEAD))
-    return f"{size}-{digest.hexdigest()}"
+    """Return what tells this input from another: size and hash. The file stands anywhere afterwards."""
+    file.seek(0)
+    digest = hashlib.file_digest(cast(Any, file), "blake2b")
+    return f"{file.tell()}-{digest.hexdigest()[:32]}"
+
+
+def task_of(info: dict[str, Any], bucket: str, *, input: str, mode: str) -> Task:
+    """Return the task of loading an input into the stream of this info."""
+    cluster = info.get("cluster") or {}
+    server = cluster.get("name") or cluster.get("leader") or ""
+    return Task(
+        input=input,
+        bucket=bucket,
+        stream=info["config"]["name"],
+        server="" if _GENERATED_NAME.match(server) else server,
+        created=info["created"],
+        mode=mode,
+    )
 
 
 class ProgressFile:
-    """Keeps the position; every save replaces the file as a whole, so that a kill leaves the one or the other."""
+    """The position of one load of a file into a target. A context manager that holds the lock."""
 
-    def __init__(self, path: Path, task: Task) -> None:
-        self.path = path
+    def __init__(self, base: Path, task: Task) -> None:
+        self.path = base.with_name(f"{base.name}-{task.tag}")
+        self._base = base
         self._task = task
+        self._lock = -1
 
-    def load(self) -> Position | None:
-        """The position of the load that was interrupted; None when there was none. Raises ConflictError."""
-        try:
-            document: dict[str, Any] = json.loads(self.path.read_bytes())
-            version = document.pop("version")
-            if version > VERSION:
-                raise ConflictError(f"`{self.path}` has version {version}, this kvctl knows {VERSION}")
-            task, position = Task(**document["task"]), Position(**document["position"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError):
-            raise self._refusal("cannot be read") from None
+    def __enter__(self) -> ProgressFile:
+        """Lock it. Raises ConflictError while another process loads the same file into the same target."""
+        with suppress(OSError):  # then it loads without notes
+            self._lock = self._locked()
+            self._clear_away()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock >= 0:
+            if os.fstat(self._lock).st_size == 0:
+                self.remove()  # nothing was saved
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def exists(self) -> bool:
+        """Whether a load into this target was interrupted."""
+        return self._lock >= 0 and os.fstat(self._lock).st_size > 0
+
+    def load(self) -> Position:
+        """Return the position of the interrupted load. Raises ConflictError where there is none of the same task."""
+        if not self.exists:
+            raise self._none()
+        found = _read(self.path)
+        if found is None:
+            raise _refusal(f"The progress file `{self.path}` cannot be read")
+        task, position = found
         if task != self._task:
-            differences = {
-                "input": "of another file, or the file has changed",
-                "bucket": f"into bucket `{task.bucket}`",
-                "created": f"into a bucket `{task.bucket}` that was deleted since",
-                "mode": f"with other options: {task.mode}",
-            }
-            names = (name for name in differences if getattr(task, name) != getattr(self._task, name))
-            raise self._refusal(f"is of a load {differences[next(names)]}")
+            raise _refusal(f"The interrupted load of this file was {_differences(task, self._task)}")
         return position
 
     def save(self, position: Position) -> None:
         """Replace the file. Raises OSError."""
-        partial = self.path.with_name(f"{self.path.name}.part")
         document = {"version": VERSION, "task": asdict(self._task), "position": asdict(position)}
-        partial.write_text(json.dumps(document))
-        os.replace(partial, self.path)
+        partial = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}{_PARTIAL}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            _lock(descriptor)
+            os.write(descriptor, json.dumps(document).encode())
+            os.fsync(descriptor)
+            os.replace(partial, self.path)
+        except BaseException:
+            os.close(descriptor)
+            with suppress(OSError):
+                partial.unlink()
+            raise
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = descriptor
 
     def remove(self) -> None:
-        """The load is complete."""
+        """Forget the position: the load is complete."""
         with suppress(OSError):
             self.path.unlink()
 
-    def _refusal(self, how: str) -> ConflictError:
-        return ConflictError(f"The progress file `{self.path}` {how}", hint="Without `--resume` the load begins anew")
+    def _locked(self) -> int:
+        """Return the descriptor of the file under its name, locked. Raises ConflictError, OSError."""
+        while True:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                if self.path.is_symlink():
+                    raise UsageError(f"`{self.path}` is a link: a load does not follow it") from None
+                raise error
+            try:
+                _lock(descriptor)
+                if os.fstat(descriptor).st_ino == os.stat(self.path).st_ino:
+                    return descriptor
+            except BlockingIOError:
+                os.close(descriptor)
+                raise ConflictError(
+                    f"The file is being loaded into bucket `{self._task.bucket}` by another process",
+                    hint="Wait until that load has ended",
+                ) from None
+            except FileNotFoundError:
+                pass  # the other load has just ended
+            os.close(descriptor)
+
+    def _clear_away(self) -> None:
+        """Remove what a kill in the middle of a save left."""
+        for path in self.path.parent.glob(f"{escape(self.path.name)}.*{_PARTIAL}"):
+            path.unlink()
+
+    def _none(self) -> ConflictError:
+        others = [found[0] for found in map(_read, noted(self._base)) if found is not None]
+        closest = min(others, key=lambda task: len(_differing(task, self._task)), default=None)
+        if closest is None:
+            return _refusal(f"No interrupted load of this file into bucket `{self._task.bucket}` is recorded")
+        return _refusal(f"The interrupted load of this file was {_differences(closest, self._task)}")
+
+
+def _lock(descriptor: int) -> None:
+    """Lock the file for this process. Raises BlockingIOError. Some file systems have no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return
+
+
+def _read(path: Path) -> tuple[Task, Position] | None:
+    """Return what the file says; None when it cannot be read. Raises ConflictError for a newer version."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_bytes())
+        if document["version"] > VERSION:
+            raise ConflictError(f"`{path}` has version {document['version']}, this kvctl knows {VERSION}")
+        return Task(**document["task"]), Position(**document["position"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _differing(before: Task, now: Task) -> list[str]:
+    return [name for name, value in asdict(before).items() if value != getattr(now, name)]
+
+
+def _differences(before: Task, now: Task) -> str:
+    """Return what differs, in words that follow `was`."""
+    return ", and ".join(_worded(before, now))
+
+
+def _worded(before: Task, now: Task) -> Iterator[str]:
+    differing = _differing(before, now)
+    if "input" in differing:
+        yield "of another file, or the file has changed"
+    if "bucket" in differing or "stream" in differing:
+        yield f"into bucket `{before.bucket}`"
+    if "server" in differing:
+        yield f"on server `{before.server}`"
+    elif "created" in differing and before.stream == now.stream:
+        yield f"into a bucket `{before.bucket}` that was deleted since"
+    if "mode" in differing:
+        yield f"with other options: {before.mode}"
+
+
+def _refusal(what: str) -> ConflictError:
+    return ConflictError(
+        what,
+        hint="Without `--resume` the load begins at the first row and overwrites what was written since; "
+        "`--create-only` leaves keys alone that exist",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kvctl.errors import (
@@ -26,6 +26,7 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.current import Current
 from kvctl.kv.load_progress import Position, ProgressFile
 from kvctl.kv.load_target import Target
+from kvctl.kv.resuming import Stored
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
 from kvctl.kv.settling import Outcome, Settler, with_expected
@@ -33,7 +34,7 @@ from kvctl.kv.settling import Outcome, Settler, with_expected
 WINDOW = 8_000
 SAVE_ROWS = 10_000
 SAVE_BYTES = 8 << 20
-"""Rows and bytes after which the position is saved."""
+"""Rows and bytes after which the position is saved. No row is sent that is further ahead of what was saved."""
 FLOOR_ROWS = 500
 RECENT = 20_000
 """Acknowledged rows whose keys are remembered: more than were in flight with one that got no answer."""
@@ -89,7 +90,9 @@ class Loader:
         """The last line of which all rows have been sent."""
         self._done_line = 0
         """The highest line that was acknowledged."""
-        self._unsaved_rows = self._unsaved_bytes = 0
+        self._ceiling = 0
+        """The last line that may be sent before the position is saved again."""
+        self._unsaved_bytes = 0
         self._bad: deque[int] = deque()
         """Lines of rejected rows above the last position saved."""
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
@@ -97,8 +100,9 @@ class Loader:
         self._conflicts: list[Row] = []
         self._fatal: tuple[Row, KvctlError] | None = None
         self._sending: Row
-        self._skipping = False
-        """Rows that are stored already are still to come: until then the position that told of them stands."""
+        self._stored = Stored()
+        self._skipping: Position | None = None
+        """The position that told of stored rows, while some of them may still come: until then it stands."""
         self._recent: dict[str, tuple[int, int]] = {}
         """Line and revision of the last acknowledged row of a key; `_earlier` has those of some time before."""
         self._earlier: dict[str, tuple[int, int]] = {}
@@ -106,18 +110,19 @@ class Loader:
         """Line and revision, every so often: rows after this line, if they are stored, are above this revision."""
 
     async def run(
-        self, batches: AsyncIterator[Batch], *, start: Position | None = None, skip: dict[str, int] | None = None
+        self, batches: AsyncIterator[Batch], *, start: Position | None = None, stored: Stored | None = None
     ) -> Loaded:
-        """Load what comes, up to its end; after `start`, where `skip` rows of a key are stored already.
+        """Load what comes, up to its end; after `start`, where rows are stored already.
 
         Raises PartlyDone or the server's error when it cannot go on, OutcomeUnknown; then, and when it is cancelled,
         the position is saved.
         """
         if start is not None:
             self.loaded = Loaded(start.written, start.unchanged, start.rejected)
-            self._line = start.line
-        skip = skip or {}
-        self._skipping = bool(skip)
+            self._line, self._ceiling = start.line, start.until
+        self._stored = stored or Stored()
+        skip = dict(self._stored.counts)
+        self._skipping = start if skip or self._stored.doubtful else None
         connection = self._binding.api.connection
         window = PublishWindow(connection, self._done, self._failed, window=WINDOW)
         self._window = window
@@ -140,9 +145,14 @@ class Loader:
     # -- sending -------------------------------------------------------------------------------------------
 
     async def _take(self, batch: Batch, skip: dict[str, int]) -> None:
+        if batch.line > self._ceiling:
+            self._ceiling = batch.line + SAVE_ROWS
+            self._save()
         for bad in batch.bad:
             self._reject(bad.line, bad.reason)
         rows = self._not_skipped(batch.rows, skip) if skip else batch.rows
+        if self._stored.doubtful and self._line < self._stored.until:
+            rows = [row for row in rows if self._certain(row)]
         if self._careful or any(row.header for row in rows):
             rows = [row for row in rows if self._acceptable(row)]
         if self._mode is Mode.PUT and not self._dry_run:
@@ -152,14 +162,14 @@ class Loader:
             for chunk in self._current.chunks(rows):
                 await self._conditionally(chunk)
         self._line = batch.line
-        self._skipping = bool(skip)
+        if not skip and self._line >= self._stored.until:
+            self._skipping = None
         if batch.line >= self._floors[-1][0] + FLOOR_ROWS:
             self._floors.append((batch.line, self._revision))
         if len(self._recent) > RECENT:
             self._earlier, self._recent = self._recent, {}
-        self._unsaved_rows += len(batch.rows) + len(batch.bad)
         self._unsaved_bytes += batch.size
-        if self._unsaved_rows >= SAVE_ROWS or self._unsaved_bytes >= SAVE_BYTES:
+        if self._unsaved_bytes >= SAVE_BYTES:
             self._save()
         self._advance(batch.size)
 
@@ -175,6 +185,13 @@ class Loader:
             if left == 1:
                 del skip[row.key]
         return kept
+
+    def _certain(self, row: Row) -> bool:
+        """Whether the row cannot be one that is stored already and was overwritten by somebody else."""
+        if row.key not in self._stored.doubtful or row.line > self._stored.until:
+            return True
+        self._reject(row.line, f"`{row.key}` was written by somebody else since the load was interrupted")
+        return False
 
     def _acceptable(self, row: Row) -> bool:
         try:
@@ -339,7 +356,11 @@ class Loader:
 
     def _save(self) -> None:
         """Note how far everything is done; where that cannot be written, the load goes on without."""
-        if self._progress is None or self._dry_run or self._skipping:
+        if self._progress is None or self._dry_run:
+            return
+        if self._skipping is not None:
+            with suppress(OSError):
+                self._progress.save(replace(self._skipping, until=self._ceiling))
             return
         undone = [*self._lost, *(row.line for row in self._conflicts)]
         undone += [self._fatal[0].line] if self._fatal else []
@@ -350,6 +371,7 @@ class Loader:
             self._progress.save(
                 Position(
                     line=line,
+                    until=self._ceiling,
                     revision=self._revision,
                     written=self.loaded.written,
                     unchanged=self.loaded.unchanged,
@@ -357,7 +379,7 @@ class Loader:
                 )
             )
         self._bad = deque(bad for bad in self._bad if bad > line)
-        self._unsaved_rows = self._unsaved_bytes = 0
+        self._unsaved_bytes = 0
 
 
 def _of_the_row(error: KvctlError) -> bool:

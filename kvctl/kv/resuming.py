@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from kvctl.jetstream import streams
 from kvctl.jetstream.ordered import Selection, read
@@ -14,23 +15,30 @@ from kvctl.kv.load_progress import Position
 from kvctl.kv.row_input import Batch
 
 LOOKS, PAUSE = 10, 0.1
-MOST_ROWS = 100_000
-MOST_BYTES = 64 << 20
-"""More than a load sends between two notes of its position, and has in flight."""
 
 
-async def stored_rows(target: Binding, position: Position, batches: Iterator[Batch], history: int) -> dict[str, int]:
-    """How many of a key's rows after the position are stored; only keys that have any.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is known of the rows after the position."""
 
-    Found by comparing what each key got since then with the rows that follow, in their order.
-    """
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many of a key's rows are stored; only keys that have any."""
+    doubtful: frozenset[str] = frozenset()
+    """Keys that somebody else has written since, so that their rows may be stored and overwritten."""
+    until: int = 0
+    """The last line that may have been sent."""
+
+
+async def stored_rows(target: Binding, position: Position, batches: Iterator[Batch], history: int) -> Stored:
+    """Compare what each key got since the position with the rows that follow, in their order."""
     await all_arrived(target)
     stored = await _stored_since(target, position.revision)
     if not stored:
-        return {}
-    coming = _coming(batches, stored.keys())
-    counts = {key: _aligned(coming[key], digests, history) for key, digests in stored.items() if key in coming}
-    return {key: count for key, count in counts.items() if count}
+        return Stored()
+    coming, until = _coming(batches, stored.keys(), position.until)
+    found = {key: _aligned(coming[key], digests, history) for key, digests in stored.items() if key in coming}
+    doubtful = frozenset(key for key, count in found.items() if count is None)
+    return Stored({key: count for key, count in found.items() if count}, doubtful, until)
 
 
 async def all_arrived(target: Binding) -> None:
@@ -59,27 +67,29 @@ async def _stored_since(target: Binding, revision: int) -> dict[str, list[int]]:
     return stored
 
 
-def _coming(batches: Iterator[Batch], keys: Container[str]) -> dict[str, list[int]]:
+def _coming(batches: Iterator[Batch], keys: Container[str], until: int) -> tuple[dict[str, list[int]], int]:
+    """Return digests of these keys' rows up to the batch that holds the line `until`, and the last line of that."""
     coming: dict[str, list[int]] = defaultdict(list)
-    rows = size = 0
+    line = 0
     for batch in batches:
         for row in batch.rows:
             if row.key in keys:
                 coming[row.key].append(hash((row.operation, row.value)))
-        rows, size = rows + len(batch.rows), size + batch.size
-        if rows > MOST_ROWS or size > MOST_BYTES:
+        line = batch.line
+        if line >= until:
             break
-    return coming
+    return coming, line
 
 
-def _aligned(rows: Sequence[int], stored: Sequence[int], history: int) -> int:
-    """How many of the rows are stored, if the last so many of them, or all, are what the key got."""
+def _aligned(rows: Sequence[int], stored: Sequence[int], history: int) -> int | None:
+    """Return how many of the rows are what the key got, whatever others wrote; None where that cannot be known."""
     if list(rows[: len(stored)]) == list(stored):
         return len(stored)
     if len(stored) >= history:  # older ones may have been pushed out
         for end in range(len(stored), len(rows) + 1):
             if list(rows[end - len(stored) : end]) == list(stored):
                 return end
+        return rows.index(stored[-1]) + 1 if stored[-1] in rows else None
     count = at = 0  # others have written the key too
     while count < len(rows) and rows[count] in stored[at:]:
         at = stored.index(rows[count], at) + 1

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from kvctl.cli.dump import _appearing as appearing
 from tests.cli.conftest import run_process
 from tests.cli.keyed import Keyed
 
@@ -93,6 +94,37 @@ def test_a_file_appears_when_it_is_complete(filled: Keyed, tmp_path: Path) -> No
     assert (file.read_bytes(), os.listdir(tmp_path)) == (kept, ["b.ndjson"])
     assert filled("dump", "B", "--to", str(tmp_path)).exit_code == 2
     assert filled("dump", "B", "-o", "json").exit_code == 2
+
+
+def test_dumps_of_one_file_at_the_same_time_leave_one_of_them_complete(tmp_path: Path) -> None:
+    file = tmp_path / "b.ndjson"
+    with appearing(file) as first, appearing(file) as second:
+        first.write(b"first\n" * 1000)
+        second.write(b"second\n")
+        first.flush()
+        assert not file.exists()
+    assert (file.read_bytes(), os.listdir(tmp_path)) == (b"first\n" * 1000, ["b.ndjson"])
+
+
+def test_a_dump_follows_no_link_that_somebody_left_beside_it(filled: Keyed, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "b.ndjson.part").symlink_to(victim)
+    assert filled("dump", "B", "--to", str(tmp_path / "b.ndjson")).exit_code == 0
+    assert victim.read_text() == "precious"
+
+
+def test_a_file_is_loaded_into_two_buckets_at_the_same_time(
+    keyed: Keyed, many: Path, start: Callable[..., Any], unique: Callable[..., str]
+) -> None:
+    buckets = [unique(), unique()]
+    for bucket in buckets:
+        keyed.raw.create_bucket(bucket, max_msgs_per_subject=64, storage="memory")
+    processes = [start("load", bucket, str(many), env=keyed.env()) for bucket in buckets]
+    assert [process.communicate()[0] for process in processes] == [b"80000\t0\t0\n"] * 2
+    assert os.listdir(many.parent) == ["many.ndjson"]
+    again = run_process("load", buckets[0], str(many), "--resume", env=keyed.env())
+    assert (again.exit_code, "No interrupted load of this file" in again.err) == (4, True)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

@@ -451,6 +451,10 @@ def rows_file(tmp_path: Path) -> Path:
     return file
 
 
+def noted(file: Path) -> list[Path]:
+    return load_progress.noted(load_progress.path_for(str(file)))
+
+
 class Killed(BaseException):
     """Ends a load without letting it tidy up."""
 
@@ -462,11 +466,11 @@ async def test_a_killed_load_goes_on_without_writing_anything_twice(
     bucket = await client.create_bucket(unique(), history=64)
     for times, after in enumerate(kills):
         await _load_and_kill(bucket, rows_file, after, resume=times > 0)
-    assert load_progress.path_for(str(rows_file)).exists()
+    assert noted(rows_file)
     assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
     expected = [(f"k.{n % 1000}", b"%d" % n) for n in range(1, 30_001) if n % 7000]
     assert differences(await history(bucket), expected) == []
-    assert not load_progress.path_for(str(rows_file)).exists()
+    assert not noted(rows_file)
 
 
 async def _load_and_kill(bucket: kvctl.Bucket, file: Path, after: int, *, resume: bool) -> None:
@@ -498,33 +502,164 @@ async def test_a_cancelled_load_notes_where_it_stood(
     assert len(await history(bucket)) == 29_996
 
 
-async def test_it_goes_on_only_with_the_same_file_bucket_and_options(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
-) -> None:
-    bucket, other = await client.create_bucket(unique()), await client.create_bucket(unique())
+async def _interrupt(bucket: kvctl.Bucket, file: Path, **options: Any) -> None:
+    """Load a part, and note how far it came."""
 
     def stop(_: int) -> None:
         raise UsageError("stop")
 
-    with pytest.raises(UsageError):
-        await _load_file(bucket, rows_file, advance=stop)
+    with pytest.raises(UsageError, match="stop"):
+        await _load_file(bucket, file, advance=stop, **options)
+
+
+async def test_resume_goes_on_only_with_the_same_file_stream_and_options(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket, other = await client.create_bucket(unique()), await client.create_bucket(unique())
+    await _interrupt(bucket, rows_file)
     for target, options, reason in (
         (other, {}, f"into bucket `{bucket.name}`"), (bucket, {"mode": Mode.CREATE_ONLY}, "other options: put"),
     ):  # fmt: skip
         with pytest.raises(ConflictError, match=reason):
             await _load_file(target, rows_file, resume=True, **options)
-    await client.delete_bucket(bucket.name)
-    await client.create_bucket(bucket.name)
-    with pytest.raises(ConflictError, match="deleted since"):
-        await _load_file(bucket, rows_file, resume=True)
-    with rows_file.open("a") as more:
-        more.write("\n")
-    with pytest.raises(ConflictError, match="another file"):
-        await _load_file(bucket, rows_file, resume=True)
-    load_progress.path_for(str(rows_file)).write_text("{")
+    for path in noted(rows_file):
+        path.write_text("{")
     with pytest.raises(ConflictError, match="cannot be read"):
         await _load_file(bucket, rows_file, resume=True)
-    assert (await _load_file(bucket, rows_file)).rejected == 4
+    await _interrupt(bucket, rows_file)
+    await client.delete_bucket(bucket.name)
+    await client.create_bucket(bucket.name)
+    with pytest.raises(ConflictError, match=r"was into a bucket `.*` that was deleted since"):
+        await _load_file(bucket, rows_file, resume=True)
+    await _interrupt(bucket, rows_file)
+    text = rows_file.read_text()
+    rows_file.write_text(f"{text[:15_000]}x{text[15_001:]}")  # as long as before, its beginning and end the same
+    with pytest.raises(ConflictError, match="another file, or the file has changed"):
+        await _load_file(bucket, rows_file, resume=True)
+    assert (await bucket.status()).last_revision > 0
+    assert (await _load_file(bucket, rows_file)).rejected
+
+
+async def test_resume_without_a_recorded_position_is_refused(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket = await client.create_bucket(unique())
+    with pytest.raises(ConflictError, match=f"No interrupted load of this file into bucket `{bucket.name}`"):
+        await _load_file(bucket, rows_file, resume=True)
+    assert os.listdir(rows_file.parent) == [rows_file.name]
+    await _load_file(bucket, rows_file)
+    await bucket.put("k.1", b"newer")
+    with pytest.raises(ConflictError, match="No interrupted load"):
+        await _load_file(bucket, rows_file, resume=True)
+    with pytest.raises(UsageError, match="Only the load of a file"):
+        await load(bucket, [], resume=True)
+    assert (await bucket.get("k.1")).value == b"newer"
+    assert os.listdir(rows_file.parent) == [rows_file.name]
+
+
+async def test_resume_after_the_file_was_loaded_elsewhere_goes_on(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None
+) -> None:
+    production, staging = [await client.create_bucket(unique(), history=64) for _ in range(2)]
+    await _load_and_kill(production, rows_file, 12, resume=False)
+    stopped = (await production.status()).last_revision
+    assert 0 < stopped < 29_996
+    assert await _load_file(staging, rows_file) == Loaded(written=29_996, rejected=4)
+    newer = await production.put("k.1", b"newer")
+    assert await _load_file(production, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    entries = await history(production)
+    written = [(f"k.{n % 1000}", b"%d" % n) for n in range(1, 30_001) if n % 7000]
+    assert sorted(entries) == sorted([*written, ("k.1", b"newer")])
+    assert entries[newer - 1] == ("k.1", b"newer")
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_resume_overwrites_nothing_that_somebody_else_wrote_over_a_row(
+    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path, small_batches: None, depth: int
+) -> None:
+    file = tmp_path / "rows.ndjson"
+    file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(30_000)))
+    bucket = await client.create_bucket(unique(), history=depth)
+    await _load_and_kill(bucket, file, 1, resume=False)  # rows are stored, and the position does not say which
+    written = [0, 1, 200, 11_000, 29_000]
+    for number in written:
+        await bucket.put(f"k.{number}", b"newer")
+    rejected: list[BadRow] = []
+    loaded = await _load_file(bucket, file, resume=True, rejected=rejected.append)
+    values = dict(await history(bucket))
+    newer = {number for number in range(30_000) if values[f"k.{number}"] == b"newer"}
+    assert newer == {0, 1, 200}
+    assert loaded.written == 30_000 - len(rejected)
+    assert [bad.reason for bad in rejected] == [
+        f"`k.{number}` was written by somebody else since the load was interrupted"
+        for number in ([] if depth > 1 else written[:3])
+    ]
+
+
+async def test_loads_of_one_file_into_two_buckets_keep_a_position_each(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    first, second = [await client.create_bucket(unique(), history=64) for _ in range(2)]
+    await asyncio.gather(_interrupt(first, rows_file), _interrupt(second, rows_file))
+    assert len(noted(rows_file)) == 2
+    for bucket in (second, first):
+        assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+        assert len(await history(bucket)) == 29_996
+    assert not noted(rows_file)
+
+
+async def test_a_second_load_of_one_file_into_one_bucket_is_refused(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket = await client.create_bucket(unique(), history=64)
+    seen: list[int] = []
+    first = asyncio.create_task(_load_file(bucket, rows_file, advance=seen.append))
+    while not seen:
+        await asyncio.sleep(0)
+    for resume in (False, True):
+        with pytest.raises(ConflictError, match="is being loaded into bucket"):
+            await _load_file(bucket, rows_file, resume=resume)
+    assert await first == Loaded(written=29_996, rejected=4)
+    assert len(await history(bucket)) == 29_996
+
+
+def _task(**changes: str) -> load_progress.Task:
+    return load_progress.Task(
+        **{"input": "1", "bucket": "B", "stream": "KV_B", "server": "", "created": "c", "mode": "m"} | changes
+    )
+
+
+def test_a_load_follows_no_link_to_note_its_position(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    base = tmp_path / "p"
+    progress = load_progress.ProgressFile(base, _task())
+    for name in (progress.path, progress.path.with_name(f"{progress.path.name}.part"), base):
+        name.symlink_to(victim)
+    with pytest.raises(UsageError, match="is a link"), progress:
+        progress.save(Position())
+    progress.path.unlink()
+    with progress:
+        progress.save(Position())
+    assert victim.read_text() == "precious"
+
+
+def test_two_processes_never_hold_one_position(tmp_path: Path) -> None:
+    """Also where one of them saves or ends in the meantime."""
+    one, other = [load_progress.ProgressFile(tmp_path / "p", _task()) for _ in range(2)]
+    with one:
+        for number in range(3):
+            one.save(Position(line=number))
+            with pytest.raises(ConflictError, match="another process"), other:
+                pass
+    with other:
+        assert other.load() == Position(line=2)
+        other.remove()
+        other.save(Position(line=3))
+        with pytest.raises(ConflictError, match="another process"), one:
+            pass
+    with one, load_progress.ProgressFile(tmp_path / "p", _task(server="elsewhere")):
+        assert one.load() == Position(line=3)
 
 
 async def test_without_a_place_for_its_notes_it_loads_all_the_same(
@@ -540,16 +675,20 @@ async def test_without_a_place_for_its_notes_it_loads_all_the_same(
     [
         ("abc", "ab", 5, 2), ("abc", "", 5, 0), ("aba", "a", 5, 1), ("ab", "b", 1, 2), ("abcd", "bc", 2, 3),
         ("abc", "x", 5, 0), ("abc", "axb", 5, 2), ("abc", "c", 5, 0), ("aaaa", "aa", 2, 2),
+        ("abc", "x", 1, None), ("abc", "bx", 2, None), ("abc", "xb", 2, 2),
     ],
 )  # fmt: skip
-def test_which_rows_of_a_key_are_stored(rows: str, stored: str, history: int, done: int) -> None:
+def test_which_rows_of_a_key_are_stored(rows: str, stored: str, history: int, done: int | None) -> None:
     assert _aligned([*map(ord, rows)], [*map(ord, stored)], history) == done
 
 
 def test_the_position_outlives_a_kill_and_power_loss_at_worst_costs_it(tmp_path: Path) -> None:
-    task = load_progress.Task(input="1", bucket="B", created="c", mode="m")
-    progress = load_progress.ProgressFile(tmp_path / "p", task)
-    assert progress.load() is None
-    progress.save(Position(line=7, revision=9, written=5, unchanged=1, rejected=1))
-    assert progress.load() == Position(line=7, revision=9, written=5, unchanged=1, rejected=1)
-    assert os.listdir(tmp_path) == ["p"]
+    progress = load_progress.ProgressFile(tmp_path / "p", _task())
+    with progress:
+        with pytest.raises(ConflictError):
+            progress.load()
+        progress.save(Position(line=7, revision=9, written=5, unchanged=1, rejected=1))
+    (tmp_path / f"{progress.path.name}.0badcafe.part").touch()  # of a save that was killed
+    with progress:
+        assert progress.load() == Position(line=7, revision=9, written=5, unchanged=1, rejected=1)
+        assert os.listdir(tmp_path) == [progress.path.name]
