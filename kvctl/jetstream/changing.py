@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import consumers, streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.config_merge import merge
+from kvctl.jetstream.edit_lock import edit_lock
 from kvctl.jetstream.settings import CONSUMER, STREAM, Change, Config, Schema, changes, missing
 
 Info = dict[str, Any]
@@ -46,6 +48,8 @@ class Target:
     create: Callable[[Config], Awaitable[Info]]
     update: Callable[[Config], Awaitable[Info]]
     delete: Callable[[], Awaitable[None]]
+    lock: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """Held while it is edited."""
 
     async def find(self) -> Info | None:
         """Its info; None when it does not exist."""
@@ -63,6 +67,7 @@ def stream(api: Api, name: str) -> Target:
         create=lambda config: streams.create(api, config),
         update=lambda config: streams.update(api, config),
         delete=lambda: streams.delete(api, name),
+        lock=lambda: edit_lock(api, name),
     )  # fmt: skip
 
 
@@ -109,10 +114,19 @@ async def create(target: Target, wanted: Config) -> tuple[Info, bool]:
 
 
 async def edit(target: Target, before: Config, after: Config) -> Info:
-    """Change it; one that did not arrive whole is taken back.
+    """Make the change to the configuration as it is now; one that did not arrive whole is taken back.
 
-    Raises OutcomeUnknown, ServerError, KvctlError where the server dropped fields in silence.
+    Raises ConflictError for a field that somebody else has changed, OutcomeUnknown, ServerError, KvctlError where the
+    server dropped fields in silence.
     """
+    # A consumer that only locks would count as one that messages are kept for.
+    free = before.get("retention", "limits") != "limits"
+    async with nullcontext() if free else target.lock():
+        live = (await target.read())["config"]
+        return await _edit(target, live, merge(before, after, live))
+
+
+async def _edit(target: Target, before: Config, after: Config) -> Info:
 
     def done(info: Info | None) -> bool:
         return info is not None and not missing(after, info["config"], target.schema)

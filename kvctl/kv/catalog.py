@@ -25,6 +25,8 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.config_merge import merge
+from kvctl.jetstream.edit_lock import edit_lock
 from kvctl.kv import binding, foreign
 from kvctl.kv.config import BucketConfig, BucketStatus
 from kvctl.kv.difference import Difference, differences, listed, missing
@@ -37,6 +39,8 @@ StreamInfo = dict[str, Any]
 OPEN = (RequestTimeout, ConnectionLost)
 """After these a request may or may not have been carried out."""
 _ABSENT = (*OPEN, NoServer, JetStreamDisabled)
+EDIT_ATTEMPTS = 5
+"""How often a change is written that others overwrite."""
 _USABLE = (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR)
 
 
@@ -161,11 +165,39 @@ async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Coll
 
 
 async def apply_edit(api: Api, edit: Edit) -> StreamInfo:
-    """Make the change and read it back; returns the new info. A change that did not arrive whole is taken back.
+    """Make the change to the configuration as it is now and read it back; returns the new info.
 
-    Raises OutcomeUnknown, ServerError, and KvctlError when the server dropped fields.
+    What others have changed since the edit was planned stays. A change that the server drops is taken back. Raises
+    ConflictError for a field that another editor changed, a stream that was recreated, and a change that others
+    overwrite again and again; OutcomeUnknown, ServerError, and KvctlError when the server dropped fields.
     """
-    edit = Edit(edit.info, started(edit.after))
+    streams.require_writable(api)
+    stream = edit.after["name"]
+    async with edit_lock(api, stream):
+        for _ in range(EDIT_ATTEMPTS):
+            live = await streams.info(api, stream)
+            after = _merged(edit, live)
+            if after == live["config"]:
+                return live
+            await _write(api, Edit(live, after))
+            found = await streams.info(api, stream)
+            if not differences(found["config"], _merged(edit, found)):
+                return found
+    raise ConflictError(
+        f"`{stream.removeprefix(STREAM_PREFIX)}` is being changed by others: what was written is overwritten each time",
+        hint="Run it again when nobody else changes it",
+    )
+
+
+def _merged(edit: Edit, live: StreamInfo) -> StreamConfig:
+    if live["created"] != edit.info["created"]:
+        name = live["config"]["name"].removeprefix(STREAM_PREFIX)
+        raise ConflictError(f"`{name}` was recreated in the meantime", hint="Look at it again, then run it again")
+    return started(merge(edit.before, edit.after, live["config"]))
+
+
+async def _write(api: Api, edit: Edit) -> None:
+    """Update the stream. A change that did not arrive whole is taken back."""
     stream = edit.after["name"]
     try:
         info = await streams.update(api, edit.after)
@@ -181,7 +213,6 @@ async def apply_edit(api: Api, edit: Edit) -> StreamInfo:
     if dropped:
         await streams.update(api, edit.before)
         raise _too_old(api, dropped, "the bucket is as it was")
-    return info
 
 
 async def update(api: Api, config: BucketConfig) -> StreamInfo:

@@ -129,7 +129,7 @@ async def _unmark(api: Api, info: StreamInfo) -> StreamInfo:
 async def _empty_again(api: Api, info: StreamInfo) -> None:
     with suppress(KvctlError):  # what is left then bears the mark
         await streams.purge(api, info["config"]["name"])
-        await _unmark(api, info)
+        await _unmark(api, await streams.info(api, info["config"]["name"]))
 
 
 def _require_bucket(name: str, config: StreamConfig) -> None:

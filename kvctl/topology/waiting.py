@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import (
+    ConflictError,
     JetStreamDisabled,
     KvctlError,
     NoResponders,
@@ -24,6 +25,7 @@ from kvctl.jetstream.direct import StoredMessage
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.observe import Upstream, live_part, upstreams
 from kvctl.topology.origins import PATIENCE, Seen, exports_needed
+from kvctl.topology.sources import meaning, sources_of
 from kvctl.topology.subjects import UnknownTransform, land, parse
 from kvctl.wire import header_value
 
@@ -181,7 +183,7 @@ async def _still(item: Progress) -> Goal:
 
 
 async def _progress(api: Api, info: dict[str, Any], goal: Goal, quiet: _Quiet) -> Progress:
-    upstream = upstreams(info)[goal.number]
+    upstream = _upstream(info, goal)
     come = await arrived(api, info, goal)
     connected = upstream.active is not None and upstream.error is None
     if goal.sequence is None or come is None:
@@ -193,6 +195,21 @@ async def _progress(api: Api, info: dict[str, Any], goal: Goal, quiet: _Quiet) -
     else:
         reached = come >= goal.sequence
     return Progress(goal, upstream, reached, come or 0)
+
+
+def _upstream(info: dict[str, Any], goal: Goal) -> Upstream:
+    """The goal's source among the replica's. Raises ConflictError when somebody has taken it out."""
+    if info["config"].get("mirror"):
+        return upstreams(info)[0]
+    found = zip(sources_of(info["config"]), upstreams(info), strict=True)
+    upstream = next((item for source, item in found if meaning(source) == meaning(goal.source)), None)
+    if upstream is None:
+        name = info["config"]["name"].removeprefix(STREAM_PREFIX)
+        raise ConflictError(
+            f"`{name}` no longer reads `{goal.seen.origin.name}`: it was changed in the meantime",
+            hint=f"`kvctl bucket show {name}` shows what it reads; run the command again",
+        )
+    return upstream
 
 
 def _filters(source: dict[str, Any]) -> list[str]:

@@ -1,7 +1,10 @@
 """kvctl in a process of its own, killed at one of its writes, and what is on a server afterwards."""
 
 import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from tests.raw import RawClient
@@ -31,6 +34,22 @@ def run(args: Sequence[str], *, at: int | None = None, answered: bool = False) -
     with os.fdopen(reader) as pipe:
         sent = pipe.read().split()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sent
+
+
+def output(args: Sequence[str]) -> tuple[int, str]:
+    """Run a command line; its exit code, and what it wrote to standard output."""
+    with NamedTemporaryFile("r") as file:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                from kvctl.cli.main import main
+
+                with Path(file.name).open("w") as sys.stdout, Path(os.devnull).open("w") as sys.stderr:
+                    code = main(list(args))
+            finally:
+                os._exit(code)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file.read()
 
 
 def _run(args: Sequence[str], pipe: int, at: int | None, answered: bool) -> int:
