@@ -28,6 +28,7 @@
     │   ├── ConnectionLost         while a request was under way
     │   ├── RequestTimeout         a read or an administrative request without an answer
     │   ├── NoResponders
+    │   │   └── StreamOffline      no server that holds the stream answers; `streams` names them
     │   ├── JetStreamDisabled
     │   ├── AuthenticationRefused
     │   └── PermissionDenied       names the subject that is missing
@@ -46,6 +47,7 @@
 Messages name things in backticks and end without a full stop; hints say what to type next.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -203,6 +205,14 @@ class RequestTimeout(UnreachableError):
 
 class NoResponders(UnreachableError):
     """Nobody listens on the subject (status 503 without a description)."""
+
+
+class StreamOffline(NoResponders):
+    """No server that holds a stream answers (server code 10118, or missing in a listing); `streams` names them."""
+
+    def __init__(self, message: str, *, streams: Iterable[str] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.streams = tuple(streams)
 
 
 class JetStreamDisabled(UnreachableError):

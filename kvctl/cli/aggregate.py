@@ -236,17 +236,23 @@ async def show(session: Session, name: Name) -> None:
 
 @command(app, "delete", examples=["kvctl aggregate delete EDGE --yes"], see=["bucket delete"])
 async def delete(
-    session: Session, name: Name, yes: Yes = False, confirm: Confirm = None, dry_run: DryRun = False
+    session: Session,
+    name: Name,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
 ) -> None:
     """Delete an aggregate. Its origins stay as they are.
 
-    What reads from it is listed; then its name has to be typed, or given with --confirm.
+    What reads from it is listed; then its name has to be typed, or given with --confirm. While a stream does not answer
+    that may read from it, the deletion is refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket import delete as delete_bucket
     from kvctl.topology import builders
 
     await builders.find_aggregate((await session.client()).api, name)
-    await delete_bucket(session, name, yes, confirm, dry_run)
+    await delete_bucket(session, name, yes, confirm, dry_run, force)
 
 
 def _check_force(force: list[str] | None) -> None:

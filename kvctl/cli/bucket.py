@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kvctl.kv.catalog import Creation
     from kvctl.topology.buckets import Description as Described
     from kvctl.topology.buckets import EditPlan
+    from kvctl.topology.observe import Dependent
 
 app = group(
     "bucket",
@@ -135,11 +136,11 @@ async def ls(session: Session) -> None:
     from kvctl.kv.names import STREAM_PREFIX
 
     found = await catalog.listing((await session.client()).api)
-    named = [stream for stream in found.unreachable if stream.startswith(STREAM_PREFIX)]
-    session.show(listing_view(found.statuses, named))
-    others = len(found.unreachable) - len(named)
-    if others:
-        session.warn(f"{others} more streams do not answer; mirrors may be among them")
+    unknown = [stream for stream in found.unreachable if stream not in {status.stream for status in found.offline}]
+    named = [stream for stream in unknown if stream.startswith(STREAM_PREFIX)]
+    session.show(listing_view(found.statuses, named, found.offline))
+    if others := [f"`{stream}`" for stream in unknown if stream not in named]:
+        session.warn(f"Streams that do not answer may be mirrors: {', '.join(others)}")
 
 
 @command(
@@ -239,17 +240,25 @@ async def edit(
     see=["delete", "bucket ls"],
 )
 async def delete(
-    session: Session, bucket: BucketName, yes: Yes = False, confirm: Confirm = None, dry_run: DryRun = False
+    session: Session,
+    bucket: BucketName,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
 ) -> None:
     """Delete a bucket with everything it holds.
 
-    What replicates it is listed first: mirrors and aggregates keep what they hold and get nothing new, and a bucket
-    made anew under the name does not feed mirrors rightly. Then its name has to be typed, or given with --confirm.
+    Mirrors and aggregates of it are listed first: they keep what they hold and get nothing new, and a bucket recreated
+    under the name makes stale mirrors of them. Then its name has to be typed, or given with --confirm.
+
+    A stream that does not answer may be one of them. Such a deletion is refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket_details import dependent_row
     from kvctl.kv import catalog, foreign
-    from kvctl.topology import buckets
+    from kvctl.topology import buckets, hazards, observe
 
+    check_forced(force, hazards.UNREACHABLE_STREAM)
     api = (await session.client()).api
     described = await buckets.describe(api, bucket)
     status, dependents = described.status, described.dependents
@@ -264,6 +273,7 @@ async def delete(
         session.show(document(result, name="bucket"))
         return
     foreign.refuse(status.config, forcible=False)
+    hazards.refuse(observe.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
     _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
     report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
@@ -329,12 +339,19 @@ def _confirm_deletion(session: Session, described: "Described", name: str, yes: 
     if described.dependents is None:
         session.warn("The streams of this account cannot be listed: what replicates the bucket is not known")
     for item in described.dependents or ():
-        session.note(f"`{name}` feeds {item.kind} `{item.name}`", always=True)
+        session.note(replicated(name, item), always=True)
     if described.dependents or confirm is not None:
         question = f"Deleting {what} removes {counted(count, 'entry')}"
         session.confirm(question, typed_name=name, confirmed=confirm)
     else:
         session.confirm(f"Delete {what} with {counted(count, 'entry')}?", yes=yes)
+
+
+def replicated(name: str, item: "Dependent") -> str:
+    """A reader of a bucket or a stream, for the one who is about to delete that."""
+    if item.upstream is None:
+        return f"Stream `{item.stream}` does not answer: it may read from `{name}`"
+    return f"`{name}` feeds {item.kind} `{item.name}`" + ("" if item.last_revision is not None else ", unreachable")
 
 
 def _named(described: "Described", name: str) -> str:

@@ -166,8 +166,8 @@ async def compact(
     """Remove what is left of deleted keys: markers, and the history behind them.
 
     A key that is created again meanwhile survives. Mirrors and aggregates do not hear of it and keep their markers;
-    one that has not received the deletions yet would keep the keys for ever, so that is refused without --force
-    lagging-replica.
+    one that has not received the deletions yet would keep the keys permanently, so that is refused without --force
+    lagging-replica. A stream that does not answer may be one of them: --force unreachable-stream.
 
     Servers up to 2.15 have a fault (nats-server issue 8505): killed or crashed later, they may bring back an old value
     of a key whose marker was removed, if the history limit had dropped that value. Markers with a ttl do the same. Keep
@@ -175,7 +175,7 @@ async def compact(
     """
     from kvctl.topology import buckets, hazards
 
-    check_forced(force, hazards.LAGGING_REPLICA, hazards.FOREIGN_KIND)
+    check_forced(force, hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM, hazards.FOREIGN_KIND)
     client = await session.client()
     source = client.bucket(bucket)
     found, reasons = await buckets.plan_compaction(source, client.api, older_than or timedelta())

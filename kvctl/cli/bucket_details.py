@@ -66,15 +66,15 @@ def bucket_row(sight: "Sight") -> dict[str, Any]:
 
 def dependent_row(item: "Dependent") -> dict[str, Any]:
     """The JSON object of a stream that replicates a bucket."""
-    upstream = item.upstream
+    upstream = item.upstream if item.last_revision is not None else None
     return {
         "name": item.name,
         "stream": item.stream,
         "kind": str(item.kind),
-        "state": upstream.state,
-        "lag": upstream.lag,
-        "active": upstream.active,
-        "error": upstream.error,
+        "state": item.state,
+        "lag": upstream.lag if upstream else None,
+        "active": upstream.active if upstream else None,
+        "error": upstream.error if upstream else None,
         "last_revision": item.last_revision,
     }
 

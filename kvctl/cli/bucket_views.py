@@ -14,9 +14,12 @@ KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomple
 """Colours of what is no ordinary bucket."""
 
 
-def listing_view(statuses: "Iterable[BucketStatus]", unreachable: Iterable[str]) -> View:
-    """The buckets there are, and those that do not answer."""
+def listing_view(
+    statuses: "Iterable[BucketStatus]", unreachable: Iterable[str], offline: "Iterable[BucketStatus]" = ()
+) -> View:
+    """Buckets, streams of which only the name is known, and those that do not answer with what is known of them."""
     rows = [_listed(status) for status in statuses] + [_unreachable(stream) for stream in unreachable]
+    rows += [_offline(status) for status in offline]
     columns = [
         Column("name"),
         Column("stream", table=False),
@@ -80,6 +83,11 @@ def _unreachable(stream: str) -> dict[str, Any]:
         "origins": [],
         "description": "",
     }
+
+
+def _offline(status: "BucketStatus") -> dict[str, Any]:
+    """A stream of which the cluster knows the configuration, and nobody what it holds."""
+    return {**_listed(status), "kind": "unreachable", **dict.fromkeys(("values", "bytes", "last_revision"))}
 
 
 def _ttl_text(seconds: float) -> str:

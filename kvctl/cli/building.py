@@ -89,7 +89,8 @@ async def list_replicas(session: Session, kind: str, empty: str) -> None:
 
     found = await catalog.listing((await session.client()).api)
     rows = [_row(status) for status in found.statuses if str(status.kind) == kind]
-    session.show(View(columns=_COLUMNS, rows=rows, empty=empty))
+    rows += [_offline(status) for status in found.offline if str(status.kind) == kind]
+    session.show(View(columns=_COLUMNS, rows=sorted(rows, key=lambda row: str(row["name"])), empty=empty))
     if found.unreachable:
         session.warn(f"Streams that do not answer: {', '.join(f'`{name}`' for name in found.unreachable)}")
 
@@ -116,6 +117,12 @@ def _row(status: "BucketStatus") -> dict[str, Any]:
         "created": format_time(status.created_ns),
         "description": status.config.get("description", ""),
     }
+
+
+def _offline(status: "BucketStatus") -> dict[str, Any]:
+    """One whose servers do not answer: its configuration is known, nothing else."""
+    unseen = dict.fromkeys(("values", "bytes", "lag", "active", "error", "last_revision"))
+    return {**_row(status), **unseen, "state": "unreachable"}
 
 
 def _origin(stream: str, where: str | None) -> str:

@@ -157,9 +157,9 @@ async def promote(
     or given with --confirm.
     """
     from kvctl.cli.building import show_config, tell
-    from kvctl.topology import promotion, replica_hazards
+    from kvctl.topology import hazards, promotion, replica_hazards
 
-    check_forced(force, replica_hazards.RECREATED_ORIGIN)
+    check_forced(force, replica_hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM)
     client = await session.client()
     found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
     if dry_run:
@@ -168,7 +168,7 @@ async def promote(
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
     if delete_mirror:
-        await _confirm_going(session, client.api, found, yes, confirm)
+        await _confirm_going(session, client.api, found, yes, confirm, force)
     with session.progress(f"Copying {name}", found.entries) as progress:
         count = await promotion.carry_out(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
@@ -178,14 +178,18 @@ async def promote(
     tell(session, row, f"Made bucket `{bucket}` of mirror `{name}`: {counted(count, 'entry')}")
 
 
-async def _confirm_going(session: Session, api: "Api", found: "Promotion", yes: bool, confirm: str | None) -> None:
+async def _confirm_going(
+    session: Session, api: "Api", found: "Promotion", yes: bool, confirm: str | None, force: list[str] | None
+) -> None:
     """Ask whether the mirror may go: by name where others read from it, else where somebody can be asked."""
-    from kvctl.topology import observe
+    from kvctl.cli.bucket import replicated
+    from kvctl.topology import hazards, observe
 
     name = found.mirror
     readers = await observe.dependents(api, found.info["config"]["name"])
+    hazards.refuse(observe.unknown(readers), force, f"Mirror `{name}` was not promoted")
     for item in readers:
-        session.note(f"`{name}` feeds {item.kind} `{item.name}`", always=True)
+        session.note(replicated(name, item), always=True)
     if readers or confirm is not None:
         session.confirm(f"Mirror `{name}` goes, once the bucket holds it", typed_name=name, confirmed=confirm)
     elif session.interactive:
@@ -194,15 +198,21 @@ async def _confirm_going(session: Session, api: "Api", found: "Promotion", yes: 
 
 @command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])
 async def delete(
-    session: Session, name: Name, yes: Yes = False, confirm: Confirm = None, dry_run: DryRun = False
+    session: Session,
+    name: Name,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
 ) -> None:
     """Delete a mirror. Its origin stays as it is.
 
     Reads that it answered go to the origin, or to another mirror. What reads from the mirror is listed; then its name
-    has to be typed, or given with --confirm.
+    has to be typed, or given with --confirm. While a stream does not answer that may read from it, the deletion is
+    refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket import delete as delete_bucket
     from kvctl.topology import builders
 
     await builders.find_mirror((await session.client()).api, name)
-    await delete_bucket(session, name, yes, confirm, dry_run)
+    await delete_bucket(session, name, yes, confirm, dry_run, force)

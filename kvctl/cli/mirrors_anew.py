@@ -41,6 +41,9 @@ async def _poisoned(session: Session, api: "Api", stream: str) -> "list[Replica]
         (link, *_) = replica.links
         if str(replica.kind) != "mirror" or link.source["name"] != stream or link.origin is None:
             continue
+        if replica.silent:
+            session.warn(f"Whether mirror `{replica.name}` holds what the bucket does is not known: it does not answer")
+            continue
         if lineage(replica.info, link.origin).same is False or await _differs(session, replica):
             found.append(replica)
     return found

@@ -182,8 +182,7 @@ async def _mirrors(api: "Api", found: "Found") -> list[str]:
 
     names: list[Any] = []
     with suppress(KvctlError):
-        infos, _ = await streams.listing(api)
-        names = [item.name for item in observe.dependents_among(infos, found.stream)]
+        names = [item.name for item in observe.dependents_among(await streams.listing(api), found.stream)]
     return names
 
 

@@ -63,7 +63,8 @@ async def ls(
     from kvctl.jetstream import streams
 
     api = (await session.client()).api
-    infos, silent = await streams.listing(api)
+    found = await streams.listing(api)
+    infos, silent = list(found.answering), found.silent
     if subject is not None:
         wanted = set(await streams.names(api, subject))
         infos = [info for info in infos if info["config"]["name"] in wanted]
@@ -204,14 +205,16 @@ async def delete(
     """Delete a stream with all it holds, and its consumers.
 
     What replicates it is listed first; then its name has to be typed, or given with --confirm. The stream of a table or
-    a repository is refused without --force foreign-kind.
+    a repository is refused without --force foreign-kind, and any stream without --force unreachable-stream while
+    another one does not answer, which may read from it.
     """
+    from kvctl.cli.bucket import replicated
     from kvctl.cli.bucket_data import counted
     from kvctl.jetstream import changing
     from kvctl.kv import foreign
-    from kvctl.topology import observe
+    from kvctl.topology import hazards, observe
 
-    check_forced(force, foreign.FOREIGN_KIND)
+    check_forced(force, foreign.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     info = await find(session, stream)
     api = (await session.client()).api
     foreign.refuse(info["config"], force or ())
@@ -227,8 +230,9 @@ async def delete(
         session.show(document(row, name="stream"))
         return
     holds = f"{counted(state['messages'], 'message')} and {counted(row['consumers'], 'consumer')}"
+    hazards.refuse(observe.unknown(readers), force, f"Stream `{stream}` was not deleted")
     for item in readers:
-        session.note(f"`{stream}` feeds {item.kind} `{item.name}`", always=True)
+        session.note(replicated(stream, item), always=True)
     if readers or confirm is not None:
         session.confirm(f"Deleting stream `{stream}` removes {holds}", typed_name=stream, confirmed=confirm)
     else:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvctl.topology.findings import Difference, Outcome
     from kvctl.topology.repair import Repair, StandIn
     from kvctl.topology.replicas import Replica
+    from kvctl.topology.world import World
 
 app = group()
 
@@ -44,6 +45,8 @@ class Work:
     """Mirrors whose repair was interrupted."""
     outcomes: "list[Outcome]" = field(default_factory=list)
     repairs: "list[Repair]" = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    """Streams that do not answer: what they are is not known, or the file says that they are replicas."""
 
 
 @command(
@@ -74,7 +77,8 @@ async def audit(
     directly or through others; without NAME or --file everything in view is compared. Buckets may be written to
     meanwhile: what differs is read again at the leaders, and what is late is waited for, before it is said.
 
-    Exit code 4 says that something differs, 5 that nothing does, as far as could be read, and something could not.
+    Exit code 4 says that something differs, 5 that nothing does, as far as could be read, and something could not. A
+    stream that does not answer is among the latter: it may be a replica.
 
     --repair makes mirrors anew, each beside the old one first, and has aggregates get again what is missing or wrong
     in them, and forget what is too much. Then it compares again.
@@ -83,7 +87,7 @@ async def audit(
     topology = read_file(session, file) if file else None
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
     work = await _find(apis, names or [], topology)
-    if not work.replicas and not work.left:
+    if not work.replicas and not work.left and not work.unseen:
         session.note("Nothing to audit: no mirrors or aggregates", always=True)
     patience = wait_for or timedelta(seconds=10)
     if not repair:
@@ -131,20 +135,35 @@ async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topo
     world = await survey(apis)
     found, left = replicas.in_view(world), repair.stand_ins(world, names)
     if topology is not None:
-        return Work(_of_file(topology, found), left)
+        unseen = _unseen_of_file(topology, world)
+        return Work(_of_file(topology, found, unseen), left, unseen=[stream for _, _, stream in unseen])
     known = {*(item.name for item in found), *(item.name for item in left)}
     for name in names:
         if name not in known and not replicas.is_origin(found, name):
             from kvctl.kv import catalog
 
             await catalog.find(apis[""], name)
-    return Work(replicas.named(found, names) if names else found, left)
+    unknown = [stream for place in world.places.values() for stream in place.unknown]
+    return Work(replicas.named(found, names) if names else found, left, unseen=unknown)
 
 
-def _of_file(topology: "Topology", found: "Sequence[Replica]") -> "list[Replica]":
+def _unseen_of_file(topology: "Topology", world: "World") -> list[tuple[str, str, str]]:
+    """Place, name and stream of the file's replicas of which nobody knows more than that they do not answer."""
+    from kvctl.kv.names import STREAM_PREFIX
+
+    streams = {name: name for name in topology.mirrors}
+    streams |= {name: STREAM_PREFIX + name for name in topology.aggregates}
+    at = {name: topology.places.get(name, "") for name in streams}
+    return [(at[name], name, stream) for name, stream in streams.items() if stream in world.places[at[name]].unknown]
+
+
+def _of_file(
+    topology: "Topology", found: "Sequence[Replica]", unseen: Sequence[tuple[str, str, str]]
+) -> "list[Replica]":
     wanted = {(topology.places.get(name, ""), name) for name in (*topology.mirrors, *topology.aggregates)}
     chosen = [item for item in found if (item.place.name, item.name) in wanted]
-    missing = sorted(name for _, name in wanted - {(item.place.name, item.name) for item in chosen})
+    seen = {(item.place.name, item.name) for item in chosen} | {(place, name) for place, name, _ in unseen}
+    missing = sorted(name for _, name in wanted - seen)
     if missing:
         names = ", ".join(f"`{name}`" for name in missing)
         raise BucketNotFound(f"Not found of what the file describes: {names}", hint="`kvctl topology apply` makes them")
@@ -210,6 +229,9 @@ def say(session: Session, work: Work, *, list_all: bool) -> None:
                 session.note(f"`{outcome.replica}` of `{outcome.origin}`: {outcome.keys} keys, {counts}", always=True)
     else:
         session.show(outcomes_view(work.outcomes))
+    if work.unseen:
+        names = ", ".join(f"`{stream}`" for stream in work.unseen)
+        session.warn(f"Streams that do not answer may be mirrors or aggregates, and were not audited: {names}")
     for outcome in work.outcomes:
         for warning in _warnings(outcome):
             session.warn(warning)
@@ -286,4 +308,4 @@ def exit_code(work: Work) -> int:
     if missing or any(outcome.consistent is False for outcome in work.outcomes):
         return DRIFT
     errors = [outcome.error for outcome in work.outcomes if outcome.error is not None]
-    return UNREADABLE if errors else 0
+    return UNREADABLE if errors or work.unseen else 0

@@ -9,7 +9,7 @@ from kvctl.doctor import account, replication, repositories, server, storage, ta
 from kvctl.doctor.finding import ERROR, WARNING, Finding, ordered
 from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
 from kvctl.jetstream.api import Api
-from kvctl.topology.world import survey
+from kvctl.topology.world import Place, survey
 
 
 async def examine(api: Api) -> list[Finding]:
@@ -29,10 +29,14 @@ async def _streams(api: Api) -> list[Finding]:
     except KvctlError as error:
         return [Finding(ERROR, "unseen", "account", f"The streams cannot be listed: {error.message}", error.hint or "")]
     place = world.places[""]
-    found = [*storage.examine(place.infos, _servers(api)), *map(storage.unreachable, place.unreachable)]
+    found = [*storage.examine(place.infos, _servers(api)), *_unreachable(place)]
     found += tables.examine(place.infos, place.unreachable)
     found += await repositories.examine(api, place.infos)
     return [*found, *await replication.examine(world)]
+
+
+def _unreachable(place: Place) -> list[Finding]:
+    return [storage.unreachable(stream, place.offline.get(stream)) for stream in place.unreachable]
 
 
 async def _guarded(part: Awaitable[Iterable[Finding]]) -> list[Finding]:

@@ -56,6 +56,8 @@ async def examine(world: World) -> list[Finding]:
 
 def of_standing(standing: Standing) -> Iterator[Finding]:
     """What is said of one replica and one of its origins."""
+    if standing.link.silent:
+        return  # its stream is unreachable: that is said
     if standing.state not in _STATES or (standing.state is State.NEVER_CONNECTED and is_new(standing.link.info)):
         return
     severity, check = _STATES[standing.state]
@@ -113,7 +115,7 @@ def _hazards(world: World) -> Iterator[Finding]:
             severity = ERROR if hazard.name in _ERRORS else WARNING
             evidence = hazard.evidence[:1].upper() + hazard.evidence[1:]
             yield Finding(severity, hazard.name, name, evidence, remedy(hazard, name, config, origins))
-        if config.get("mirror") and (origin := links[0].origin):
+        if config.get("mirror") and (origin := links[0].origin) and not links[0].silent:
             yield from _doubts(name, lineage(links[0].info, origin))
 
 

@@ -46,11 +46,23 @@ def _named(infos: Mapping[str, StreamInfo]) -> set[str]:
     return {peer["name"] for cluster in clusters for peer in cluster.get("replicas") or ()}
 
 
-def unreachable(stream: str) -> Finding:
-    """A stream that nobody answered for."""
+def unreachable(stream: str, info: StreamInfo | None = None) -> Finding:
+    """A stream that nobody answered for; `info` is what the cluster still knows of it."""
     name = stream.removeprefix("KV_")
-    text = f"No server that holds the stream `{stream}` answers"
-    return Finding(ERROR, "unreachable", name, text, "Start the servers that hold it; a mirror of it answers reads")
+    peers = [peer["name"] for peer in ((info or {}).get("cluster") or {}).get("replicas") or ()]
+    if not peers:
+        text = (
+            f"No server that holds the stream `{stream}` answers: whether it is a mirror or an aggregate is not known"
+        )
+        return Finding(ERROR, "unreachable", name, text, "Start the servers that hold it")
+    config = info["config"] if info else {}
+    held = f"its only server {_listed(peers)} does" if len(peers) == 1 else f"its servers {_listed(peers)} do"
+    sources = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+    origins = _listed(list(dict.fromkeys(source["name"].removeprefix("KV_") for source in sources)))
+    also = f", and nothing arrives from {origins}" if origins else ""
+    return Finding(
+        ERROR, "unreachable", name, f"`{name}` is offline: {held} not answer{also}", f"Start {_listed(peers)}"
+    )
 
 
 def _servers(name: str, info: StreamInfo) -> Iterator[Finding]:
@@ -65,7 +77,8 @@ def _servers(name: str, info: StreamInfo) -> Iterator[Finding]:
     away = [peer["name"] for peer in peers if peer.get("offline") or not peer.get("current", True)]
     if away:
         last = len(away) * 2 >= len(peers)  # with one more of them gone it stops
-        text = f"{_listed(away)} of {len(peers) + 1} servers {'is' if len(away) == 1 else 'are'} offline, or far behind"
+        count = len(peers) + bool(cluster.get("leader"))
+        text = f"{_listed(away)} of {count} servers {'is' if len(away) == 1 else 'are'} offline, or far behind"
         more = ": one more, and it takes no writes" if last else ""
         yield Finding(WARNING, "server-away", name, text + more, "Start it, or replace it: `nats stream cluster`")
     for peer in peers:

@@ -19,6 +19,7 @@ from kvctl.errors import (
     RequestTimeout,
     ServerError,
     StreamNotFound,
+    StreamOffline,
 )
 from kvctl.tokens import check_prefix
 
@@ -26,6 +27,7 @@ DEFAULT_PREFIX = "$JS.API"
 
 STREAM_NAME_IN_USE = 10058
 STREAM_NOT_FOUND = 10059
+STREAM_OFFLINE = 10118
 CONSUMER_NAME_IN_USE = (10013, 10105, 10148)
 WRONG_LAST_SEQUENCE = (10071, 10164)
 BUSY = 10164
@@ -35,6 +37,7 @@ _NOT_FOUND: dict[int, type[KvctlError]] = {
     10014: ConsumerNotFound, 10149: ConsumerNotFound, 10037: NotFoundError, 10043: NotFoundError, 10059: StreamNotFound,
 }  # fmt: skip
 _TRANSIENT = (10008,)
+OFFLINE_HINT = "Start the servers that hold it; `kvctl doctor` names those that are known"
 _HINTS = {"detected cycle": "A stream would read another one twice, or itself, through others"}
 
 
@@ -75,6 +78,8 @@ class Api:
             try:
                 frame = await self.connection.request(f"{self.prefix}.{endpoint}", payload, timeout=left)
                 return parse_reply(frame.payload)
+            except StreamOffline:
+                raise
             except NoResponders:
                 raise self._nobody(endpoint) from None
             except (JetStreamDisabled, ConnectionLost) as error:
@@ -126,6 +131,8 @@ def server_error(error: dict[str, Any]) -> KvctlError:
         if err_code in _TRANSIENT:
             unavailable.__cause__ = ServerError(text, code=code, err_code=err_code)
         return unavailable
+    if err_code == STREAM_OFFLINE:
+        return StreamOffline(f"No server that holds the stream answers ({err_code})", hint=OFFLINE_HINT)
     if err_code in (STREAM_NAME_IN_USE, *CONSUMER_NAME_IN_USE):
         return ConflictError(f"{text[:1].upper()}{text[1:]} ({err_code})")
     refused = f"The server refused: {text}{f' ({err_code})' if err_code else ''}"

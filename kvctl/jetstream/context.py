@@ -67,8 +67,7 @@ class JetStream:
 
     async def list_streams(self) -> list[Stream]:
         """All streams whose servers answer, with their infos."""
-        infos, _ = await streams.listing(self.api)
-        return [self._found(info) for info in infos]
+        return [self._found(info) for info in (await streams.listing(self.api)).answering]
 
     async def create_consumer(self, stream: str, name: str | None = None, **config: Any) -> Consumer:
         """As `Stream.create_consumer`."""

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound
-from kvctl.jetstream.api import Api
+from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound, StreamOffline
+from kvctl.jetstream.api import OFFLINE_HINT, Api
 from kvctl.tokens import check_filter_subject, check_name
 
 SUBJECTS_PAGE = 100_000
 _NO_MESSAGE = ("no message found", "stream store EOF", "deleted message")
 LISTINGS = 4
 """Times that a listing is begun anew because streams came or went."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All streams of an account: those that answered, and those that did not. Silence is no proof of absence."""
+
+    answering: tuple[dict[str, Any], ...]
+    """Infos."""
+    silent: Mapping[str, dict[str, Any] | None]
+    """Streams whose servers did not answer, by name. Where the cluster still knows it: the info, in which the state is
+    all zeros and no server leads."""
+
+    def complete(self) -> tuple[dict[str, Any], ...]:
+        """The infos of all streams. Raises StreamOffline when one did not answer."""
+        if self.silent:
+            names = sorted(self.silent)
+            listed = ", ".join(f"`{name}`" for name in names)
+            raise StreamOffline(f"Streams that do not answer: {listed}", streams=names, hint=OFFLINE_HINT)
+        return self.answering
 
 
 async def create(api: Api, config: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
@@ -81,13 +101,15 @@ async def names(api: Api, subject: str | None = None) -> list[str]:
             return sorted(set(found))
 
 
-async def listing(api: Api) -> tuple[list[dict[str, Any]], list[str]]:
-    """The infos of all streams, every page, and the names of those whose host did not answer."""
+async def listing(api: Api) -> Listing:
+    """All streams, every page."""
     for _ in range(LISTINGS):
-        found, missing, steady = await _pages(api)
-        if steady:
+        found, silent, totals = await _pages(api)
+        if len(totals) == 1:
             break
-    return list(found.values()), sorted(missing - found.keys())
+    if len({*found, *silent}) < max(totals):
+        silent |= dict.fromkeys(await names(api))  # a stream that is counted, and not said to be missing
+    return Listing(tuple(found.values()), {name: silent[name] for name in sorted(silent) if name not in found})
 
 
 async def infos(api: Api, wanted: Sequence[str], at_once: int = 32) -> AsyncIterator[tuple[str, dict[str, Any] | None]]:
@@ -124,23 +146,29 @@ async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
             return found
 
 
-async def _pages(api: Api) -> tuple[dict[str, dict[str, Any]], set[str], bool]:
-    """One walk through the pages of all streams; not steady when streams came or went meanwhile, which moves pages."""
+async def _pages(
+    api: Api,
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any] | None], set[int]]:
+    """One walk through the pages: streams that answer, silent ones, and the totals that the pages gave.
+
+    Two totals mean that streams came or went in the meantime, which moves pages.
+    """
     found: dict[str, dict[str, Any]] = {}
-    missing: set[str] = set()
+    silent: dict[str, dict[str, Any] | None] = {}
     totals: set[int] = set()
     offset = 0
     while True:
         # A server that waits for the hosts of others that are down takes four seconds.
         limit = max(api.connection.timeout, 10)
         page = await api.call("STREAM.LIST", {"offset": offset}, timeout=limit, retry=True)
-        batch = page.get("streams") or []
-        found.update((item["config"]["name"], item) for item in batch)
-        missing.update(page.get("missing") or [], page.get("offline") or {})
+        batch = {item["config"]["name"]: item for item in page.get("streams") or []}
+        missing = {*(page.get("missing") or ()), *(page.get("offline") or ())}
+        found.update((name, item) for name, item in batch.items() if name not in missing)
+        silent.update((name, batch.get(name)) for name in missing)
         totals.add(page.get("total", 0))
         offset += len(batch) or page.get("limit", 256)
         if offset >= page.get("total", 0):
-            return found, missing, len(totals) == 1
+            return found, silent, totals
 
 
 def _checked(stream: str) -> str:

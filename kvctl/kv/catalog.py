@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvctl.errors import (
@@ -78,6 +78,8 @@ class Listing:
 
     statuses: list[BucketStatus]
     unreachable: list[str]
+    offline: list[BucketStatus] = field(default_factory=list)
+    """Of those of the unreachable ones whose configuration is known; their state says nothing."""
 
 
 async def create(api: Api, config: BucketConfig) -> Creation:
@@ -244,10 +246,15 @@ async def delete(api: Api, stream: str) -> None:
 
 async def listing(api: Api) -> Listing:
     """Every bucket, aggregate, mirror and stream named like a bucket, by name; pages through all streams."""
-    infos, unreachable = await streams.listing(api)
-    known = {info["config"]["name"]: info["config"] for info in infos}
-    statuses = [BucketStatus.from_info(info, known) for info in infos if kind_of(info["config"], known)]
-    return Listing(sorted(statuses, key=lambda status: (status.bucket, status.stream)), unreachable)
+    found = await streams.listing(api)
+    offline = [info for info in found.silent.values() if info is not None]
+    known = {info["config"]["name"]: info["config"] for info in (*found.answering, *offline)}
+    statuses, away = (
+        [BucketStatus.from_info(info, known) for info in infos if kind_of(info["config"], known)]
+        for infos in (found.answering, offline)
+    )
+    ordered = sorted(statuses, key=lambda status: (status.bucket, status.stream))
+    return Listing(ordered, [*found.silent], away)
 
 
 async def statuses(api: Api) -> list[BucketStatus]:

@@ -114,7 +114,7 @@ async def find_whole(api: Api, name: str) -> Found:
 
 async def listing(api: Api) -> list[Found]:
     """All tables, by name."""
-    infos, _ = await streams.listing(api)
+    infos = (await streams.listing(api)).answering
     tables = [found(info) for info in infos if is_table(info["config"]) and not state(info)]
     return sorted(tables, key=lambda table: table.config.name)
 

@@ -12,8 +12,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from kvctl.errors import JetStreamDisabled, KvctlError, NotFoundError, PermissionDenied, WaitExpired
+from kvctl.errors import JetStreamDisabled, KvctlError, NotFoundError, PermissionDenied, StreamOffline, WaitExpired
 from kvctl.jetstream import streams
+from kvctl.jetstream.api import OFFLINE_HINT
 from kvctl.kv.kinds import Kind
 from kvctl.topology import waiting
 from kvctl.topology.comparison import DELETED, ORIGIN, REPLICA, Comparison, Marked, mark
@@ -72,6 +73,8 @@ async def audit(
     """
     outcomes = [_outcome(replica, link) for link in replica.links]
     try:
+        if replica.silent:
+            raise StreamOffline(f"No server that holds `{replica.name}` answers", hint=OFFLINE_HINT)
         side = await Side(replica.place.api, replica.stream).ready()
         feeds = await asyncio.gather(*(
             _feed(number, link, outcome)

@@ -16,6 +16,7 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.catalog import Edit
 from kvctl.kv.compacting import Tombstones
 from kvctl.kv.config import BucketStatus
+from kvctl.kv.kinds import Kind
 from kvctl.topology import hazards, inspection, observe
 from kvctl.topology.hazards import LAGGING_REPLICA, Hazard
 from kvctl.topology.observe import Dependent, Upstream
@@ -31,7 +32,7 @@ class Description:
     dependents: list[Dependent] | None
     """Who reads from it, as far as this account and domain can be seen; None when the streams cannot be listed."""
     known: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """The infos of all streams in view, by name."""
+    """The infos of all streams that answer, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ async def describe(api: Api, name: str) -> Description:
     stream = info["config"]["name"]
     dependents, known = None, {}
     with suppress(KvctlError):
-        infos, _ = await streams.listing(api)
-        dependents = observe.dependents_among(infos, stream)
-        known = {other["config"]["name"]: other for other in infos}
+        found = await streams.listing(api)
+        dependents = observe.dependents_among(found, stream)
+        known = {other["config"]["name"]: other for other in found.answering}
     others = {name: other["config"] for name, other in known.items()}
     return Description(BucketStatus.from_info(info, others), observe.upstreams(info), dependents, known)
 
@@ -76,8 +77,10 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
     newest = max((entry.revision for entry in found.entries), default=0)
     if not newest:
         return found, foreign
-    behind = [item for item in await observe.dependents(api, found.stream) if not item.has(newest)]
-    return found, [*foreign, *(Hazard(LAGGING_REPLICA, _late(item)) for item in behind)]
+    readers = await observe.dependents(api, found.stream)
+    behind = [item for item in readers if item.kind is not Kind.UNREACHABLE and not item.has(newest)]
+    late = [Hazard(LAGGING_REPLICA, _late(item)) for item in behind]
+    return found, [*foreign, *late, *observe.unknown(readers)]
 
 
 async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
@@ -87,6 +90,8 @@ async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], No
 
 def _late(item: Dependent) -> str:
     upstream = item.upstream
+    if upstream is None or item.last_revision is None:
+        return f"{item.kind} `{item.name}` does not answer: it may keep the deleted keys permanently"
     state = f"lags {upstream.lag} behind" if upstream.lag else "has not received the last deletions"
     if upstream.active is None:
         state = "has never been connected"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvctl.errors import BucketNotFound
+from kvctl.kv.kinds import Kind
 from kvctl.topology.graph_rules import Rules, rules_json
 from kvctl.topology.model import External
 from kvctl.topology.standing import Standing, State
@@ -69,7 +70,7 @@ class Edge:
         """The state in words, with the lag where there is one."""
         if self.standing is None:
             return ""
-        lag = self.standing.upstream.lag
+        lag = self.standing.lag
         return str(self.standing.state) + (f", lag {lag}" if lag else "")
 
 
@@ -113,7 +114,8 @@ def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str],
     Raises BucketNotFound.
     """
     linked = {end for edge in edges for end in (edge.origin, edge.replica)}
-    kept, alone = set(nodes) if whole or not edges else linked, set(nodes) - linked
+    silent = {node.id for node in nodes.values() if node.kind == Kind.UNREACHABLE}  # they may be replicas
+    kept, alone = set(nodes) if whole or not edges else linked | silent, set(nodes) - linked
     if names:
         kept, alone = reach({_named(nodes, name) for name in names}, edges), set()
     order = sorted((nodes[at] for at in kept), key=lambda node: (node.where, node.name, node.id))
@@ -154,7 +156,7 @@ def _edge_json(edge: Edge) -> dict[str, Any]:
     known = {
         "state": str(standing.state),
         "evidence": standing.evidence or None,
-        "lag": standing.upstream.lag,
+        "lag": standing.lag,
         "active": standing.upstream.active,
         "error": standing.upstream.error,
     } if standing else dict.fromkeys(("state", "evidence", "lag", "active", "error"))  # fmt: skip

@@ -48,9 +48,9 @@ def around(world: World, names: Collection[str]) -> World:
 
 def _nodes_of(place: Place) -> list[Node]:
     """What is a bucket, a mirror or an aggregate, and what cannot be looked at but is named like one."""
-    found = [_node(place, info) for info in place.infos.values() if kind_in(place, info) is not None]
-    hidden = (stream for stream in place.unreachable if stream.startswith(STREAM_PREFIX))
-    return [*found, *(_unseen(place, stream, str(Kind.UNREACHABLE)) for stream in hidden)]
+    infos = (*place.infos.values(), *place.offline.values())
+    found = [_node(place, info) for info in infos if kind_in(place, info) is not None]
+    return [*found, *(_unseen(place, stream, str(Kind.UNREACHABLE)) for stream in place.unknown)]
 
 
 def _unseen(place: Place, stream: str, kind: str) -> Node:
@@ -61,10 +61,11 @@ def _unseen(place: Place, stream: str, kind: str) -> Node:
 
 def _node(place: Place, info: StreamInfo) -> Node:
     config, stream = info["config"], info["config"]["name"]
-    kind = _kind(info, place)
+    kind, silent = _kind(info, place), stream in place.offline
     return Node(
-        node_id(place.name, stream), bucket_name(config, kind), stream, str(kind), place.name or None, place.domain,
-        cluster=_cluster(info),
+        node_id(place.name, stream), bucket_name(config, kind), stream,
+        str(Kind.UNREACHABLE if silent else kind), place.name or None, place.domain,
+        cluster=placed_in(info) if silent else _cluster(info),
     )  # fmt: skip
 
 
@@ -78,11 +79,18 @@ def _origin_node(link: Link) -> Node:
     if link.origin is not None and link.origin_place is not None:
         return _node(link.origin_place, link.origin)
     if not external.get("api"):
+        if stream in link.place.offline:
+            return _node(link.place, link.place.offline[stream])
         return _unseen(link.place, stream, str(Kind.UNREACHABLE) if stream in link.place.unreachable else MISSING)
     node = outside(External(external["api"]), stream, stream.removeprefix(STREAM_PREFIX))
     if link.origin is None:
         return node
     return replace(node, kind=str(_kind(link.origin, None)), cluster=_cluster(link.origin))
+
+
+def placed_in(info: StreamInfo) -> str | None:
+    """The cluster that an offline stream was placed in, if it was; its info names that of the server that answered."""
+    return (info["config"].get("placement") or {}).get("cluster") or None
 
 
 def _cluster(info: StreamInfo) -> str | None:

@@ -14,6 +14,8 @@ from kvctl.quantities import duration_from_ns, format_size
 
 LOSSY_EDIT = "lossy-edit"
 LAGGING_REPLICA = "lagging-replica"
+UNREACHABLE_STREAM = "unreachable-stream"
+"""A stream does not answer, and may read from the one that is to go or to be changed."""
 FOREIGN_KIND = foreign.FOREIGN_KIND
 
 HISTORY, AGE, SUBJECTS, BYTES, SIZE = "history", "age", "subjects", "bytes", "size"

@@ -15,7 +15,7 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.quantities import duration_ns, parse_time
-from kvctl.topology import replica_hazards
+from kvctl.topology import observe, replica_hazards
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.incarnations import lineage
 from kvctl.topology.observe import upstreams
@@ -65,10 +65,12 @@ async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[H
     origins = await _configs_read(api, before)
     changed = origins if before.get("sources") == after.get("sources") else await _configs_read(api, after)
     found = _brought(before, after, origins, changed) if changed else []
-    infos: list[StreamInfo] = []
+    known = {before["name"]: before}
     with suppress(KvctlError):
-        infos, _ = await streams.listing(api)
-    known = {info["config"]["name"]: info["config"] for info in infos} | {before["name"]: before}
+        listed = await streams.listing(api)
+        infos = [*listed.answering, *filter(None, listed.silent.values())]
+        known = {info["config"]["name"]: info["config"] for info in infos} | known
+        found += observe.unknown(observe.dependents_among(listed, before["name"]))
     for reader in known.values():
         sources = reads({"config": reader})
         feeding = [known.get(source["name"]) if not source.get("external") else None for source in sources]

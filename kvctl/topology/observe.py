@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,17 @@ from kvctl.jetstream import consumers, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.ordered import Selection, read
 from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import Listing
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
-from kvctl.kv.names import matches
+from kvctl.kv.names import STREAM_PREFIX, matches
 from kvctl.quantities import format_time
-from kvctl.topology.hazards import AGE, HISTORY, SIZE, SUBJECTS, Cost, looks_at
+from kvctl.topology.hazards import AGE, HISTORY, SIZE, SUBJECTS, UNREACHABLE_STREAM, Cost, Hazard, looks_at
 from kvctl.wire import header_value
 
 SILENCE = 10.0
 """Seconds without a word of an origin, which sends a heartbeat every second, after which it is silent."""
+UNREACHABLE = "unreachable"
+"""The state of a replica whose servers do not answer."""
 _NEVER = -1
 _FOREIGN_DOMAIN = "$JS."
 
@@ -59,11 +62,21 @@ class Dependent:
     name: str
     stream: str
     kind: Kind
-    upstream: Upstream
-    last_revision: int
+    """UNREACHABLE: a stream that does not answer, and whose configuration nobody knows. It may read from it."""
+    upstream: Upstream | None
+    """None where that is not known."""
+    last_revision: int | None
+    """None: it does not answer."""
+
+    @property
+    def state(self) -> str:
+        """That of its upstream; `unreachable` where it does not answer."""
+        return UNREACHABLE if self.upstream is None or self.last_revision is None else self.upstream.state
 
     def has(self, revision: int) -> bool:
         """Whether it has, for all that can be seen, heard of the revision; only whole mirrors count like the origin."""
+        if self.upstream is None or self.last_revision is None:
+            return False
         whole = self.kind is Kind.MIRROR and not self.upstream.filters and not self.upstream.transforms
         return not self.upstream.behind and (not whole or self.last_revision >= revision)
 
@@ -84,15 +97,40 @@ def live_part(source: dict[str, Any], live: Sequence[dict[str, Any]]) -> dict[st
 
 
 async def dependents(api: Api, stream: str) -> list[Dependent]:
-    """The streams of this account and domain that read from the stream; other accounts and domains cannot be seen."""
-    infos, _ = await streams.listing(api)
-    return dependents_among(infos, stream)
+    """The streams of this account and domain that read from the stream; other accounts and domains cannot be seen.
+
+    Streams that do not answer are among them: those that read from it, and those of which nothing is known.
+    """
+    return dependents_among(await streams.listing(api), stream)
 
 
-def dependents_among(infos: Iterable[dict[str, Any]], stream: str) -> list[Dependent]:
-    """The streams among these that read from the stream, directly or through another, nearest first."""
-    infos = list(infos)
+def dependents_among(found: Listing, stream: str) -> list[Dependent]:
+    """The streams of a listing that read from the stream, directly or through another, nearest first, or may do so."""
+    infos = [*found.answering, *(info for info in found.silent.values() if info is not None)]
     known = {info["config"]["name"]: info["config"] for info in infos}
+    return [*_readers(infos, known, stream, found.silent), *_unknown(found, stream)]
+
+
+def unknown(found: Iterable[Dependent]) -> list[Hazard]:
+    """The hazard of going on where streams do not answer that may read from the one in question."""
+    names = ", ".join(f"`{item.stream}`" for item in found if item.kind is Kind.UNREACHABLE)
+    if not names:
+        return []
+    text = f"Streams that do not answer may be mirrors or aggregates of it: {names}"
+    return [Hazard(UNREACHABLE_STREAM, text, "Start the servers that hold them")]
+
+
+def _unknown(found: Listing, stream: str) -> list[Dependent]:
+    names = (name for name, info in found.silent.items() if info is None and name != stream)
+    return [Dependent(name.removeprefix(STREAM_PREFIX), name, Kind.UNREACHABLE, None, None) for name in names]
+
+
+def _readers(
+    infos: Sequence[dict[str, Any]],
+    known: Mapping[str, StreamConfig],
+    stream: str,
+    silent: Container[str],
+) -> list[Dependent]:
     found: dict[str, Dependent] = {}
     waiting = [stream]
     while waiting:
@@ -104,9 +142,8 @@ def dependents_among(infos: Iterable[dict[str, Any]], stream: str) -> list[Depen
             reading = next((up for up in upstreams(info) if up.stream == origin and up.api is None), None)
             if reading is not None:
                 kind = kind_of(info["config"], known) or (Kind.MIRROR if info["config"].get("mirror") else Kind.STREAM)
-                found[name] = Dependent(
-                    bucket_name(info["config"], kind), name, kind, reading, info["state"]["last_seq"]
-                )
+                last = None if name in silent else info["state"]["last_seq"]
+                found[name] = Dependent(bucket_name(info["config"], kind), name, kind, reading, last)
                 waiting.append(name)
     return list(found.values())
 

@@ -77,7 +77,7 @@ class StandIn:
 def stand_ins(world: World, names: Collection[str] = ()) -> list[StandIn]:
     """The stand-ins in view; with names only of mirrors, or of origins, of these names."""
     found = [
-        StandIn(link.place, config, original(config)["name"] in link.place.infos, link)
+        StandIn(link.place, config, link.place.has(original(config)["name"]), link)
         for link in world.links
         if is_stand_in(config := link.info["config"])
     ]

@@ -13,7 +13,7 @@ from typing import Any
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.quantities import duration_from_ns, format_duration, format_size
-from kvctl.topology.hazards import FOREIGN_KIND, Hazard, of_foreign
+from kvctl.topology.hazards import FOREIGN_KIND, UNREACHABLE_STREAM, Hazard, of_foreign
 from kvctl.topology.subjects import Transform, UnknownTransform, meet, parse
 
 FILTERED_MIRROR = "filtered-mirror"
@@ -40,7 +40,7 @@ OF_AGGREGATES = (
     KEY_COLLISION, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE, FOREIGN_KIND,
 )  # fmt: skip
 """What can stand in the way of building one, and be overridden."""
-OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS)
+OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
 """What an edit of a replica, or of its origin, can bring about."""
 
 COLLISION = "the last one wins, and a deletion in one hides the other's"

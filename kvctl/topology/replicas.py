@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import Kind, bucket_name, kind_of
+from kvctl.kv.kinds import Kind, bucket_name
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.model import External
 from kvctl.topology.repairs import is_stand_in, is_temporary
 from kvctl.topology.replica_hazards import name_of
-from kvctl.topology.world import Link, Place, World
+from kvctl.topology.world import Link, Place, World, kind_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,11 @@ class Replica:
         """Its stream."""
         return str(self.info["config"]["name"])
 
+    @property
+    def silent(self) -> bool:
+        """Whether its servers do not answer."""
+        return any(link.silent for link in self.links)
+
 
 def in_view(world: World) -> list[Replica]:
     """All mirrors and aggregates, what feeds others before those."""
@@ -41,7 +46,7 @@ def in_view(world: World) -> list[Replica]:
     replicas = []
     for links in found.values():
         place, info = links[0].place, links[0].info
-        kind = kind_of(info["config"], {name: other["config"] for name, other in place.infos.items()})
+        kind = kind_in(place, info)
         if kind in (Kind.MIRROR, Kind.AGGREGATE):
             replicas.append(Replica(place, info, kind, bucket_name(info["config"], kind), tuple(links)))
     return _upstream_first(replicas)

@@ -11,6 +11,7 @@ from typing import Any
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import direct, streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.streams import Listing
 from kvctl.kv.binding import NOBODY_KNOWS
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology import buckets, observe
@@ -112,18 +113,17 @@ async def _from_outside(api: Api, name: str) -> Sight:
     """What others know of a stream whose own servers do not answer."""
     stream = STREAM_PREFIX + name
     listed, answered_by = await asyncio.gather(_listed(api), answering(api, stream))
-    infos = listed
-    if infos is None and answered_by:
+    if listed is None and answered_by:
         found = await asyncio.gather(*(seen(api, other) for other in answered_by))
-        infos = [info for info in found if info is not None]
-    dependents = None if infos is None else observe.dependents_among(infos, stream)
+        listed = Listing(tuple(info for info in found if info is not None), {})
+    dependents = None if listed is None else observe.dependents_among(listed, stream)
     return Sight(name, stream, None, dependents, {}, answered_by=answered_by)
 
 
-async def _listed(api: Api) -> list[StreamInfo] | None:
+async def _listed(api: Api) -> Listing | None:
     with suppress(KvctlError, TimeoutError):
         async with asyncio.timeout(api.connection.timeout):
-            return (await streams.listing(api))[0]
+            return await streams.listing(api)
     return None
 
 

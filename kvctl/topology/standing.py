@@ -72,6 +72,11 @@ class Standing:
         """The origin's last revision; None where it cannot be seen."""
         return int(self.link.origin["state"]["last_seq"]) if self.link.origin else None
 
+    @property
+    def lag(self) -> int | None:
+        """What the server knows to be missing; None where the replica does not answer."""
+        return None if self.link.silent else self.upstream.lag
+
 
 async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Standing]:
     """How all replicas stand, in the order of the world's links; takes `second_look` seconds when something is late."""
@@ -92,7 +97,7 @@ class _Look:
         self._link = link
         config = link.info["config"]
         kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
-        come = int(link.info["state"]["last_seq"]) if config.get("mirror") else None
+        come = int(link.info["state"]["last_seq"]) if config.get("mirror") and not link.silent else None
         upstream = upstreams(link.info)[reads(link.info).index(link.source)]
         self._plain = Standing(link, bucket_name(config, kind), kind, upstream, State.OK, arrived=come)
         self._goal: Goal | None = None
@@ -102,6 +107,8 @@ class _Look:
         """How it stands; None where something is missing that may be on its way."""
         async with slots:
             try:
+                if self._link.silent:
+                    return self._away()
                 return await self._seen() if self._link.origin else self._without_origin()
             except KvctlError as error:
                 return replace(self._plain, state=State.UNREACHABLE, evidence=error.message)
@@ -134,6 +141,14 @@ class _Look:
         if descent.same is None:
             return replace(plain, state=State.UNCONFIRMED, evidence=descent.evidence)
         return await self._progress(origin)
+
+    def _away(self) -> Standing:
+        """The replica's own servers do not answer."""
+        peers = [peer["name"] for peer in (self._link.info.get("cluster") or {}).get("replicas") or ()]
+        what = "its server" if len(peers) == 1 else "the servers that hold it,"
+        named = f"{what} {', '.join(f'`{name}`' for name in peers)}" if peers else "its servers"
+        text = f"{named} {'does' if len(peers) == 1 else 'do'} not answer"
+        return replace(self._plain, state=State.UNREACHABLE, evidence=text)
 
     def _without_origin(self) -> Standing:
         plain, source, place = self._plain, self._link.source, self._link.place

@@ -57,10 +57,10 @@ async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = S
         _require_known(world, wanted.names)
     links = tuple(link for link in world.links if wanted.means(*(node.name for node in nodes_of_link(link))))
     found = [_row(standing) for standing in await standings(World(world.places, links), second_look)]
-    found += [_silent(place, stream) for place in world.places.values() for stream in place.unreachable]
+    found = [*found, *_maybe(world)]  # any of them may be a replica of anything
     if wanted.topology is not None:
         found = _of_file(found, wanted.topology)
-    found = [row for row in found if wanted.means(row["replica"], row["origin"])]
+    found = [row for row in found if row["origin"] is None or wanted.means(row["replica"], row["origin"])]
     return sorted(found, key=lambda row: (row["replica"], row["context"] or "", row["origin"] or "", str(row["rules"])))
 
 
@@ -80,7 +80,7 @@ def _row(standing: Standing) -> Row:
         **_of_origin(origin),
         "rules": rules_json(rules_of(link.source, replica.stream)),
         "state": str(standing.state),
-        "lag": upstream.lag,
+        "lag": standing.lag,
         "active": upstream.active,
         "error": upstream.error,
         "revision": standing.arrived,
@@ -109,6 +109,10 @@ def _unknown(name: str, stream: str, kind: str, context: str | None, state: str,
     row: Row = dict.fromkeys(FIELDS)
     row |= {"replica": name, "stream": stream, "kind": kind, "context": context, "rules": [], "state": state}
     return {**row, "evidence": evidence}
+
+
+def _maybe(world: World) -> list[Row]:
+    return [_silent(place, stream) for place in world.places.values() for stream in place.unknown]
 
 
 def _silent(place: Place, stream: str) -> Row:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvctl.errors import KvctlError
@@ -26,9 +27,20 @@ class Place:
     api: Api
     domain: str | None
     infos: Mapping[str, StreamInfo]
-    """By stream."""
+    """Those that answer, by stream."""
     unreachable: tuple[str, ...] = ()
     """Streams whose hosts did not answer."""
+    offline: Mapping[str, StreamInfo] = field(default_factory=dict)
+    """The infos of those unreachable ones whose configuration the cluster still knows; their state says nothing."""
+
+    def has(self, stream: str) -> bool:
+        """Whether there is such a stream, answering or not."""
+        return stream in self.infos or stream in self.unreachable
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Unreachable streams of which the name alone is known: any of them may read from any other stream."""
+        return tuple(stream for stream in self.unreachable if stream not in self.offline)
 
     @property
     def seen(self) -> bool:
@@ -50,6 +62,11 @@ class Link:
     origin: StreamInfo | None
     """Of what is read, also where only its info may be asked; None: not seen."""
 
+    @property
+    def silent(self) -> bool:
+        """Whether the reader does not answer: of its info the configuration and the servers are true, nothing else."""
+        return bool(self.place.offline) and self.info["config"]["name"] in self.place.offline
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -66,7 +83,10 @@ async def survey(apis: Mapping[str, Api]) -> World:
     """
     places = dict(zip(apis, await asyncio.gather(*(_place(*item) for item in apis.items())), strict=True))
     readings = [
-        (place, info, source) for place in places.values() for info in place.infos.values() for source in reads(info)
+        (place, info, source)
+        for place in places.values()
+        for info in (*place.infos.values(), *place.offline.values())
+        for source in reads(info)
     ]
     return World(places, await _links(places.values(), readings))
 
@@ -79,7 +99,7 @@ def reads(info: StreamInfo) -> list[dict[str, Any]]:
 
 def kind_in(place: Place, info: StreamInfo) -> Kind | None:
     """What a stream is to a key-value user; a mirror of a mirror is followed among the streams of its place."""
-    return kind_of(info["config"], _Configs(place.infos))
+    return kind_of(info["config"], _Configs(ChainMap({}, place.infos, place.offline)))  # type: ignore[arg-type]
 
 
 class _Configs(Mapping[str, StreamConfig]):
@@ -101,12 +121,14 @@ class _Configs(Mapping[str, StreamConfig]):
 
 async def _place(name: str, api: Api) -> Place:
     try:
-        (infos, unreachable), domain = await asyncio.gather(streams.listing(api), own_domain(api))
+        found, domain = await asyncio.gather(streams.listing(api), own_domain(api))
     except KvctlError as error:
         if name:
             error.message = f"{error.message}, in context `{name}`"
         raise
-    return Place(name, api, domain, {info["config"]["name"]: info for info in infos}, tuple(unreachable))
+    infos = {info["config"]["name"]: info for info in found.answering}
+    offline = {stream: info for stream, info in found.silent.items() if info is not None}
+    return Place(name, api, domain, infos, tuple(found.silent), offline)
 
 
 _Reading = tuple[Place, StreamInfo, dict[str, Any]]

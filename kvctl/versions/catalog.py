@@ -91,7 +91,7 @@ async def find(api: Api, name: str) -> Found:
 
 async def listing(api: Api) -> list[Found]:
     """All repositories, by name."""
-    infos, _ = await streams.listing(api)
+    infos = (await streams.listing(api)).answering
     return sorted((found(info) for info in infos if is_repository(info["config"])), key=lambda item: item.config.name)
 
 

@@ -8,14 +8,15 @@ from kvctl.doctor.replication import of_standing
 from kvctl.kv.kinds import Kind
 from kvctl.topology.observe import upstreams
 from kvctl.topology.standing import Standing, State
-from kvctl.topology.world import Link
+from kvctl.topology.world import Link, Place
 
 
 def standing(state: State, evidence: str = "", age: int = 60) -> Standing:
     source = {"name": "KV_B", "external": {"api": "$JS.hub.API"}}
     config: dict[str, Any] = {"name": "M", "mirror": source}
     info = {"config": config, "created": "2026-01-01T00:00:00Z", "ts": f"2026-01-01T00:{age // 60:02}:{age % 60:02}Z"}
-    link = Link(None, info, source, None, None)  # type: ignore[arg-type]  # where it is says nothing here
+    place = Place("", None, None, {})  # type: ignore[arg-type]  # where it is says nothing here
+    link = Link(place, info, source, None, None)
     return Standing(link, "M", Kind.MIRROR, upstreams(info)[0], state, evidence)
 
 

@@ -21,8 +21,8 @@ async def of(client: kvctl.Client, name: str) -> list[Finding]:
 async def kvctl_streams(client: kvctl.Client) -> tuple[dict[str, dict[str, object]], list[str]]:
     from kvctl.jetstream import streams
 
-    infos, unreachable = await streams.listing(client.api)
-    return {info["config"]["name"]: info for info in infos}, unreachable
+    found = await streams.listing(client.api)
+    return {info["config"]["name"]: info for info in found.answering}, [*found.silent]
 
 
 async def test_a_healthy_table_has_no_finding(client: kvctl.Client, unique: Callable[..., str]) -> None:

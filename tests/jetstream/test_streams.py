@@ -6,7 +6,7 @@ import pytest
 
 import kvctl
 from kvctl import Client
-from kvctl.errors import ConflictError, NotFoundError, StreamNotFound
+from kvctl.errors import ConflictError, NotFoundError, StreamNotFound, StreamOffline
 from kvctl.jetstream import streams
 from kvctl.server import Server
 from tests.raw import RawClient
@@ -26,8 +26,9 @@ async def test_thousands_are_listed_page_by_page(own_server: Server) -> None:
         names = await streams.names(client.api)
         assert (len(names), set(names)) == (count, expected)
         assert await streams.names(client.api, "S7.>") == ["S7"]
-        infos, missing = await streams.listing(client.api)
-        assert (len(infos), {info["config"]["name"] for info in infos}, missing) == (count, expected, [])
+        listed = await streams.listing(client.api)
+        infos = listed.complete()
+        assert (len(infos), {info["config"]["name"] for info in infos}, listed.silent) == (count, expected, {})
         wanted = ["S5", "NONE", "S3"]
         found = [(name, info and info["config"]["name"]) async for name, info in streams.infos(client.api, wanted)]
         assert found == [("S5", "S5"), ("NONE", None), ("S3", "S3")]
@@ -36,7 +37,14 @@ async def test_thousands_are_listed_page_by_page(own_server: Server) -> None:
 async def test_an_account_without_streams_has_none(own_server: Server) -> None:
     async with kvctl.connect(own_server.url) as client:
         assert await streams.names(client.api) == []
-        assert await streams.listing(client.api) == ([], [])
+        assert (await streams.listing(client.api)).complete() == ()
+
+
+def test_a_listing_without_an_answer_of_each_stream_is_not_complete() -> None:
+    listed = streams.Listing(({"config": {"name": "A"}},), {"M": None, "KV_B": None})
+    with pytest.raises(StreamOffline, match="`KV_B`, `M`") as caught:
+        listed.complete()
+    assert (caught.value.streams, caught.value.exit_code) == (("KV_B", "M"), 5)
 
 
 async def test_one_is_made_found_changed_and_deleted(client: Client, bucket_name: str) -> None:

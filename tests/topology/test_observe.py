@@ -6,6 +6,7 @@ from typing import Any
 
 import kvctl
 from kvctl.jetstream import streams
+from kvctl.jetstream.streams import Listing
 from kvctl.kv.config import Kind
 from kvctl.labs import Lab
 from kvctl.topology import observe
@@ -107,10 +108,10 @@ def test_the_error_keeps_the_server_s_text_and_number() -> None:
 def test_a_whole_mirror_has_what_its_count_has_reached() -> None:
     live = {"name": "KV_O", "lag": 0, "active": 5}
     infos = [info("M", mirror={"name": "KV_O"}) | {"mirror": live}]
-    (dependent,) = observe.dependents_among(infos, "KV_O")
+    (dependent,) = observe.dependents_among(Listing(tuple(infos), {}), "KV_O")
     assert (dependent.has(7), dependent.has(8)) == (True, False)
     filtered = [info("M", mirror={"name": "KV_O", "filter_subject": "$KV.O.a"}) | {"mirror": live}]
-    assert observe.dependents_among(filtered, "KV_O")[0].has(8)
+    assert observe.dependents_among(Listing(tuple(filtered), {}), "KV_O")[0].has(8)
 
 
 def test_readers_in_a_circle_are_each_listed_once() -> None:
@@ -118,4 +119,4 @@ def test_readers_in_a_circle_are_each_listed_once() -> None:
         info("KV_A", sources=[{"name": "KV_B"}], max_msgs_per_subject=1),
         info("KV_B", sources=[{"name": "KV_A"}], max_msgs_per_subject=1),
     ]
-    assert [item.name for item in observe.dependents_among(infos, "KV_A")] == ["B"]
+    assert [item.name for item in observe.dependents_among(Listing(tuple(infos), {}), "KV_A")] == ["B"]

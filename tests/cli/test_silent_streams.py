@@ -1,0 +1,231 @@
+"""Commands that look for the readers of a bucket while a server is away that holds a mirror and an aggregate of it.
+
+A cluster knows of a server that was stopped that it is offline, and still tells the configurations of its streams. Of
+one that was killed it only knows, for minutes, that it does not answer.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvctl.labs import Lab, run_lab
+from tests.cli.conftest import Result, run_process
+from tests.raw import RawClient
+
+KEYS = 20
+FILE = """version: 1
+buckets: {O: {replicas: 3}}
+mirrors: {MO: {origin: O}}
+aggregates: {AO: {origins: [{bucket: O}]}}
+"""
+SILENT = {("MO", "unreachable", None), ("KV_AO", "unreachable", None)}
+"""Stream, state and last revision of the readers."""
+
+
+@dataclass
+class Away:
+    """A cluster of which the home of `MO` and `AO` is away."""
+
+    urls: str
+    home: str
+    file: Path
+
+    def __call__(self, *args: str) -> Result:
+        return run_process(*args, "-s", self.urls)
+
+    def rows(self, *args: str) -> Any:
+        return json.loads(self(*args, "-o", "json").out)
+
+
+@contextmanager
+def without_home(file: Path, *, known: bool) -> Iterator[Away]:
+    """A cluster of which a server is away; `known` says whether the others know that it is offline."""
+    with run_lab("cluster") as lab:
+        urls = ",".join(server.url for server in lab.servers.values())
+        for name in ("O", "ALONE"):
+            assert run_process("bucket", "add", name, "--replicas", "3", "-s", urls).exit_code == 0
+        with RawClient(next(iter(lab.servers.values())).url) as raw:
+            for number in range(KEYS):
+                raw.put("O", f"k{number}", b"v")
+            for number in range(5):
+                raw.put("O", f"k{number}", b"", {"KV-Operation": "DEL"})
+            home = _place_together(raw, urls)
+        if known:
+            lab.servers[home].stop()
+        else:
+            lab.servers[home].kill()
+        left = [name for name in lab.servers if name != home]
+        file.write_text(FILE)
+        _until_led(lab, left)
+        if known:
+            _until_known(lab.servers[left[0]].url)
+        yield Away(",".join(lab.servers[name].url for name in left), home, file)
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Away]:
+    """A server was stopped."""
+    with without_home(tmp_path_factory.mktemp("silent") / "topology.yaml", known=True) as found:
+        yield found
+
+
+def test_silent_streams_of_which_nothing_is_known_may_be_readers(tmp_path: Path) -> None:
+    with without_home(tmp_path / "topology.yaml", known=False) as away, ThreadPoolExecutor(8) as pool:
+        lines = (
+            "topology audit",
+            "topology audit O -o json",
+            f"topology audit -f {away.file}",
+            "topology audit O --repair --yes",
+            "bucket delete O --yes",
+            "bucket delete O --yes --force unreachable-stream",
+            "stream delete KV_O --yes",
+            "bucket compact O --older-than 0s",
+            "bucket edit O --history 3 --dry-run",
+            "bucket delete O --dry-run -o json",
+            "topology graph -o json",
+            "topology status O -o json",
+            "doctor -o json",
+            "bucket ls -o json",
+        )
+        done = dict(zip(lines, pool.map(lambda line: away(*line.split()), lines), strict=True))
+        audits, delete, forced, stream = lines[:4], *lines[4:7]
+        assert {line: done[line].exit_code for line in audits} == dict.fromkeys(audits, 5), done
+        assert all("`KV_AO`" in done[line].err and "`MO`" in done[line].err for line in audits)
+        assert (done[delete].exit_code, "--force unreachable-stream" in done[delete].err) == (1, True)
+        assert (done[forced].exit_code, "--confirm" in done[forced].err) == (2, True)
+        assert done[stream].exit_code == 1
+        compact, edit, dry_run, graph, status, doctor, ls = (done[line] for line in lines[7:])
+        assert (compact.exit_code, "unreachable-stream" in compact.err) == (1, True)
+        assert "unreachable-stream" in edit.err
+        found = json.loads(dry_run.out)["dependents"]
+        assert {(item["stream"], item["state"], item["last_revision"]) for item in found} == SILENT
+        assert {item["kind"] for item in found} == {"unreachable"}
+        nodes = {node["stream"]: node["kind"] for node in json.loads(graph.out)["nodes"]}
+        assert (nodes["MO"], nodes["KV_AO"]) == ("unreachable", "unreachable")
+        assert {(row["stream"], row["state"], row["revision"]) for row in json.loads(status.out)} == SILENT
+        checks = {(item["check"], item["subject"]) for item in json.loads(doctor.out)}
+        assert {("unreachable", "MO"), ("unreachable", "AO")} <= checks
+        rows = {row["stream"]: row for row in json.loads(ls.out)}
+        assert (rows["KV_AO"]["kind"], rows["KV_AO"]["values"], "`MO`" in ls.err) == ("unreachable", None, True)
+        with RawClient(away.urls.split(",")[0]) as raw:
+            assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS
+
+
+def _place_together(raw: RawClient, urls: str) -> str:
+    """The server that holds the mirror and the aggregate, one alone."""
+    assert run_process("mirror", "create", "MO", "--origin", "O", "-s", urls).exit_code == 0
+    home = raw.api("STREAM.INFO.MO")["cluster"]["leader"]
+    for _ in range(50):
+        assert run_process("aggregate", "create", "AO", "--origin", "bucket=O", "-s", urls).exit_code == 0
+        if raw.api("STREAM.INFO.KV_AO")["cluster"]["leader"] == home:
+            return str(home)
+        raw.api("STREAM.DELETE.KV_AO")
+    raise AssertionError("they never came to lie on one server")
+
+
+def _until_led(lab: Lab, left: list[str]) -> None:
+    """Until the servers that are left have a leader for themselves and for the buckets."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with RawClient(lab.servers[left[0]].url) as raw:
+            try:
+                infos = [raw.api(f"STREAM.INFO.KV_{name}") for name in ("O", "ALONE")]
+            except TimeoutError:
+                continue
+        if all(info.get("cluster", {}).get("leader") in left for info in infos):
+            return
+        time.sleep(0.2)
+    raise AssertionError("no leader")
+
+
+def _until_known(url: str) -> None:
+    """Until the cluster knows that the server is offline, and tells the configurations of its streams."""
+    deadline = time.monotonic() + 60
+    with RawClient(url) as raw:
+        while "MO" not in {info["config"]["name"] for info in raw.api("STREAM.LIST").get("streams") or []}:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def test_audit_of_silent_replicas_is_5(away: Away) -> None:
+    for args in ((), ("O",), ("--repair", "--yes")):
+        result = away("topology", "audit", *args, "-o", "json")
+        assert result.exit_code == 5, (args, result)
+        rows = json.loads(result.out)
+        assert {(row["replica"], row["consistent"]) for row in rows} == {("MO", None), ("AO", None)}
+        assert "MO" in result.err
+        assert "AO" in result.err
+
+
+def test_audit_of_a_file_with_silent_replicas_is_5(away: Away) -> None:
+    result = away("topology", "audit", "-f", str(away.file))
+    assert result.exit_code == 5, result
+    assert "topology apply" not in result.err
+
+
+def test_bucket_delete_wants_the_name_of_what_silent_replicas_read(away: Away) -> None:
+    for args in (("bucket", "delete", "O"), ("stream", "delete", "KV_O")):
+        result = away(*args, "--yes")
+        assert (result.exit_code, "--confirm" in result.err) == (2, True), result
+        assert "MO" in result.err
+        assert "AO" in result.err
+    found = away.rows("bucket", "delete", "O", "--dry-run")["dependents"]
+    assert {(item["stream"], item["state"], item["last_revision"]) for item in found} == SILENT
+    assert {item["kind"] for item in found} == {"mirror", "aggregate"}
+    assert away.rows("bucket", "delete", "ALONE", "--dry-run")["dependents"] == []
+
+
+def test_compaction_under_silent_replicas_is_refused(away: Away) -> None:
+    result = away("bucket", "compact", "O", "--older-than", "0s")
+    assert (result.exit_code, "lagging-replica" in result.err) == (1, True), result
+    with RawClient(away.urls.split(",")[0]) as raw:
+        assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS
+
+
+def test_graph_draws_silent_replicas(away: Away) -> None:
+    graph = away.rows("topology", "graph")
+    nodes = {node["stream"]: node["kind"] for node in graph["nodes"]}
+    assert nodes == {"KV_O": "bucket", "MO": "unreachable", "KV_AO": "unreachable"}
+    assert {(edge["origin"], edge["replica"], edge["state"], edge["lag"]) for edge in graph["edges"]} == {
+        ("KV_O", "MO", "unreachable", None), ("KV_O", "KV_AO", "unreachable", None),
+    }  # fmt: skip
+
+
+def test_status_calls_silent_replicas_unreachable(away: Away) -> None:
+    for args in ((), ("O",)):
+        rows = away.rows("topology", "status", *args)
+        assert {(row["stream"], row["state"], row["revision"]) for row in rows} == SILENT
+        assert {(row["origin"], row["lag"], row["cluster"]) for row in rows} == {("O", None, None)}
+        assert all(f"`{away.home}`" in row["evidence"] for row in rows)
+
+
+def test_listings_count_nothing_for_silent_streams(away: Away) -> None:
+    rows = {row["stream"]: row for row in away.rows("bucket", "ls")}
+    assert rows["KV_O"]["kind"] == "bucket"
+    for stream in ("MO", "KV_AO"):
+        row = rows[stream]
+        assert (row["kind"], row["values"], row["bytes"], row["origins"]) == ("unreachable", None, None, ["O"])
+    mirrors = away("mirror", "ls", "-o", "json")
+    (row,) = json.loads(mirrors.out)
+    assert (row["name"], row["state"], row["values"], row["lag"]) == ("MO", "unreachable", None, None)
+    assert "`MO`" in mirrors.err
+
+
+def test_show_of_a_silent_replica_is_5_and_says_what_helps(away: Away) -> None:
+    result = away("mirror", "show", "MO")
+    assert (result.exit_code, "hint:" in result.err, "refused" in result.err) == (5, True, False), result
+
+
+def test_doctor_names_silent_streams_and_claims_nothing_else_of_them(away: Away) -> None:
+    found = [item for item in away.rows("doctor") if item["subject"] in ("MO", "AO")]
+    assert {(item["severity"], item["check"], item["subject"]) for item in found} == {
+        ("error", "unreachable", "MO"), ("error", "unreachable", "AO"),
+    }  # fmt: skip
+    assert all(f"`{away.home}`" in item["evidence"] for item in found)
