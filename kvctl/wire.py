@@ -14,6 +14,7 @@ from kvctl.tokens import encoded, header_lines
 
 CRLF = b"\r\n"
 MAX_CONTROL_LINE = 4096
+_STORED = b"\r\nNats-Sequence: "
 
 
 class Frame(NamedTuple):
@@ -66,8 +67,12 @@ def decode_headers(header: bytes) -> dict[str, str]:
 
 
 def status(header: bytes) -> tuple[int, str]:
-    """Code and description of an inline status; (0, "") for an ordinary message. An inline 503 has no text."""
-    if header[8:9] != b" ":
+    """Code and description of an inline status; (0, "") for an ordinary message. An inline 503 has no text.
+
+    A message that a stream holds is an ordinary one, whatever its writer put into the first line (servers before 2.15
+    keep it): it has the sequence that servers add, which no status has.
+    """
+    if header[8:9] != b" " or _STORED in header:
         return 0, ""
     line = header[9 : header.find(CRLF)]
     code, _, text = line.partition(b" ")

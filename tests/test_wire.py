@@ -232,6 +232,10 @@ class TestHeaders:
     def test_a_status_is_read_with_and_without_text(self, block: bytes, expected: tuple[int, str]) -> None:
         assert status(block) == expected
 
+    def test_first_line_of_a_stored_message_is_not_a_status(self) -> None:
+        stored = b"\r\nNats-Stream: S\r\nNats-Subject: a\r\nNats-Sequence: 7\r\nNats-Time-Stamp: x\r\n\r\n"
+        assert [status(b"NATS/1.0 %d No Messages" % code + stored) for code in (503, 404, 408, 204)] == [(0, "")] * 4
+
     def test_frames_out_announce_their_sizes(self) -> None:
         assert publish_frame(b"a", b"r", b"", b"xy") == b"PUB a r 2\r\nxy\r\n"
         head = b"NATS/1.0\r\n\r\n"
