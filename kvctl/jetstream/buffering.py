@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.pull_options import PLENTY, SHORTEST, ConsumeOptions, Pull, default_heartbeat
 from kvctl.jetstream.statuses import Status
 from kvctl.quantities import parse_duration
-
-_LIMIT = re.compile(r"Exceeded MaxRequest(Batch|Expires|MaxBytes) of (\S+)")
 
 
 class Buffer:
@@ -22,6 +19,8 @@ class Buffer:
         """Whether the last pull was too small for the next message: then only an empty buffer asks again, for all."""
         self._expires = options.expires
         self._messages = options.most
+        self._batch = PLENTY if options.max_bytes else options.most
+        """What one pull may ask for."""
         self._bytes = options.max_bytes or 0
         self.low = -1 if self._bytes else _half(options.threshold_messages, self._messages)
         """The messages left at which more is asked for; none when it goes by size."""
@@ -33,7 +32,7 @@ class Buffer:
         if self._bytes:
             if not size:
                 messages = 0  # pulls that have no bytes left are over, whatever they had left in number
-            missing, batch = self._bytes - size, PLENTY
+            missing, batch = self._bytes - size, self._batch
             enough = size > (0 if self.cautious else self.low_bytes)
         else:
             missing, batch = 0, self._messages - messages
@@ -57,15 +56,14 @@ class Buffer:
 
     def adapt(self, status: Status) -> bool:
         """Stay within the consumer's limit that a refusal names; whether that makes another pull worth a try."""
-        named = _LIMIT.match(status.text)
-        if named is None:
-            return False
-        what, text = named.groups()
+        what, text = status.exceeded
         if what == "Expires":
             return self._shorten(text)
-        limit = int(text)
-        if what == "Batch" and not self._bytes and 0 < limit < self._messages:
-            self._messages, self.low = limit, min(self.low, limit // 2)
+        limit = int(text or 0)
+        if what == "Batch" and 0 < limit < self._batch:
+            self._batch = limit
+            if not self._bytes:
+                self._messages, self.low = limit, min(self.low, limit // 2)
             return True
         if what == "MaxBytes" and 0 < limit < self._bytes:
             self._bytes, self.low_bytes = limit, min(self.low_bytes, limit // 2)

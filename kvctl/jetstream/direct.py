@@ -127,7 +127,8 @@ async def get(
     if leader:
         found = await from_leader(api, stream, **request.body())
     else:
-        found = await _get(api, stream, json.dumps(request.body()).encode(), timeout)
+        answers = [await _get(api, stream, json.dumps(asked).encode(), timeout) for asked in _in_parts(request.body())]
+        found = max(filter(None, answers), key=lambda message: message.sequence, default=None)
     if found is not None and request.start_time_ns is not None and found.time_ns < request.start_time_ns:
         raise NotUnderstood("The server does not know requests by time")  # it went by the subject alone
     return found
@@ -138,6 +139,8 @@ async def last(api: Api, stream: str, subject: str, *, timeout: float | None = N
 
     None when there is none. Raises NoResponders where the stream has no direct get (or is gone), PermissionDenied.
     """
+    if subject == ">":
+        return await get(api, stream, DirectRequest(last_for=subject), timeout=timeout)
     return await _get(api, f"{stream}.{subject}", b"", timeout)
 
 
@@ -146,12 +149,25 @@ async def from_leader(api: Api, stream: str, **request: Any) -> StoredMessage | 
 
     None when there is none. Raises StreamNotFound, PermissionDenied.
     """
-    try:
-        return told_by_leader(stream, await api.call(f"STREAM.MSG.GET.{stream}", request, retry=True))
-    except NotFoundError as error:
-        if type(error) is NotFoundError:
-            return None
-        raise
+    found = []
+    for asked in _in_parts(request):
+        try:
+            found.append(told_by_leader(stream, await api.call(f"STREAM.MSG.GET.{stream}", asked, retry=True)))
+        except NotFoundError as error:
+            if type(error) is not NotFoundError:
+                raise
+    return max(found, key=lambda message: message.sequence, default=None)
+
+
+def _in_parts(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last message of all is asked for in two parts.
+
+    Servers answer `>` by their last sequence alone: where that message was deleted or has expired, they say that there
+    is none (2.10 to 2.15). By any other filter they look for the last that is there.
+    """
+    if request.get("last_by_subj") != ">":
+        return [request]
+    return [request | {"last_by_subj": subject} for subject in ("*", "*.>")]
 
 
 def told_by_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:

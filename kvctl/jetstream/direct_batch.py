@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kvctl.errors import KvctlError, NotFoundError, ServerError
+from kvctl.jetstream import single_answers
 from kvctl.jetstream.api import Api, parse_reply
+from kvctl.jetstream.delivery import RawFrame
 from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects, told, told_by_leader
 from kvctl.jetstream.window import RequestWindow
 from kvctl.wire import header_value, status
 
 REQUEST_BYTES = 512 << 10
 """What the subjects of one request may come to."""
+TRIES, PAUSE = 4, 0.05
+"""How often a later page is asked for, of another replica as like as not, and the seconds in between."""
 ANSWER_BYTES = 8 << 20
 """What is asked for at once: servers cut a connection that takes 64 MiB too slowly."""
 
 
 class MomentLost(ServerError):
     """Messages of the moment that was asked for were overwritten before they were read."""
+
+    rest: DirectRequest | None = None
+    """What is left to read after the pages that came; None where none came."""
+    due: int = 0
+    """How many messages match that."""
 
 
 class NotReached(NotFoundError):
@@ -55,19 +65,22 @@ async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = 
     from kvctl.jetstream import gathered
 
     request.check()
-    begun = False
+    lost: MomentLost | None = None
     if not leader:
         try:
             async with aclosing(pages(api, stream, request)) as answers:
                 async for page in answers:
-                    begun = True
                     yield page
             return
-        except (NotUnderstood, TooManySubjects, NotReached, MomentLost):
-            if begun:
-                raise
+        except MomentLost as error:
+            lost, request = error, error.rest or request
+        except (NotUnderstood, TooManySubjects, NotReached):
+            pass
+    due = lost.due if lost and request.last_of else 0
     async with aclosing(gathered.pages(api, stream, request)) as answers:
         async for page in answers:
+            if lost is not None and len(page.messages) + (page.pending or 0) < due:
+                raise lost
             yield page
 
 
@@ -77,38 +90,68 @@ async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator
     Raises TooManySubjects (what matches is more than 1,024), NotUnderstood (servers before 2.11), NotReached (the
     replica lags behind `up_to_sequence`), MomentLost (what was to come was overwritten meanwhile).
     """
-    left, due = request.batch, 0
+    if single_answers.known(api):
+        raise _one_answer(api)
+    left = request.batch
+    page = await _page(api, stream, request)
     while True:
-        page = await _page(api, stream, request, due)
         yield page
         left = None if left is None else left - len(page.messages)
         if not page.pending or not page.messages or left == 0 or request.max_bytes:
             return
-        due = page.pending
         request = replace(
             request, sequence=page.last_sequence + 1, start_time_ns=None, batch=left,
             up_to_sequence=page.up_to_sequence, up_to_time_ns=None,
         )  # fmt: skip
+        page = await _later_page(api, stream, request, page.pending)
 
 
-async def _page(api: Api, stream: str, request: DirectRequest, due: int) -> Page:
-    """One request's answer, which for last messages holds what is `due` or leaves it to the next."""
+async def _later_page(api: Api, stream: str, request: DirectRequest, due: int) -> Page:
+    """The next page, which holds what is due or leaves it to the next: a replica that lags behind is asked in vain.
+
+    Raises MomentLost where none of those that answer has so much.
+    """
+    for number in range(TRIES):
+        await asyncio.sleep(PAUSE if number else 0)
+        with suppress(MomentLost, NotReached):
+            page = await _page(api, stream, request)
+            if len(page.messages) + (page.pending or 0) >= due:
+                return page
+    lost = MomentLost("Messages were overwritten before they were read")
+    lost.rest, lost.due = request, due
+    raise lost
+
+
+async def _page(api: Api, stream: str, request: DirectRequest) -> Page:
+    """One request's answer."""
     body = {"max_bytes": ANSWER_BYTES} | request.body()
     messages: list[StoredMessage] = []
     asked = f"{api.prefix}.DIRECT.GET.{stream}"
     async with aclosing(api.connection.stream_replies(asked, json.dumps(body).encode())) as batches:
-        async for frames in batches:
+        while True:
+            frames = await _next(api, batches, alone=len(messages) == 1)
             end = frames[-1][2] if status(frames[-1][2])[0] else None
             _take(messages, frames if end is None else frames[:-1])
             if end is not None:
-                break
-    page = _closed(messages, end or b"", request)
-    if request.last_of and len(page.messages) + (page.pending or 0) < due:
-        raise MomentLost("Messages were overwritten before they were read")
-    return page
+                return _closed(messages, end, request)
 
 
-def _take(messages: list[StoredMessage], frames: Sequence[tuple[bytes, bytes, bytes, bytes]]) -> None:
+async def _next(api: Api, batches: AsyncGenerator[list[RawFrame], None], *, alone: bool) -> list[RawFrame]:
+    """The next answers. Raises NotUnderstood where none comes after the first, which was `alone`."""
+    try:
+        async with asyncio.timeout(single_answers.SILENCE_S if alone else None):
+            return await anext(batches)
+    except TimeoutError:
+        if not api.prefix.startswith("$JS."):  # an import from another account
+            single_answers.note(api)
+        raise _one_answer(api) from None
+
+
+def _one_answer(api: Api) -> NotUnderstood:
+    return NotUnderstood(f"Requests to `{api.prefix}` are answered once", hint=single_answers.HINT)
+
+
+def _take(messages: list[StoredMessage], frames: Sequence[RawFrame]) -> None:
     for _, _, header, payload in frames:
         message = told(header, payload)
         if message is None or message.pending is None:

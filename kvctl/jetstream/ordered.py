@@ -22,14 +22,13 @@ from kvctl.errors import (
     KvctlError,
     NoResponders,
     NoServer,
-    NotFoundError,
     PermissionDenied,
     RequestTimeout,
     ServerError,
     StreamNotFound,
     StreamReplaced,
 )
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct, extent, single_answers, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.chase import Chase
 from kvctl.jetstream.delivery import RawFrame, delivery
@@ -48,10 +47,15 @@ IDLE = 0.25
 """Seconds without a message after which a reading asks whether anything is left."""
 PATIENCE = 15.0
 """Seconds at the least for which a reading waits for a server that is gone."""
-STEP, STEPPING = 0.000_2, 0.5
-"""Seconds that a server rests at an entry of its list that is gone, and for which one pull makes it go on."""
+STEP, STEPPING, STEPPED = 0.000_2, 0.5, 0.05
+"""Seconds that a server rests at an entry of its list that is gone, for which one pull makes it go on, and for which
+it does so where a pull has a single answer."""
 STEPS, AS_LONG = 500, 50
 """Rests after which a new list is quicker, and how many entries are read while the server rests once."""
+AT_ONCE = 64
+"""Pulls that are kept under way where each brings few messages."""
+DOUBTS, RESTARTS = 3, 30
+"""How often the server may deliver fewer messages than it counts, and a list begin anew without coming further."""
 SOMEWHERE = 1 << 63
 """A sequence that none reaches."""
 INACTIVE = 30.0
@@ -92,15 +96,28 @@ class OrderedConsumer:
         self._connection = api.connection
         self._selection = selection
         self._follow = follow
+        self._single = single_answers.known(api)
+        """Whether a pull may have one answer only."""
+        self._most = 1 if self._single else BATCH
+        """What the server lets a pull ask for."""
         self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
         waits = follow if patient is None else patient
         self._patience = float("inf") if waits else max(PATIENCE, 3 * self._connection.timeout)
         self._created: str | None = None
+        self._state: dict[str, Any] | None = None
+        """The stream's state when the consumer was made."""
         self._last = max(selection.start - 1, 0)
         self._aim(0)
         self._highest = 0
         """The last sequence known of the stream, on whatever subject."""
         self._current = selection.deliver == "new"
+        self._announced = False
+        """Whether it was said that all there was has been delivered."""
+        self._heard: tuple[int, int] | None = None
+        """Sequence and time of the message that came last."""
+        self._hushed = 0
+        """How often a consumer fell silent after one answer to each pull."""
+        self._doubts = self._furthest = self._restarts = 0
         # A key overwritten under a list moves behind the end it had. None is missing where the server found nothing
         # more to send, of which it tells a pull that does not wait; its count of what is pending drifts.
         self._strict = selection.deliver == "last_per_subject" and not follow
@@ -121,7 +138,7 @@ class OrderedConsumer:
 
     def _ask(self, batch: int, max_bytes: int) -> None:
         """How much to pull at once."""
-        self._batch = batch
+        self._batch = min(batch, self._most)
         self._max_bytes = max_bytes
 
     def _ask_carefully(self) -> None:
@@ -133,14 +150,13 @@ class OrderedConsumer:
         """
         if not self._listed:
             return
-        state = self.info["state"] if self.info else {"bytes": 0, "messages": 0}
-        size = state["bytes"] // max(state["messages"], 1) if not self._selection.headers_only else 0
+        size = 1 if self._selection.headers_only else self._size
         largest = self._connection.max_payload + MAX_CONTROL_LINE
         net = max(NET_BYTES, largest)
         if self._overflowed or not self.info:
             self._ask(net // largest, net)
         else:
-            self._ask(min(max(MAX_BYTES // max(size, 1), 1), BATCH), net)
+            self._ask(min(max(MAX_BYTES // size, 1), BATCH), net)
 
     def _begin(self) -> None:
         self._name = f"kvctl-{os.urandom(6).hex()}"
@@ -155,6 +171,11 @@ class OrderedConsumer:
         self._moved = False
         self._rests = 0
         self._lost = False
+        self._missing = False
+        """Whether the server says that it sent messages that did not come."""
+        self._due: int | None = None
+        """How many messages this consumer is to deliver, by the server's count."""
+        self._pending = 0
         self._epoch = self._connection.epoch
 
     async def __aenter__(self) -> OrderedConsumer:
@@ -178,50 +199,107 @@ class OrderedConsumer:
 
         Ends there unless it follows. Raises StreamReplaced when the stream is deleted, recreated or emptied.
         """
-        if self._current:
+        if self._current and not self._announced:
+            self._announced = True
             yield []
         idle = False
         while self._follow or not self._current:
             if not self._current and await self._caught_up(idle):
-                self._current = True
-                self._stepping = False
-                self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
-                yield []
-                continue
-            messages = self._accept(await self._receive())
-            idle = not (messages or self._moved)
-            if messages:
-                sequence, number, _, pending = delivery(messages[-1][1])
-                if number != self._next + len(messages) - 1:
-                    self._lost = True  # something was lost on the way: read it again
-                else:
-                    self._next, self._trouble = number + 1, None
-                    self._last = max(self._last, sequence)
-                    self._highest = max(self._highest, sequence)
-                    if self._follow and not pending:
-                        self._end = sequence
-                    yield messages
+                if await self._complete():
+                    self._current = self._announced = True
+                    self._stepping = False
+                    self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
+                    yield []
+                    continue
+                self._lost = True
+            else:
+                messages = self._accept(await self._receive())
+                idle = not (messages or self._moved)
+                if messages and self._in_sequence(messages) and (wanted := self._wanted(messages)):
+                    yield wanted
             if self._lost or self._epoch != self._connection.epoch:
                 await self._resume()
                 idle = False
 
+    def _in_sequence(self, messages: list[RawFrame]) -> bool:
+        """Note how far these messages go; False, and all is read again, where some before them were lost on the way."""
+        sequence, number, time_ns, pending = delivery(messages[-1][1])
+        if number != self._next + len(messages) - 1:
+            self._lost = True
+            return False
+        self._next, self._trouble, self._missing = number + 1, None, False
+        self._last = max(self._last, sequence)
+        self._highest = max(self._highest, sequence)
+        self._heard, self._pending = (sequence, time_ns), pending
+        if self._follow and not pending:
+            self._end = sequence
+        return True
+
+    def _wanted(self, messages: list[RawFrame]) -> list[RawFrame]:
+        """Without those below the start: servers begin at the end of the stream where that comes first."""
+        start = self._selection.start
+        if not start or delivery(messages[0][1])[0] >= start:
+            return messages
+        return [frame for frame in messages if delivery(frame[1])[0] >= start]
+
     async def _receive(self) -> list[RawFrame]:
         """Keep two batches asked for, and take what has come."""
         with suppress(NoServer):
-            while self._puller.messages <= self._batch:
-                self._puller.ask(
-                    Pull(
-                        batch=self._batch,
-                        max_bytes=self._max_bytes,
-                        expires=STEPPING if self._stepping else EXPIRES,
-                        heartbeat=STEP if self._stepping else HEARTBEAT,
-                        no_wait=not (self._follow or self._stepping),
-                    )
-                )
+            while self._puller.messages < self._ahead:
+                self._puller.ask(self._pull())
         frames = await self._puller.receive(HEARTBEAT if self._current else IDLE)
-        if not frames and time.monotonic() - self._puller.heard > 2 * HEARTBEAT + 1:
-            self._lost = True  # the consumer's server is gone
+        if not frames:
+            await self._heed_silence(time.monotonic() - self._puller.heard)
         return frames
+
+    @property
+    def _ahead(self) -> int:
+        """How many messages are kept asked for: two batches, or more where a pull brings one or few."""
+        if not self._single and self._most >= AT_ONCE:
+            return self._batch + 1
+        return max(self._batch + 1, min(self._pending, AT_ONCE, NET_BYTES // self._size))
+
+    @property
+    def _size(self) -> int:
+        """Bytes of a message on average; the most there can be where that is not known."""
+        if self._state is None:
+            return self._connection.max_payload
+        return int(self._state["bytes"]) // max(int(self._state["messages"]), 1) + 1
+
+    def _pull(self) -> Pull:
+        """The next pull; one that is allowed a single answer asks for one message, and is over before it is missed."""
+        waits = self._follow or self._stepping
+        if self._single:
+            return Pull(batch=1, expires=STEPPED if self._stepping else HEARTBEAT * waits, no_wait=not waits)
+        return Pull(
+            batch=self._batch,
+            max_bytes=self._max_bytes,
+            expires=STEPPING if self._stepping else EXPIRES,
+            heartbeat=STEP if self._stepping else HEARTBEAT,
+            no_wait=not waits,
+        )
+
+    async def _heed_silence(self, seconds: float) -> None:
+        """Nothing comes: is the consumer's server gone, or does an import pass on one answer to each pull?"""
+        self._lost = seconds > 2 * HEARTBEAT + 1
+        if self._single or not 0 < self._puller.answers <= self._puller.asked or not self._connection.online:
+            return
+        if self._lost:
+            self._hushed += 1
+            if self._hushed > 1:
+                self._take_single_answers()
+        elif self._missing:
+            self._lost = True
+            self._take_single_answers()
+            single_answers.note(self._api)
+        else:
+            with suppress(KvctlError):
+                info = await self._api.call(f"CONSUMER.INFO.{self.stream}.{self._name}", timeout=1)
+                self._missing = info["delivered"]["consumer_seq"] >= self._next
+
+    def _take_single_answers(self) -> None:
+        self._single = True
+        self._most = self._batch = 1
 
     def _accept(self, frames: list[RawFrame]) -> list[RawFrame]:
         messages = [frame for frame in frames if frame[1]]
@@ -239,6 +317,8 @@ class OrderedConsumer:
     def _status(self, header: bytes, sequence: int) -> None:
         """A pull's end or a sign of life, after the message of this sequence."""
         found = self._puller.settle(header)
+        if found.meaning is Meaning.REFUSED and self._within(found.most("Batch")):
+            return
         if found.meaning in (Meaning.BAD, Meaning.REFUSED):
             raise ServerError(f"The server refused a pull: {found}", code=found.code)
         if found.meaning in (Meaning.GONE, Meaning.LOST):
@@ -247,6 +327,13 @@ class OrderedConsumer:
             self._ended(found, sequence)
         elif found.meaning is Meaning.ALIVE and self._stepping:
             self._stepped(int(header_value(header, b"Nats-Last-Stream") or 0), sequence)
+
+    def _within(self, limit: int | None) -> bool:
+        """Ask for no more messages at once than this; whether that is fewer than before."""
+        if not limit or limit >= self._batch:
+            return False
+        self._most = self._batch = limit
+        return True
 
     def _stepped(self, position: int, sequence: int) -> None:
         """The server rests at that position; beyond the list it does so only where it found nothing more."""
@@ -287,7 +374,7 @@ class OrderedConsumer:
         """Create the consumer, then learn how far the stream reaches: in this order, so that nothing falls between."""
         await self._stack.enter_async_context(self._puller)
         made = await self._create_consumer()
-        self.expected = made.get("num_pending")
+        self.expected = self._due
         if self._current:
             self._last = int(made["delivered"]["stream_seq"])
         self.info = await self._look()
@@ -301,6 +388,7 @@ class OrderedConsumer:
         except (PermissionDenied, JetStreamDisabled):
             self._aim(await self._last_matching())
             return None
+        self._state = info["state"]
         self._highest = int(info["state"]["last_seq"])
         self._aim(self._highest)
         return info
@@ -337,7 +425,10 @@ class OrderedConsumer:
         else:
             config["filter_subjects"] = list(chosen.subjects)
         made = await self._api.call(endpoint, {"stream_name": self.stream, "config": config}, retry=True)
-        if made.get("num_pending") == 0:
+        self._within(made["config"].get("max_batch"))
+        self._due = made.get("num_pending")
+        self._pending = self._due or 0
+        if self._due == 0:
             self._end = self._last
         return made
 
@@ -345,6 +436,7 @@ class OrderedConsumer:
         """Make the consumer anew, from the last message heard, once the server is back."""
         await self._stack.aclose()
         self._resumed = True
+        self._count_restart()
         if self._selection.deliver == "last_per_subject" and not self._current:
             self._last = 0  # a list begins anew
         self._trouble = self._trouble or time.monotonic()
@@ -370,6 +462,15 @@ class OrderedConsumer:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
 
+    def _count_restart(self) -> None:
+        """Raises ServerError for a finite reading that begins again and again without coming further."""
+        self._restarts = 0 if self._last > self._furthest else self._restarts + 1
+        self._furthest = max(self._furthest, self._last)
+        if self._restarts > RESTARTS and not self._follow and self._connection.online:
+            raise ServerError(
+                f"The server does not deliver what stream `{self.stream}` holds after message {self._furthest}"
+            )
+
     def _out_of_patience(self) -> bool:
         return self._trouble is not None and time.monotonic() - self._trouble > self._patience
 
@@ -381,8 +482,9 @@ class OrderedConsumer:
         if self._created is None:
             return
         info = await streams.info(self._api, self.stream, timeout=1)
-        if info["created"] != self._created:
-            raise StreamReplaced(f"The stream `{self.stream}` was deleted and created anew while it was being read")
+        self._state = info["state"]
+        if info["created"] != self._created or not await self._same_message():
+            raise StreamReplaced(f"The stream `{self.stream}` was deleted and recreated while it was being read")
         if info["state"]["last_seq"] < self._highest:
             raise StreamReplaced(
                 f"The stream `{self.stream}` lost its messages while it was being read (memory storage?)"
@@ -424,20 +526,50 @@ class OrderedConsumer:
         if last and self._chase.hopeless(last):
             raise ServerError(f"The stream `{self.stream}` is written faster than it can be read", hint=_SLOWER)
 
+    async def _same_message(self) -> bool:
+        """Whether the message that came last is still what it was; a stream restored from a snapshot is as old."""
+        if self._heard is None:
+            return True
+        sequence, time_ns = self._heard
+        try:
+            found = await direct.from_leader(self._api, self.stream, seq=sequence)
+        except PermissionDenied:
+            return True
+        return found is None or found.time_ns == time_ns
+
+    async def _complete(self) -> bool:
+        """Whether as many messages came as the server counted, unless the stream has changed since.
+
+        Raises ServerError when it goes on counting more than it delivers.
+        """
+        came = self._next - 1
+        if self._due is None or came >= self._due or self._state is None:
+            return True
+        try:
+            if not extent.unchanged(self._state, (await streams.info(self._api, self.stream))["state"]):
+                return True
+            self._doubts += 1
+            if self._doubts < DOUBTS:
+                return False
+            if self._selection.deliver == "last_per_subject":  # a second opinion on how long its list is
+                self._due = await extent.subjects(self._api, self.stream, self._selection.subjects)
+        except StreamNotFound:
+            raise self._deleted() from None
+        except _GONE:
+            return False
+        if came >= self._due:
+            return True
+        raise ServerError(
+            f"The server delivered {came} of the {self._due} messages that it counts in stream `{self.stream}`",
+            hint="Run the command again; if it fails again, restart the server that leads the stream",
+        )
+
     async def _last_matching(self) -> int:
         """The last sequence on the subjects that are read, 0 for none."""
-        last = 0
-        for subject in self._selection.subjects:
-            request = {"last_by_subj": subject}
-            try:
-                found = await self._api.call(f"STREAM.MSG.GET.{self.stream}", request, retry=True)
-                last = max(last, int(found["message"]["seq"]))
-            except NotFoundError as error:
-                if type(error) is not NotFoundError:
-                    raise
-            except PermissionDenied:
-                return await self._last_by_consumer()
-        return last
+        try:
+            return await extent.last_matching(self._api, self.stream, self._selection.subjects)
+        except PermissionDenied:
+            return await self._last_by_consumer()
 
     async def _last_by_consumer(self) -> int:
         """Without the permission to read messages: this consumer's count decides; it cannot say how far it goes."""

@@ -26,6 +26,8 @@ class Puller:
         self.messages = 0
         """Asked for, and neither counted off nor given back by the server."""
         self.bytes = 0
+        self.asked = self.answers = 0
+        """Pulls that were sent, and what came of them: messages, statuses and signs of life."""
         self.heard = time.monotonic()
         """When the last frame came, or the first pull went out."""
         self._connection = connection
@@ -45,6 +47,7 @@ class Puller:
         self._connection.publish(self.subject, pull.body(), reply=self._subscription.subject)
         if not self.messages:
             self.heard = time.monotonic()
+        self.asked += 1
         self.messages += pull.batch
         self.bytes += pull.max_bytes
         self._sent.append(pull)
@@ -60,6 +63,7 @@ class Puller:
             self._check_denials()
         if frames:
             self.heard = time.monotonic()
+            self.answers += len(frames)
         return frames
 
     def _check_denials(self) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
 from kvctl.wire import header_value, status
+
+_LIMIT = re.compile(r"Exceeded MaxRequest(Batch|Expires|MaxBytes) of (\S+)")
 
 
 class Meaning(Enum):
@@ -34,6 +37,17 @@ class Status:
     meaning: Meaning
     messages: int | None
     bytes: int
+
+    @property
+    def exceeded(self) -> tuple[str, str]:
+        """The limit that the pull was over, `Batch`, `Expires` or `MaxBytes`, and its value; empty for none."""
+        named = _LIMIT.match(self.text)
+        return (named[1], named[2]) if named else ("", "")
+
+    def most(self, what: str) -> int:
+        """The limit of that name as a number; 0 where the pull was not over it."""
+        name, text = self.exceeded
+        return int(text) if name == what and text.isdigit() else 0
 
     def __str__(self) -> str:
         return f"{self.text} ({self.code})" if self.text else _WORDS.get(self.code, f"status {self.code}")

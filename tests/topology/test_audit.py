@@ -56,6 +56,20 @@ class TestMirrors:
         assert (outcome.samples[0].origin_revision, outcome.samples[0].revision) == (3, None)
         assert outcome.consistent is False
 
+    async def test_missing_keys_are_found_after_last_messages_were_removed(
+        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+    ) -> None:
+        bucket, mirror = unique("ORIGIN"), unique("M")
+        raw.create_bucket(bucket, deny_delete=False)
+        fill(raw, bucket)
+        replicas.mirror(mirror, bucket, deny_delete=False)
+        until(lambda: replicas.info(mirror)["state"]["messages"] == 20)
+        for stream, sequence in ((mirror, 3), (mirror, 20), (f"KV_{bucket}", 20)):
+            assert raw.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence})["success"]
+        for _ in range(10):  # audits found no key on either side in about half of their runs
+            outcome = await one(client, mirror)
+            assert (outcome.keys, said(outcome)) == (19, [("missing", "k.2", None)])
+
     async def test_a_purge_that_never_reaches_it_leaves_extra_keys(
         self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
     ) -> None:
