@@ -59,7 +59,8 @@ async def watch(
     KVCTL_DELTA, KVCTL_TTL and KVCTL_SIZE. Entries wait for one another. A run that fails is reported and the watch goes
     on; at its end, if it has one, the exit code is 7.
 
-    Exits 1 when the bucket is deleted, or deleted and created anew, and 130 on Ctrl-C.
+    Exits 1 when the bucket is deleted or recreated, 3 when --from-revision is more than one above the last revision,
+    and 130 on Ctrl-C.
     """
     wanted = check_filters(filters)
     if updates_only and (history or from_revision is not None):

@@ -152,6 +152,7 @@ class Bucket(Handle):
 
         `async with await bucket.watch() as watcher:` yields entries and, once, CURRENT. `follow=False` ends there.
         A server that is gone is waited for while it follows, for ever; with `patient=False` as long as in any reading.
+        Entering it raises RevisionNotFound for a `from_revision` that is more than one above the last revision.
         """
         from kvctl.kv.watch import Watcher, WatchOptions
 

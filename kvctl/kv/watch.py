@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from kvctl.errors import StreamReplaced, UsageError
+from kvctl.errors import RevisionNotFound, StreamReplaced, UsageError
 from kvctl.jetstream.delivery import RawFrame
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.kv.binding import Binding
@@ -49,7 +49,8 @@ class WatchOptions:
 class Watcher:
     """Entries and CURRENT, one by one or in batches; an async context manager and iterator.
 
-    Raises StreamReplaced when the bucket is deleted, recreated or emptied under it.
+    Raises StreamReplaced when the bucket is deleted, recreated or emptied under it; RevisionNotFound on entry for a
+    `from_revision` that is more than one above the last revision.
     """
 
     def __init__(
@@ -73,7 +74,22 @@ class Watcher:
 
     async def __aenter__(self) -> Self:
         await self._consumer.__aenter__()
+        try:
+            self._check_start()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
         return self
+
+    def _check_start(self) -> None:
+        """Raises RevisionNotFound for a revision that the bucket has not come to: it is another one's."""
+        start, info = self._options.from_revision, self._consumer.info
+        if start is not None and info is not None and start > int(info["state"]["last_seq"]) + 1:
+            last = info["state"]["last_seq"]
+            raise RevisionNotFound(
+                f"Bucket `{self._bucket}` has no revision {start}",
+                hint=f"Its last revision is {last}; the bucket may have been recreated since revision {start} was seen",
+            )
 
     async def __aexit__(self, *exit: object) -> None:
         await self._consumer.__aexit__(*exit)

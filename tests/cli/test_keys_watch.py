@@ -52,8 +52,14 @@ def test_options_choose_what_is_shown(filled: Keyed, snapshot: SnapshotAssertion
 
 
 def test_the_marker_comes_always(filled: Keyed) -> None:
-    for options in (("nothing.>",), ("--updates-only",), ("--ignore-deletes", "gone"), ("--from-revision", "99")):
+    for options in (("nothing.>",), ("--updates-only",), ("--ignore-deletes", "gone"), ("--from-revision", "6")):
         assert filled("watch", "B", "--until-current", "-o", "ndjson", *options).out == f"{CURRENT}\n"
+
+
+def test_from_revision_beyond_the_next_exits_3(filled: Keyed) -> None:
+    refused = filled("watch", "B", "--from-revision", "99")
+    assert (refused.exit_code, refused.out) == (3, "")
+    assert "has no revision 99" in refused.err
 
 
 def test_updates_only_excludes_what_asks_for_more(filled: Keyed, snapshot: SnapshotAssertion) -> None:
