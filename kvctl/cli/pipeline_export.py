@@ -112,13 +112,14 @@ async def export(
     value is taken and the command exits 7; with --on-evicted newer it does not, with --on-evicted fail nothing is
     exported (3).
 
-    `NAME@REF` exports what a commit of a versioned bucket holds; its keys have no revisions, and the commit's time.
+    `NAME@REF` exports a commit of a versioned bucket, or the keys of it that match --filter. Its keys have no revisions,
+    and the time of the commit.
 
     For a bucket that one machine can hold, `kvctl dump` is as fast and needs no Spark.
     """
     from kvctl.pipeline import files, placing
 
-    _check_commit(bucket, mode, filter, on_evicted) if "@" in bucket else check_bucket(bucket)
+    _check_commit(bucket, mode, on_evicted) if "@" in bucket else check_bucket(bucket)
     _check_one_of("--format", format, "parquet", "json", "csv")
     _check_one_of("--mode", mode, "latest", "history")
     _check_one_of("--partition-by", partition_by, "prefix")
@@ -171,7 +172,8 @@ def _contents_of(
         from kvctl.pipeline.commits import of_commit
 
         at = parse_at(bucket)
-        options = parse({"bucket": at.repository, **source_options(session, target)})
+        chosen = {"filter": reading["filter"]} if reading["filter"] else {}
+        options = parse({"bucket": at.repository, **chosen, **source_options(session, target)})
         return partial(of_commit, options=options, ref=at.ref)
     given = {name: text for name, text in reading.items() if text}
     options = parse({"bucket": bucket, **given, **source_options(session, target)})
@@ -213,13 +215,13 @@ def _export_row(made: "Exported") -> dict[str, Any]:
     }
 
 
-def _check_commit(place: str, mode: str, filter: list[str] | None, on_evicted: str | None) -> None:
+def _check_commit(place: str, mode: str, on_evicted: str | None) -> None:
     """Raises UsageError for what goes with buckets only."""
     parse_at(place)
-    given = {"--mode history": mode == "history", "--filter": bool(filter), "--on-evicted": on_evicted is not None}
+    given = {"--mode history": mode == "history", "--on-evicted": on_evicted is not None}
     for option, is_given in given.items():
         if is_given:
-            raise UsageError(f"`{option}` is for buckets; `{place}` is a commit, which is exported whole")
+            raise UsageError(f"`{option}` is for buckets; `{place}` is a commit, which does not change")
 
 
 def _check_one_of(option: str, value: str | None, *words: str) -> None:

@@ -18,12 +18,13 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, StreamReplaced, UsageError
+from kvctl.pipeline.files import flush
 
 STATE = "_capture.json"
 STAGING = "_staging"
@@ -166,17 +167,25 @@ class CaptureFolder:
         """Complete the state's last batch, and remove what batches left that came to nothing."""
         with _explained(self.path):
             self.staging.mkdir(exist_ok=True)
+            moved = set()
             for piece in state.last:
                 staged, target = self.staging / piece.staged, self.path / piece.name
                 if staged.exists():
                     target.parent.mkdir(exist_ok=True)
                     os.replace(staged, target)
+                    moved.add(target.parent)
+            # Before the next state, which does not know these files as staged ones.
+            for folder in [*sorted(moved), self.path] if moved else []:
+                flush(folder)
             for left in self.staging.iterdir():
                 left.unlink()
 
     def publish(self, state: State, pieces: Sequence[Piece], query: str | None) -> State:
         """Take the pieces of a batch, which are newer than all before; with none, only note the query."""
         ordered = sorted(pieces, key=lambda piece: piece.first)
+        if ordered:
+            with _explained(self.path):
+                flush(self.staging)
         if not ordered and query == state.query:
             return state
         new = replace(
@@ -219,7 +228,7 @@ class CaptureFolder:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self.path / STATE)
-            _flush(self.path)
+            flush(self.path)
 
 
 def _check_same(state: State, bucket: str, incarnation: str, path: Path) -> None:
@@ -239,12 +248,3 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise KvctlError(f"The capture in `{path}` cannot be written: {error.strerror}") from None
-
-
-def _flush(folder: Path) -> None:
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

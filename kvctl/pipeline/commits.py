@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
+from kvctl.kv.names import matches
 from kvctl.pipeline import connecting
 from kvctl.pipeline.contents import Contents
 from kvctl.pipeline.file_rows import PROBLEM
@@ -29,6 +30,8 @@ HAND_OVER = 4 << 20
 """Bytes of objects that a task stores at a time."""
 A_TASK = 2_000
 """Leaves that are worth a task of their own: some 100,000 entries."""
+READ_AHEAD = 64
+"""Leaves that a task reads at a time."""
 ROWS = (
     "key string, value binary, revision bigint, created timestamp, operation string, ttl double, "
     "headers map<string, string>"
@@ -49,11 +52,14 @@ class Leaf:
 
 
 def of_commit(spark: SparkSession, options: SourceOptions, ref: str) -> Contents:
-    """What a commit of the repository `options.bucket` holds. Raises RepositoryNotFound, RefNotFound, UsageError."""
+    """What a commit of the repository `options.bucket` holds that matches the filters.
+
+    Raises RepositoryNotFound, RefNotFound, UsageError.
+    """
     commit, config, created, leaves = connecting.run(_commit(options, ref))
     return Contents(
         rows=_rows(spark, options, commit, leaves), bucket=options.bucket, incarnation=created, config=config,
-        mode="latest", ref=commit.id,
+        mode="latest", filters=options.filter, ref=commit.id,
     )  # fmt: skip
 
 
@@ -87,14 +93,15 @@ async def _leaf_rows(
 
     async with connecting.connected(options) as client:
         repository = await open_repository(client.api, options.bucket)
-        data = await repository.objects.read(ids)
-        for identity in ids:
-            chunk = Chunk.decode(data[identity])
-            count = len(chunk.keys)
+        async for chunk in _chunks(repository, ids):
+            keys, stored = _matching(chunk, options.filter)
+            if not keys:
+                continue
+            count = len(keys)
             yield pa.RecordBatch.from_arrays(
                 [
-                    pa.array([key.decode() for key in chunk.keys], pa.string()),
-                    pa.array(await repository.objects.values(chunk.values), pa.binary()),
+                    pa.array(keys, pa.string()),
+                    pa.array(await repository.objects.values(stored), pa.binary()),
                     pa.nulls(count, pa.int64()),
                     pa.array([created] * count, pa.timestamp("us", tz="UTC")),
                     pa.array(["PUT"] * count, pa.string()),
@@ -103,6 +110,24 @@ async def _leaf_rows(
                 ],
                 names=["key", "value", "revision", "created", "operation", "ttl", "headers"],
             )
+
+
+async def _chunks(repository: Repository, ids: Sequence[bytes]) -> AsyncGenerator[Chunk, None]:
+    """Leaves in their order, a few of them in memory at a time."""
+    for start in range(0, len(ids), READ_AHEAD):
+        some = ids[start : start + READ_AHEAD]
+        data = await repository.objects.read(some)
+        for identity in some:
+            yield Chunk.decode(data[identity])
+
+
+def _matching(chunk: Chunk, filters: tuple[str, ...]) -> tuple[list[str], list[bytes]]:
+    """The keys of a leaf that match one of the filters, all of them without any, and what is stored of their values."""
+    keys = [key.decode() for key in chunk.keys]
+    if not filters:
+        return keys, list(chunk.values)
+    chosen = [(key, stored) for key, stored in zip(keys, chunk.values, strict=True) if matches(key, filters)]
+    return [key for key, _ in chosen], [stored for _, stored in chosen]
 
 
 # -- writing ---------------------------------------------------------------------------------------------

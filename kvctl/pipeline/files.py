@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -69,9 +70,31 @@ def read_manifest(folder: Path) -> Manifest:
 
 def data_files(folder: Path) -> Iterator[Path]:
     """The files below a folder that readers of it take for data: none whose name, or folder, begins with `_` or `.`."""
-    for directory, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
-        yield from (Path(directory, name) for name in sorted(names) if not name.startswith(("_", ".")))
+    yield from _data_files(folder, frozenset({folder.resolve()}))
+
+
+def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+    """The same, by way of linked folders, too, as Spark goes; a link to one of those above leads nowhere new."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
+    except OSError:
+        return
+    yield from (path for path in paths if not path.is_dir())
+    for path in paths:
+        if path.is_dir() and (place := path.resolve()) not in above:
+            yield from _data_files(path, above | {place})
+
+
+def flush(folder: Path) -> None:
+    """Make what was renamed, made or removed in a folder safe on the disk, where its file system does that."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def hashed(path: Path, name: str, format: str, advance: Advance = lambda _: None) -> Part:

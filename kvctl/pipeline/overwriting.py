@@ -128,7 +128,7 @@ async def exchange(
             key, cause = told.samples[0]
             raise KvctlError(f"`{key}`: {cause}")
         await opened(client, stage, bucket)
-        removed = await _remove_others(client.bucket(bucket), target, staged, before)
+        removed = await _remove_others(client, stage, target, staged, before)
     except KvctlError as error:
         raise PartlyDone(
             f"`{bucket}` is half overwritten, {publisher.counts.written} entries are written: {error.message}",
@@ -189,17 +189,20 @@ def _header(entry: Entry) -> bytes:
     return header_of(entry.key, entry.operation, {"headers": headers, "ttl": ttl})
 
 
-async def _remove_others(bucket: Bucket, target: Target, staged: Target, before: int) -> list[str]:
+async def _remove_others(client: kvctl.Client, stage: Stage, target: Target, staged: Target, before: int) -> list[str]:
     """Delete the keys that live since before the exchange and are not staged; their names.
 
-    What others write meanwhile stays.
+    What others write meanwhile stays. Raises KvctlError where another overwrite has begun.
     """
+    bucket = client.bucket(target.binding.bucket)
     removed: list[str] = []
     for _ in range(PASSES):
         lost: list[KvctlError] = []
         async for entries in listing.entry_batches(target.binding, [], values=False):
             old = [e for e in entries if e.revision <= before and not e.key.startswith(RESERVED)]
-            await _remove(bucket, target, await _not_staged(staged, old), removed, lost)
+            missing = await _not_staged(staged, old)
+            await opened(client, stage, bucket.name)  # what is missing in another's stage says nothing
+            await _remove(bucket, target, missing, removed, lost)
         if not lost:
             return removed
     raise lost[0]

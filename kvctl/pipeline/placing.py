@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvctl.errors import ConflictError, KvctlError, UsageError
-from kvctl.pipeline.files import Advance, data_files, has_manifest, hashed, in_parallel
+from kvctl.pipeline.files import Advance, data_files, flush, has_manifest, hashed, in_parallel
 from kvctl.pipeline.manifest import MANIFEST, Manifest, Part, encode
 
 STAGING = "_incomplete"
@@ -112,9 +112,11 @@ def take_over(folder: Path, files: Sequence[Staged], manifest: Manifest) -> None
             target = folder / file.part.name
             target.parent.mkdir(exist_ok=True)
             os.replace(file.path, target)
+        for changed in {folder, *((folder / file.part.name).parent for file in files)}:
+            flush(changed)  # before there is a manifest that promises them
         _write(folder / STAGING / MANIFEST, encode(manifest))
         os.replace(folder / STAGING / MANIFEST, folder / MANIFEST)
-        _flush(folder)
+        flush(folder)
     except OSError as error:
         raise KvctlError(f"The export cannot be put into `{folder}`: {error.strerror}") from None
 
@@ -136,11 +138,3 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _flush(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

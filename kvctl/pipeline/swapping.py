@@ -16,6 +16,7 @@ from glob import escape
 from pathlib import Path
 
 from kvctl.errors import KvctlError
+from kvctl.pipeline.files import flush
 
 NEW, OLD = "new", "old"
 
@@ -46,6 +47,7 @@ def take_place(folder: Path, new: Path) -> None:
     if folder.exists():
         os.rename(folder, old)
     os.rename(new, folder)
+    flush(folder.parent)
 
 
 def _tidy(folder: Path) -> None:

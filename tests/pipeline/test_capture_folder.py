@@ -1,8 +1,10 @@
 """The folder of a capture, without Spark: what any reader of it sees, whatever was killed when."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,11 @@ import pytest
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, StreamReplaced, UsageError
 from kvctl.pipeline import capture_folder
 from kvctl.pipeline.capture_folder import STATE, CaptureFolder, Piece, State
+from kvctl.pipeline.manifest import Part
 from kvctl.pipeline.pieces import write_pieces
+from kvctl.pipeline.placing import Staged, take_over
+from kvctl.pipeline.swapping import take_place
+from tests.pipeline.test_manifest import manifest_of
 
 LIFE = "2026-01-31T12:00:00Z"
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,6 +56,48 @@ def seen(folder: CaptureFolder) -> list[int]:
     """The revisions in all Parquet files that are found below the folder, hidden places included."""
     tables = [pq.ParquetFile(path).read(["revision"]) for path in sorted(folder.path.rglob("*.parquet"))]
     return [revision for table in tables for revision in table["revision"].to_pylist()]
+
+
+class Disk:
+    """Folders into which something was renamed, and that were not flushed since. The real calls go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.unsafe: set[Path] = set()
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._flushed)
+        for name in ("rename", "replace"):
+            monkeypatch.setattr(os, name, partial(self._moved, getattr(os, name)))
+
+    def _flushed(self, handle: int) -> None:
+        self._fsync(handle)
+        self.unsafe.discard(Path(os.readlink(f"/proc/self/fd/{handle}")))
+
+    def _moved(self, real: Callable[..., None], one: Path, other: Path) -> None:
+        if other.name in (STATE, "_manifest.json"):
+            assert not self.unsafe, f"{other.name} promises what may be lost"
+        real(one, other)
+        self.unsafe.add(other.parent)
+
+
+def test_every_folder_that_files_are_renamed_into_is_safe_on_the_disk(
+    folder: CaptureFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    state = folder.publish(folder.existing(), written(folder, rows([1, 2, 3], NEW_YEAR - timedelta(hours=2))), "Q")
+    assert not disk.unsafe
+    folder.publish(state, written(folder, rows([4])), "Q")
+    assert not disk.unsafe
+    export = tmp_path / "export"
+    paths = [export / "_incomplete" / name for name in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.name)
+    parts = [Part(f"prefix={path.name}/part-00000.json", 1, 1, "") for path in paths]
+    take_over(export, [Staged(*item) for item in zip(paths, parts, strict=True)], manifest_of(parts))
+    assert not disk.unsafe
+    (tmp_path / "new").mkdir()
+    take_place(tmp_path / "place", tmp_path / "new")
+    assert not disk.unsafe
 
 
 def test_a_batch_is_cut_into_days_and_named_by_its_revisions(folder: CaptureFolder) -> None:

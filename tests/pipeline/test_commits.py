@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,18 +12,22 @@ import pytest
 
 import kvctl
 from kvctl.errors import KvctlError, UsageError
+from kvctl.pipeline import commits
 from kvctl.pipeline.commits import of_commit
 from kvctl.pipeline.engine import Engine
+from kvctl.pipeline.files import read_manifest
 from kvctl.pipeline.jobs.commit import Committed, rehearse
 from kvctl.pipeline.jobs.commit import commit as record
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
 from kvctl.pipeline.options import SourceOptions, parse
 from kvctl.server import Server
+from kvctl.versions import tree
 from kvctl.versions.committing import NothingToCommit, Staged
 from kvctl.versions.config import RepositoryConfig
 from kvctl.versions.repositories import create
 from kvctl.versions.repository import Repository
+from tests.differences import differences
 
 Go = Callable[..., "asyncio.Future[Committed]"]
 
@@ -144,6 +149,43 @@ async def test_a_rehearsal_counts_checks_and_stores_nothing(
     await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
     with pytest.raises(NothingToCommit):
         await asyncio.to_thread(rehearse, engine, source, options, "main")
+
+
+async def test_export_of_a_commit_holds_what_its_filters_select(
+    repository: Repository, go: Go, engine: Engine, options: SourceOptions, tmp_path: Path
+) -> None:
+    rows = content(400) | {f"eu.{number}": b"x" * 500 for number in range(500)}
+    await go(rows)
+    chosen = replace(options, filter=("eu.2", "k.>"))
+
+    def out() -> Path:
+        contents = lambda spark: of_commit(spark, chosen, "main")  # noqa: E731
+        return Path(export(engine, contents, tmp_path / "out").path)
+
+    folder = await asyncio.to_thread(out)
+    assert read_manifest(folder).filters == chosen.filter
+    found = pq.read_table(folder, columns=["key", "value"]).to_pylist()
+    wanted = {key: value for key, value in rows.items() if key.startswith("k.") or key == "eu.2"}
+    assert differences({row["key"]: row["value"] for row in found}, wanted) == []
+
+
+async def test_leaves_are_read_a_few_at_a_time(repository: Repository, go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {f"eu.{number}": b"x" * 500 for number in range(6_000)}
+    made = await go(rows)
+    leaves = await repository.objects.carry(tree.leaves(bytes.fromhex(made.commit.root)))
+    monkeypatch.setattr(commits, "READ_AHEAD", 10)
+    read, sizes = repository.objects.read, []
+
+    async def measured(wanted: Iterable[bytes]) -> dict[bytes, bytes]:
+        wanted = list(wanted)
+        sizes.append(len(wanted))
+        return await read(wanted)
+
+    monkeypatch.setattr(repository.objects, "read", measured)
+    keys = [key.decode() async for chunk in commits._chunks(repository, leaves) for key in chunk.keys]
+    assert keys == sorted(rows)
+    assert len(leaves) > 10
+    assert max(sizes) == 10
 
 
 async def test_a_commit_is_exported_and_recorded_elsewhere(

@@ -57,6 +57,19 @@ def test_an_export_is_its_parts_and_its_manifest(export: Path) -> None:
     assert files.damages(export, manifest) == []
 
 
+def test_files_in_linked_folders_are_data_as_they_are_to_spark(export: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "below").mkdir(parents=True)
+    (elsewhere / "below" / "part-00000.json").write_bytes(ROWS[0])
+    (elsewhere / "again").symlink_to(elsewhere)
+    (export / "linked").symlink_to(elsewhere)
+    found = {str(path.relative_to(export)) for path in files.data_files(export)}
+    assert "linked/below/part-00000.json" in found
+    assert [item.file for item in files.damages(export, files.read_manifest(export))] == [
+        "linked/below/part-00000.json"
+    ]
+
+
 def test_a_manifest_says_again_what_it_said() -> None:
     manifest = replace(manifest_of([Part("part-00000.json", 13, 1, "00" * 32)]), newer=3, partitioned_by="prefix")
     assert decode(encode(manifest), "x") == manifest

@@ -100,7 +100,7 @@ async def test_what_others_write_meanwhile_stays(client: kvctl.Client, bucket_na
     target = await target_of(client.bucket(bucket_name))
     opened = await overwriting.opened(client, stage, bucket_name)
     before = int(info["state"]["last_seq"])
-    assert await overwriting._remove_others(client.bucket(bucket_name), target, opened, before) == ["old"]
+    assert await overwriting._remove_others(client, stage, target, opened, before) == ["old"]
     assert await living(client, bucket_name) == {"new": b"theirs"}
 
 
@@ -148,6 +148,26 @@ async def test_one_overwrite_ends_another(client: kvctl.Client, bucket_name: str
         await exchange(client, bucket_name, first, 10)
     await overwriting.discard(client, bucket_name, first.created)
     assert (await exchange(client, bucket_name, second, 20)).counts.written == 20
+
+
+async def test_overwrite_that_begins_during_removal_costs_no_key(
+    client: kvctl.Client, bucket_name: str, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that the first one left as they are, because they are the same, are not in the new stage."""
+    await client.create_bucket(bucket_name)
+    for row in puts(20):
+        raw.put(bucket_name, row["key"], row["value"])
+    stage = await staged(client, bucket_name, puts(20))
+    look = overwriting._not_staged
+
+    async def after_another_began(*args: Any) -> Any:
+        await overwriting.begin(client, bucket_name)
+        return await look(*args)
+
+    monkeypatch.setattr(overwriting, "_not_staged", after_another_began)
+    with pytest.raises(PartlyDone, match="Another overwrite of"):
+        await exchange(client, bucket_name, stage, 20, if_different=True)
+    assert await living(client, bucket_name) == wanted(puts(20))
 
 
 async def test_a_bucket_that_is_no_stage_is_not_taken_for_one(client: kvctl.Client, bucket_name: str) -> None:

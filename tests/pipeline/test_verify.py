@@ -1,17 +1,23 @@
 """Exports compared with live buckets: at their cut while the bucket holds that, else as it is now."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import kvctl
 from kvctl.kv.comparing import KeyDifference
 from kvctl.pipeline import contents
+from kvctl.pipeline.commits import of_commit
 from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.files import read_manifest
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.verify import At, Compared, compare, verify
 from kvctl.pipeline.options import SourceOptions
 from kvctl.server import Server
+from kvctl.versions.config import RepositoryConfig
+from kvctl.versions.repositories import create
 from tests.pipeline.conftest import Fill
 from tests.raw import RawClient
 
@@ -39,6 +45,24 @@ def verifying(engine: Engine, server: Server, tmp_path: Path) -> Verifying:
 
 def found(compared: Compared) -> list[tuple[str, str, int | None, int | None]]:
     return [(item.key, str(item.difference), item.revision, item.other_revision) for item in compared.differences]
+
+
+async def test_keys_that_an_export_of_a_commit_holds_are_not_extra(
+    verifying: Verifying, engine: Engine, server: Server, client: kvctl.Client, fill: Fill, unique: Callable[..., str]
+) -> None:
+    """Although they have no revision."""
+    name = unique("CONF")
+    repository, _ = await create(client.api, RepositoryConfig(name), author="tests")
+    await repository.put_many("main", {"a": b"1", "b": b"2", "c": b"3"})
+    await repository.commit("main", "three")
+    asked = SourceOptions(bucket=name, url=server.url)
+    await asyncio.to_thread(
+        export, engine, lambda spark: of_commit(spark, asked, "main"), verifying.folder, format="json"
+    )
+    bucket = fill({"a": b"other", "b": b"2", "d": b"4"})
+    compared = await asyncio.to_thread(verifying.compare, bucket)
+    assert found(compared) == [("a", "differs", None, 1), ("c", "missing", None, None), ("d", "extra", None, 3)]
+    assert compared.counts == {"missing": 1, "extra": 1, "differs": 1}
 
 
 def test_an_export_is_compared_at_its_cut_while_the_bucket_holds_that(

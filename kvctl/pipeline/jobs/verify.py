@@ -123,8 +123,8 @@ def _differences(
         else _latest(engine, exported, options, manifest, at)
     )
     kind = (
-        f"case when other_revision is null then '{Differing.MISSING}' "
-        f"when revision is null then '{Differing.EXTRA}' else '{Differing.DIFFERS}' end"
+        f"case when there is null then '{Differing.MISSING}' "
+        f"when here is null then '{Differing.EXTRA}' else '{Differing.DIFFERS}' end"
     )
     observation = Observation()
     counting = [expr(f"count_if(kind = '{name}')").alias(name) for name in Differing]
@@ -135,14 +135,17 @@ def _differences(
 
 
 def _latest(engine: Engine, exported: DataFrame, options: SourceOptions, manifest: Manifest, at: At) -> DataFrame:
-    """The keys of which export and bucket hold something else, with the revision in each."""
+    """The keys of which export and bucket hold something else: whether each has them, and at which revision.
+
+    Entries of a commit have no revision.
+    """
     options = replace(options, columns=("key", "value", "revision"))
     if at is At.CUT:
         options = replace(options, as_of=manifest.cut, on_evicted="fail")
     digest = "sha2(value, 256)"
-    first = exported.selectExpr("key", "revision", f"{digest} as digest")
+    first = exported.selectExpr("key", "true as here", "revision", f"{digest} as digest")
     second = contents.read(engine.spark, options).selectExpr(
-        "key", "revision as other_revision", f"{digest} as other_digest"
+        "key", "true as there", "revision as other_revision", f"{digest} as other_digest"
     )
     return first.join(second, "key", "full").where("not (digest <=> other_digest)")
 
@@ -165,8 +168,8 @@ def _histories(engine: Engine, exported: DataFrame, options: SourceOptions, mani
         both = both.where(f"{_CONTENTS.format('held')} != {_CONTENTS.format('stored')}")
         stored = "stored"
     return both.selectExpr(
-        "key", "try_element_at(held, -1).revision as revision",
-        f"try_element_at({stored}, -1).revision as other_revision",
+        "key", "try_element_at(held, -1) as here", "try_element_at(held, -1).revision as revision",
+        f"try_element_at({stored}, -1) as there", f"try_element_at({stored}, -1).revision as other_revision",
     )  # fmt: skip
 
 
