@@ -143,6 +143,12 @@ def test_a_table_is_committed_once(run: Run, env: Env, unique: Callable[[], str]
     again = run(*line, env=env, timeout=TIMEOUT)
     assert (again.exit_code, json.loads(again.stdout)) == (0, commit)
     assert again.err == f"`{name}@main` holds these 2 rows already\n"
+    out = run("pipeline", "export", f"{name}@main", "--to", str(folder / "out"), "--filter", "b", "--format", "json",
+              "-o", "json", env=env, timeout=TIMEOUT)  # fmt: skip
+    assert out.exit_code == 0, out.err
+    assert {"rows": 1, "ref": commit["id"]}.items() <= json.loads(out.stdout).items()
+    (file,) = (folder / "out").glob("part-*.json")
+    assert [json.loads(line)["key"] for line in file.read_text().splitlines()] == ["b"]
 
 
 def placed(args: list[str], folder: Path) -> list[str]:
