@@ -112,8 +112,8 @@ async def export(
     value is taken and the command exits 7; with --on-evicted newer it does not, with --on-evicted fail nothing is
     exported (3).
 
-    `NAME@REF` exports a commit of a versioned bucket, or the keys of it that match --filter. Its keys have no revisions,
-    and the time of the commit.
+    `NAME@REF` exports a commit of a versioned bucket, or the keys of it that match --filter. Its keys have no
+    revisions, and the time of the commit.
 
     For a bucket that one machine can hold, `kvctl dump` is as fast and needs no Spark.
     """
