@@ -15,14 +15,14 @@ from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv import catalog, unfinished
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.entry import Entry
 from kvctl.kv.fields import DUPLICATE_WINDOW
 from kvctl.kv.kinds import Kind, StreamConfig, kind_of, own_metadata
 from kvctl.kv.moving import ttl_left
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
 from kvctl.kv.rewriting import may_roll_up, own_headers
 from kvctl.quantities import duration_ns
-from kvctl.wire import encode_headers
+from kvctl.wire import encode_headers, header_value
 
 StreamInfo = dict[str, Any]
 Advance = Callable[[int], None]
@@ -190,6 +190,6 @@ def headers_to_keep(entry: Entry, clock: ServerClock) -> bytes:
     left: timedelta | None = ttl_left(entry, clock.now_ns())
     if left is not None:
         headers["Nats-TTL"] = f"{int(left.total_seconds())}s"
-    if entry.operation is Operation.PURGE and may_roll_up(entry.key):
+    if header_value(entry.header, b"Nats-Rollup") is not None and may_roll_up(entry.key):
         headers["Nats-Rollup"] = "sub"
     return encode_headers(headers)

@@ -16,6 +16,8 @@ from kvctl.wire import decode_headers, header_value
 OPERATION_HEADER = b"KV-Operation"
 MARKER_HEADER = b"Nats-Marker-Reason"
 TTL_HEADER = b"Nats-TTL"
+_PURGES = (b"MaxAge", b"Purge")
+"""Reasons of markers before which nothing of the key is left (ADR-8, ADR-48)."""
 
 # What the server adds to an answer or leaves on a stored message; not the writer's own.
 _SERVER_HEADERS = (
@@ -25,7 +27,11 @@ _SERVER_HEADERS = (
 
 
 class Operation(StrEnum):
-    """What an entry records; any `KV-Operation` but PURGE, and the server's own limit markers, count as DEL."""
+    """What an entry records.
+
+    Markers of the server count as ADR-8 has it: `MaxAge` and `Purge` as PURGE, `Remove` as DEL. So does any other
+    `KV-Operation`.
+    """
 
     PUT = "PUT"
     DEL = "DEL"
@@ -94,7 +100,7 @@ def operation_of(header: bytes) -> tuple[Operation, str | None]:
         return Operation.DEL, said.decode(errors="replace")
     reason = header_value(header, MARKER_HEADER)
     if reason is not None:
-        return Operation.DEL, reason.decode(errors="replace")
+        return Operation.PURGE if reason in _PURGES else Operation.DEL, reason.decode(errors="replace")
     return Operation.PUT, None
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from kvctl.errors import UsageError
-from kvctl.kv.entry import Operation
+from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import check_key, check_literal
 from kvctl.kv.rewriting import may_roll_up, writers_own
 from kvctl.kv.writing import write_headers
@@ -44,7 +44,9 @@ def row_of(line: int, fields: Mapping[str, Any], *, literal: bool = False) -> Ro
     (check_literal if literal else check_key)(key)
     operation = _operation(fields.get("operation", "PUT"))
     value = _value(fields, required=operation is Operation.PUT)
-    return Row(line, key, value, header_of(key, operation, fields), operation)
+    header = header_of(key, operation, fields)
+    # As it will be read: dumps of earlier versions have DEL for markers of expired keys.
+    return Row(line, key, value, header, operation_of(header)[0])
 
 
 def header_of(key: str, operation: Operation, fields: Mapping[str, Any]) -> bytes:

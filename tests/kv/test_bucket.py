@@ -209,7 +209,7 @@ class TestCreate:
         await gone(expiring, "k")
         marker = await expiring.last_entry("k")
         assert marker is not None
-        assert (marker.operation, marker.reason) == (Operation.DEL, "MaxAge")
+        assert (marker.operation, marker.reason) == (Operation.PURGE, "MaxAge")
         assert await expiring.create("k", b"2") > marker.revision
 
     async def test_succeeds_over_a_max_age_marker(self, client: Client, bucket_name: str) -> None:

@@ -107,12 +107,12 @@ async def test_keys_take_along_what_is_left_of_their_ttl(client: kvctl.Client, u
 async def test_markers_of_expired_keys_stay_markers(client: kvctl.Client, unique: Callable[..., str]) -> None:
     source = await client.create_bucket(unique(), marker_ttl=MINUTE)
     await source.create("gone", b"v", ttl=timedelta(seconds=1))
-    await _until(lambda: _operation(source, "gone"), "DEL")
+    await _until(lambda: _operation(source, "gone"), "PURGE")
     name = unique()
     await copying.copy(source, client.api, name, data=HISTORY)
     marker = await client.bucket(name).last_entry("gone")
     assert marker is not None
-    assert (marker.operation, marker.reason) == ("DEL", "MaxAge")
+    assert (marker.operation, marker.reason) == ("PURGE", "MaxAge")
 
 
 async def test_writers_headers_go_along_and_the_server_s_do_not(

@@ -92,7 +92,7 @@ async def test_what_headers_say_is_kept(client: kvctl.Client, raw: RawClient, un
     assert own["headers"] == {"Content-Type": "text/plain"}
     assert 58 <= ttl["ttl"] <= 60
     assert "headers" not in ttl
-    assert (marker["operation"], marker["reason"]) == ("DEL", "MaxAge")
+    assert (marker["operation"], marker["reason"]) == ("PURGE", "MaxAge")
     assert (other["operation"], other["headers"]) == ("DEL", {"KV-Operation": "MOVED"})
     assert (purge["operation"], purge["rollup"], "headers" in purge) == ("PURGE", False, False)
 

@@ -135,7 +135,7 @@ class TestUpdates:
                 if item is CURRENT:
                     await bucket.create("k", b"x", ttl=second)
                 elif item.operation is not Operation.PUT:
-                    assert (item.key, item.operation, item.reason) == ("k", Operation.DEL, "MaxAge")
+                    assert (item.key, item.operation, item.reason) == ("k", Operation.PURGE, "MaxAge")
                     break
 
     async def test_those_of_overlapping_filters_come_once(self, bucket: Bucket) -> None:
