@@ -119,6 +119,8 @@ class Proxy:
         self._flowing = threading.Event()
         self._flowing.set()
         self._refuse_until = 0.0
+        self._failure: Exception | None = None
+        """What a hook raised; it ends its connection, and is raised when the proxy is closed."""
         self._listener = socket.create_server(("127.0.0.1", port))
         self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -169,8 +171,10 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+        if self._failure is not None and kind is None:
+            raise self._failure
 
     def treat(self, way: str, frame: bytes) -> Action:
         """The action for a frame, counted; for connections of this proxy."""
@@ -185,7 +189,11 @@ class Proxy:
             else:
                 return Forward()
         if rule.hook is not None:
-            rule.hook()
+            try:
+                rule.hook()
+            except Exception as error:
+                self._failure = error
+                raise ConnectionAbortedError from None
         rule.seen.set()
         return action
 

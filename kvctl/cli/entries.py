@@ -120,7 +120,7 @@ def encode(entry: "Entry", wanted: str | None = None) -> tuple[str, str]:
 
 def _plain_line(entry: "Entry") -> str:
     """The line of an entry that has nothing but key and text; else nothing."""
-    if entry.header or entry.delta is None or entry.stream is not None or entry.reason is not None:
+    if not entry.bare or entry.delta is None or entry.stream is not None or entry.reason is not None:
         return ""
     try:
         value = encode_basestring(entry.value.decode())

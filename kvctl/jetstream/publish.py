@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvctl.connection import Connection
-from kvctl.errors import KvctlError, NoResponders, WrongRevision
+from kvctl.errors import KvctlError, NoResponders, UnreachableError, WrongRevision
 from kvctl.jetstream.api import BUSY, WRONG_LAST_SEQUENCE, parse_reply, server_error
 from kvctl.jetstream.window import WINDOW, Failed, RequestWindow
 from kvctl.wire import status
@@ -28,7 +28,8 @@ async def publish(
     """Publish and wait for the stream's acknowledgement; returns the sequence.
 
     A stream that is busy with another write of the subject (10164) is asked again. Raises WrongRevision, ServerError,
-    NoResponders (nothing was stored), RequestTimeout and ConnectionLost (the outcome is open), UsageError.
+    NoResponders and UnreachableError (nothing was stored), RequestTimeout and ConnectionLost (the outcome is open),
+    UsageError.
     """
     limit = connection.timeout if timeout is None else timeout
     deadline = time.monotonic() + limit
@@ -38,8 +39,13 @@ async def publish(
         if found and b'"error"' not in frame.payload:
             return int(found[1])
         error = acknowledgement_error(frame.payload)
-        if not isinstance(error, Busy) or time.monotonic() > deadline:
+        if not isinstance(error, Busy):
             raise error
+        if time.monotonic() > deadline:
+            raise UnreachableError(
+                f"`{subject}` takes no writes at the moment: the server is busy with another one; nothing was written",
+                hint="Try again",
+            )
         await asyncio.sleep(random.uniform(0.001, 0.02))
 
 

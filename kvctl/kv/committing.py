@@ -33,9 +33,10 @@ from kvctl.jetstream.batch import publish_batch
 from kvctl.kv import many
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry
+from kvctl.kv.outcome import OPEN
 from kvctl.kv.transaction import Transaction, refusal
 from kvctl.kv.transaction_batch import Pins, batch_of
-from kvctl.kv.writing import OPEN, TTL_SINCE, explained, no_ttl
+from kvctl.kv.writing import TTL_SINCE, explained, no_ttl
 from kvctl.wire import header_value
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 from kvctl.jetstream.delivery import RawFrame
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.entry import Entry, Operation, from_frame
+from kvctl.kv.identity import is_bare
 from kvctl.kv.moving import ttl_left
 from kvctl.kv.rewriting import own_headers
 from kvctl.quantities import duration_seconds, format_time
@@ -73,7 +74,7 @@ class EntryLines:
             subject, reply, header, payload = frame
             tokens = reply.decode().split(".")
             sequence, time = (tokens[5], tokens[7]) if len(tokens) == 9 else (tokens[7], tokens[9])
-            if header or len(time) <= _FRACTION:
+            if (header and not is_bare(header)) or len(time) <= _FRACTION:
                 lines.append(self._full_line(from_frame(self._bucket, cut, frame)))
                 continue
             if time[:-_FRACTION] != seconds:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from kvctl.errors import UsageError
 from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.direct import StoredMessage
+from kvctl.kv.identity import is_bare
 from kvctl.quantities import parse_duration
 from kvctl.wire import decode_headers, header_value
 
@@ -22,7 +23,7 @@ _PURGES = (b"MaxAge", b"Purge")
 # What the server adds to an answer or leaves on a stored message; not the writer's own.
 _SERVER_HEADERS = (
     "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence",
-    "Nats-UpTo-Sequence", "Nats-Batch-", "Nats-Expected-", "Nats-Msg-Size", "Kvctl-Row",
+    "Nats-UpTo-Sequence", "Nats-Batch-", "Nats-Expected-", "Nats-Msg-Size", "Kvctl-Row", "Kvctl-Id",
 )  # fmt: skip
 
 
@@ -60,6 +61,11 @@ class Entry(NamedTuple):
         return datetime.fromtimestamp(self.created_ns // 10**9, UTC) + timedelta(
             microseconds=self.created_ns % 10**9 // 1000
         )
+
+    @property
+    def bare(self) -> bool:
+        """Whether no header says anything about it, or belongs to its writer."""
+        return is_bare(self.header)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -173,7 +173,14 @@ class Handle:
                 return None
 
     async def _write(
-        self, key: str, value: bytes, header: bytes, expected: int | None = None, *, literal: bool = False
+        self,
+        key: str,
+        value: bytes,
+        header: bytes,
+        expected: int | None = None,
+        *,
+        literal: bool = False,
+        identity: bytes | None = None,
     ) -> int:
         from kvctl.kv import writing
 
@@ -182,7 +189,7 @@ class Handle:
         while True:
             try:
                 target, after = self.binding.source, self.own.last(key)
-                revision = await writing.write(target, key, value, header, expected, after=after)
+                revision = await writing.write(target, key, value, header, expected, after=after, identity=identity)
             except NoResponders:
                 with suppress(RequestTimeout):  # nobody to ask either: a leader is being elected
                     await self._no_stream()

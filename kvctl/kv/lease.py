@@ -1,8 +1,8 @@
 """Leases: a key held for a time by one owner, renewed by compare-and-set, gone by itself when its holder is.
 
-The key's value is the owner's text. Each write of a lease bears an identity (Nats-Msg-Id) that tells its holder from
-another of the same name, and the ttl meant (Kvctl-Lease): where a bucket has a history, servers raise a message's own
-to the bucket's marker ttl.
+The key's value is the owner's text. The identity of each write tells its holder from another of the same name. The ttl
+meant is in a header (Kvctl-Lease): where a bucket has a history, servers raise a message's own to the bucket's marker
+ttl.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from datetime import timedelta
-from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
 from kvctl.errors import (
@@ -26,10 +25,12 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
+from kvctl.kv import identity as identities
 from kvctl.kv.entry import Entry, Operation
-from kvctl.kv.writing import MESSAGE_ID, write_fields
+from kvctl.kv.identity import identity_of
+from kvctl.kv.writing import write_fields
 from kvctl.quantities import duration_seconds, format_duration
-from kvctl.wire import encode_headers, header_value
+from kvctl.wire import encode_headers
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -66,8 +67,6 @@ class Lease:
         """When, by `clock`, it may be somebody else's."""
         self.grace = min(5.0, ttl.total_seconds() / 6)
         """Seconds before the deadline at which it is given up if it could not be renewed."""
-        prefix = os.urandom(8).hex()
-        self._identities = (f"{prefix}.{number}".encode() for number in count())
         self._begun: dict[bytes, float] = {}
         """When its last writings were begun, by their identities."""
 
@@ -127,20 +126,20 @@ class Lease:
     async def _write(self, expected: int) -> None:
         """Write the key on condition; the time counts from before the message leaves."""
         begun = clock()
-        identity = next(self._identities)
+        identity = identities.new()
         self._begun[identity] = begun
         if len(self._begun) > REMEMBERED:
             del self._begun[next(iter(self._begun))]
         whole = timedelta(seconds=math.ceil(self.ttl.total_seconds()))  # servers cut what is no whole second
         fields = write_fields(expected=expected, ttl=whole)
-        fields |= {MESSAGE_ID.decode(): identity.decode(), LEASE_HEADER: str(duration_seconds(self.ttl))}
-        value = os.fsencode(self.owner)
-        self.revision = await self.bucket._write(self.key, value, encode_headers(fields), expected)
+        fields[LEASE_HEADER] = str(duration_seconds(self.ttl))
+        value, header = os.fsencode(self.owner), encode_headers(fields)
+        self.revision = await self.bucket._write(self.key, value, header, expected, identity=identity)
         self.deadline = begun + self.ttl.total_seconds()
 
     def _adopt(self, entry: Entry) -> bool:
         """Whether the entry is this lease's own writing, whose answer may have been lost."""
-        begun = self._begun.get(header_value(entry.header, MESSAGE_ID) or b"")
+        begun = self._begun.get(identity_of(entry.header) or b"")
         if begun is None:
             return False
         self.revision, self.deadline = entry.revision, begun + self.ttl.total_seconds()
@@ -182,7 +181,7 @@ class Lease:
             async with watcher, aclosing(watcher.batches()) as batches:
                 async for batch in batches:
                     for entry in batch:
-                        if header_value(entry.header, MESSAGE_ID) not in self._begun:
+                        if identity_of(entry.header) not in self._begun:
                             raise self._lost(entry)
         except StreamReplaced:
             raise LeaseLost(

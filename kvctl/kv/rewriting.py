@@ -6,7 +6,8 @@ from kvctl.kv.entry import Entry
 from kvctl.wire import decode_headers
 
 _NOT_THE_WRITERS = (
-    "nats-expected-", "nats-batch-", "nats-msg-id", "nats-stream-source", "nats-rollup", "nats-ttl", "kvctl-row",
+    "nats-expected-", "nats-batch-", "nats-msg-id", "nats-stream-source", "nats-rollup", "nats-ttl",
+    "kvctl-row", "kvctl-id",
 )  # fmt: skip
 """Headers that make a server do something, or say what it did or who wrote; what of them has to be is set anew."""
 

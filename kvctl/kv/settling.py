@@ -18,8 +18,8 @@ from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.current import AWAY, PATIENCE, Current
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import is_plain
+from kvctl.kv.outcome import EXPECTED
 from kvctl.kv.rows import Row
-from kvctl.kv.writing import EXPECTED
 from kvctl.wire import encode_headers
 
 PAUSE = 0.1

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from kvctl.jetstream.batch import BatchMessage
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Operation
+from kvctl.kv.outcome import EXPECTED, EXPECTED_OF
 from kvctl.kv.transaction import Change, Transaction
-from kvctl.kv.writing import EXPECTED, EXPECTED_OF, write_fields
+from kvctl.kv.writing import write_fields
 
 Pins = Mapping[str, int]
 """The revision at which the server is to find each key that has a condition."""

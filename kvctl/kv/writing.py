@@ -1,41 +1,32 @@
-"""One write of a key: published, acknowledged, and resolved by reading back when the acknowledgement is lost."""
+"""One write of a key: published with an identity, acknowledged, and resolved when the acknowledgement is lost."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 from kvctl.errors import (
-    ConnectionLost,
-    JetStreamDisabled,
     KvctlError,
-    NoResponders,
-    NoServer,
-    OutcomeUnknown,
-    PermissionDenied,
-    RequestTimeout,
     ServerError,
-    StreamNotFound,
+    UnreachableError,
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream import direct
-from kvctl.jetstream.direct import StoredMessage
 from kvctl.jetstream.publish import publish
+from kvctl.kv import identity as identities
 from kvctl.kv.binding import Binding
-from kvctl.kv.entry import operation_of
-from kvctl.quantities import duration_seconds
+from kvctl.kv.outcome import EXPECTED, EXPECTED_OF, LOOK_AGAIN_S, OPEN, Write, resolve, unknown
+from kvctl.quantities import duration_seconds, parse_duration
 from kvctl.wire import encode_headers, header_value
 
-EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
+MESSAGE_ID = b"Nats-Msg-Id"
 TTL_SINCE = (2, 11)
 """Servers before store the header like any other, and the key for ever."""
-MESSAGE_ID = b"Nats-Msg-Id"
-"""Tells apart equal values of different writers, where they set it."""
-OPEN = (RequestTimeout, ConnectionLost)
-"""Errors after which a write may or may not have been stored."""
+TOO_LARGE = 10054
+"""The server's error for a message over the bucket's limit."""
 
 
 def write_headers(
@@ -74,78 +65,70 @@ def fence(subject: str, revision: int) -> bytes:
 
 
 async def write(
-    binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None = None, *, after: int = 0
+    binding: Binding,
+    key: str,
+    payload: bytes,
+    header: bytes,
+    expected: int | None = None,
+    *,
+    after: int = 0,
+    identity: bytes | None = None,
 ) -> int:
-    """Publish to the key's subject; returns the revision.
+    """Publish to the key's subject, with an identity, new or given; returns the revision.
 
-    A lost acknowledgement is resolved at the leader, where what is not newer than `after` is none of ours. Raises
+    A lost acknowledgement is resolved at the leader by the identity; the write is above the revision `after`. Raises
     WrongRevision, OutcomeUnknown, NoResponders (nothing was stored), ServerError, PermissionDenied, UsageError.
     """
-    connection = binding.api.connection
-    deadline = time.monotonic() + connection.timeout
-    subject = binding.write_prefix + key
-    if b"\r\nNats-TTL:" in header and connection.server_version < TTL_SINCE:
-        raise no_ttl(connection.server_version)
+    version = binding.api.connection.server_version
+    if b"\r\nNats-TTL:" in header and version < TTL_SINCE:
+        raise no_ttl(version)
+    mark = identity or identities.new()
+    marked = identities.stamped(header, mark)
+    sent = Write(binding, key, mark, expected, after, _seconds_to_live(header))
+    if identity is not None:
+        return await _send(sent, payload, marked)
+    bare = replace(sent, identity=None)
+    if len(marked) + len(payload) > binding.api.connection.max_payload:
+        return await _send(bare, payload, header)
+    try:
+        return await _send(sent, payload, marked)
+    except ServerError as error:
+        if error.err_code != TOO_LARGE:
+            raise
+    return await _send(bare, payload, header)
+
+
+async def _send(sent: Write, payload: bytes, header: bytes) -> int:
+    """Publish until the outcome is certain. Raises OutcomeUnknown, and what refuses the first try."""
+    connection = sent.binding.api.connection
+    subject = sent.binding.write_prefix + sent.key
+    deadline = time.monotonic() + 2 * connection.timeout
     lost: KvctlError | None = None
     while True:
         try:
             return await publish(connection, subject, payload, header)
-        except ServerError as error:
-            raise explained(error, binding) from None
-        except WrongRevision:
-            if lost is None:
-                raise
-            # What was sent first may have come to be stored after all.
-            if (revision := await resolve(binding, key, payload, header, expected, after, lost)) is None:
-                raise
-            return revision
         except OPEN as error:
             lost = error
-            revision = await resolve(binding, key, payload, header, expected, after, lost)
-            if revision is not None:
-                return revision
-            if time.monotonic() > deadline + connection.timeout:
-                raise _unknown(binding, key, error) from None
+        except ServerError as error:
+            if lost is None:
+                raise explained(error, sent.binding) from None
+        except (WrongRevision, UnreachableError):
+            if lost is None:
+                raise
+        # Whatever a later try met: what was sent first may be stored.
+        if (revision := await resolve(sent, lost)) is not None:
+            return revision
+        if time.monotonic() > deadline:
+            raise unknown(sent, lost)
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def resolve(
-    binding: Binding, key: str, payload: bytes, header: bytes, expected: int | None, after: int, error: KvctlError
-) -> int | None:
-    """What became of a write without an answer: its revision when it is there, None when it may be sent again.
-
-    Only a write on condition of its own key may be; another is waited for. Raises OutcomeUnknown.
-    """
-    deadline = time.monotonic() + binding.api.connection.timeout
-    while True:
-        found = await _read_back(binding, key, deadline, error)
-        sequence = found.sequence if found else 0
-        same = (
-            found is not None
-            and found.payload == payload
-            and operation_of(found.header)[0] == operation_of(header)[0]
-            and header_value(found.header, MESSAGE_ID) == header_value(header, MESSAGE_ID)
-        )
-        if same and sequence > (after if expected is None else expected):
-            return sequence
-        if expected is not None and sequence <= expected:
-            return None
-        # An unconditional write may still be on its way; a conditional one may have been stored and overwritten.
-        if expected is not None or time.monotonic() > deadline:
-            raise _unknown(binding, key, error)
-        await asyncio.sleep(0.1)
-
-
-async def _read_back(binding: Binding, key: str, deadline: float, error: KvctlError) -> StoredMessage | None:
-    """The key's last message at the leader, as soon as it can be read. Raises OutcomeUnknown."""
-    while True:
-        try:
-            return await direct.from_leader(binding.api, binding.stream, last_by_subj=binding.subject(key))
-        except (PermissionDenied, StreamNotFound):
-            raise _unknown(binding, key, error) from None
-        except (*OPEN, NoServer, NoResponders, JetStreamDisabled):
-            if time.monotonic() > deadline:
-                raise _unknown(binding, key, error) from None
-            await asyncio.sleep(0.1)
+def _seconds_to_live(header: bytes) -> float:
+    """The ttl in a header block; infinite for none and for the server's `never`."""
+    text = header_value(header, b"Nats-TTL")
+    if text is None or text == b"never":
+        return math.inf
+    return parse_duration(text.decode() if not text.isdigit() else f"{text.decode()}s").total_seconds()
 
 
 def no_ttl(version: tuple[int, ...]) -> KvctlError:
@@ -153,13 +136,6 @@ def no_ttl(version: tuple[int, ...]) -> KvctlError:
     return KvctlError(
         f"nats-server {'.'.join(map(str, version))} would ignore the ttl of a key; nothing was written",
         hint="Use a server from 2.11 on, or let all keys of a bucket expire: `kvctl bucket edit --ttl`",
-    )
-
-
-def _unknown(binding: Binding, key: str, error: KvctlError) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"It is not known whether the write to `{key}` was stored: {error.message}",
-        hint=f"`kvctl get {binding.bucket} {key} --leader -o json` shows what is there now",
     )
 
 

@@ -16,7 +16,8 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.publish import Busy, PublishWindow, publish_soon
-from kvctl.kv import writing
+from kvctl.kv import identity as identities
+from kvctl.kv import outcome, writing
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
 from kvctl.kv.transaction import Failure, Transaction
@@ -73,7 +74,7 @@ class BucketWriting:
         async with PublishWindow(binding.api.connection, lambda *_: None, failed, resend=True) as window:
             await window.send_all(messages, lambda: errors)
         for error in errors:
-            if isinstance(error, writing.OPEN):
+            if isinstance(error, outcome.OPEN):
                 raise OutcomeUnknown(f"It is not known whether all keys were written: {error.message}")
             if isinstance(error, ServerError):
                 raise writing.explained(error, binding)
@@ -95,7 +96,8 @@ class BucketWriting:
         ((other, predicate),) = wish.conditions
         ((place, value),) = wish.changes.items()
         assert value is not None
-        binding, header = self._bucket.binding, self._fence_of(other, predicate)
+        binding, identity = self._bucket.binding, identities.new()
+        header = identities.stamped(self._fence_of(other, predicate), identity)
         revision = self._fence[1]
         before = max(revision, self._last, self._bucket.own.highest)
         try:
@@ -104,8 +106,8 @@ class BucketWriting:
             made = await self._publish_patiently(place, value, other, revision)
         except WrongRevision:
             raise PredicateFailed("The condition does not hold") from None
-        except writing.OPEN as error:
-            made = await writing.resolve(binding, place, value, header, None, before, error) or before
+        except outcome.OPEN as error:
+            made = await outcome.resolve(outcome.Write(binding, place, identity, after=before), error) or before
         except ServerError as error:
             raise writing.explained(error, binding) from None
         self._last = max(self._last, made)

@@ -52,7 +52,7 @@ class Live(Generic[T]):
         else:
             self.deleted.pop(entry.key, None)
             self.keys[entry.key] = entry.revision, keep(entry.value)
-            if entry.ttl is not None or (entry.header and entry.headers):
+            if not entry.bare and (entry.ttl is not None or entry.headers):
                 self.adorned.add(entry.key)
 
 

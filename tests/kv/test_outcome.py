@@ -133,13 +133,27 @@ class TestLostAnswers:
         with pytest.raises(WrongRevision):
             await bucket.update("k", b"2", first)
 
+    async def test_one_overtaken_by_another_is_found_in_the_history_or_a_conflict(
+        self, bucket: Bucket, theirs: Bucket, lose: Callable[..., Lossy], error: KvctlError
+    ) -> None:
+        first = await bucket.put("k", b"1")
+        lose(error, stored=True).meanwhile = lambda: theirs.put("k", b"2")
+        assert await bucket.update("k", b"2", first) == first + 1
+        lose(error, stored=False).meanwhile = lambda: theirs.put("k", b"3")
+        with pytest.raises(WrongRevision):
+            await bucket.update("k", b"3", first + 2)
+
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_one_overtaken_by_another_is_unknown(
+    async def test_one_overtaken_by_another_without_a_history_is_unknown(
         self, bucket: Bucket, theirs: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
     ) -> None:
         first = await bucket.put("k", b"1")
-        lossy = lose(error, stored=stored)
-        lossy.meanwhile = lambda: theirs.put("k", b"theirs")
+
+        async def overtake() -> None:
+            for _ in range(5):
+                await theirs.put("k", b"2")
+
+        lose(error, stored=stored).meanwhile = overtake
         with pytest.raises(OutcomeUnknown):
             await bucket.update("k", b"2", first)
 
