@@ -1,12 +1,13 @@
 """Conditional writes of a table whose request or answer is lost: one of two equal ones succeeds."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 
 import pytest
 
 import kvctl
-from kvctl import Client, Context
+from kvctl import Context
 from kvctl.errors import ConditionalUpdateError
 from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS, Version
@@ -33,27 +34,18 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-async def theirs(client: Client, bucket_name: str) -> Table:
-    name = bucket_name.lower()
-    await client.tables.create(name, partitions=1)
-    return await client.tables.open(name)
-
-
-@pytest.fixture
-async def ours(theirs: Table, proxy: Proxy) -> AsyncIterator[Table]:
+async def ours(table: Table, proxy: Proxy) -> AsyncIterator[Table]:
     async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=3))) as client:
-        yield await client.tables.open(theirs.name)
+        yield await Table.open(client.api, table.name)
 
 
 @pytest.mark.parametrize("name", WRITES)
 async def test_equal_conditional_write_of_another_client_is_not_taken_for_a_lost_one(
-    ours: Table, theirs: Table, proxy: Proxy, name: str
+    ours: Table, table: Table, proxy: Proxy, name: str
 ) -> None:
-    import asyncio
-
-    version = await theirs.put(b"old", b"first")
+    version = await table.put(b"old", b"first")
     loop = asyncio.get_running_loop()
-    hook = lambda: asyncio.run_coroutine_threadsafe(WRITES[name](theirs, version), loop).result(30)  # noqa: E731
+    hook = lambda: asyncio.run_coroutine_threadsafe(WRITES[name](table, version), loop).result(30)  # noqa: E731
     rule = proxy.on(PUBLISHED, Cut(), hook=hook)
     with pytest.raises(ConditionalUpdateError):
         await WRITES[name](ours, version)
@@ -62,10 +54,10 @@ async def test_equal_conditional_write_of_another_client_is_not_taken_for_a_lost
 
 @pytest.mark.parametrize("name", WRITES)
 async def test_conditional_write_whose_answer_is_lost_succeeds(
-    ours: Table, theirs: Table, proxy: Proxy, raw: RawClient, name: str
+    ours: Table, table: Table, proxy: Proxy, raw: RawClient, name: str
 ) -> None:
-    version = await theirs.put(b"old", b"first")
+    version = await table.put(b"old", b"first")
     rule = proxy.on(PUBLISHED, LoseAnswer(cut=True))
     await WRITES[name](ours, version)
     assert rule.seen.is_set()
-    assert await theirs.exists(b"old") is (name != "remove")
+    assert await table.exists(b"old") is (name != "remove")
