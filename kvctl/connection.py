@@ -6,7 +6,7 @@ the library's request and publish calls lose errors, hang on a dead server, or t
 
 from __future__ import annotations
 
-from kvctl.dial import Dialing, Link  # first: it puts off a part of the library
+from kvctl.dial import Dialing, Link, require_supported  # first: it puts off a part of the library
 
 # isort: split
 
@@ -369,6 +369,7 @@ class Connection:
     # -- life ----------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        require_supported()
         options = connect_options(self.context)
         servers = logins(self.context)
         random.shuffle(servers)
@@ -515,6 +516,7 @@ class Subscription:
 
     def deny(self, kind: str, subject: str) -> None:
         """Remember a denial, and let the reader look."""
+        self.denials.pop((kind, subject), None)
         self.denials[kind, subject] = None
         if len(self.denials) > DENIALS:
             del self.denials[next(iter(self.denials))]

@@ -12,20 +12,26 @@ import kvctl.deferred  # noqa: F401  # before the library
 
 import asyncio
 import contextlib
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nats.aio.client import Client as NatsClient
+from nats.aio.client import __version__ as NATS_PY
 
 from kvctl.addresses import Address
 from kvctl.contexts import Context
-from kvctl.errors import NoServer, UsageError
+from kvctl.errors import KvctlError, NoServer, UsageError
 from kvctl.handshake import NO_LOGIN, Cause, Login, wants_tls
 
 STAGGER_S = 0.25
 """Head start of a server before the next one is tried beside it (RFC 8305 has the same)."""
+
+
+SUPPORTED = (2, 16)
+"""Version of nats-py whose internals are known: its transport, its tables of servers and subscriptions, its parser."""
 
 
 class Listener(Protocol):
@@ -175,6 +181,16 @@ class Link(NatsClient):
     async def _heard_end(self) -> None:
         if self.listener is not None:
             await self.listener.ended()
+
+
+def require_supported(version: str = NATS_PY) -> None:
+    """Raises KvctlError for a nats-py whose internals may be others than those that are used here."""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) != SUPPORTED:
+        known = ".".join(map(str, SUPPORTED))
+        raise KvctlError(
+            f"nats-py {version} is not supported, kvctl needs {known}",
+            hint=f"Install it with `pip install 'nats-py[nkeys]=={known}.*'`",
+        )
 
 
 class Dialing:
