@@ -1,6 +1,7 @@
 """Many messages by direct get: pages, one moment, limits, and the other ways to the same answer."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -36,6 +37,13 @@ def subject(stream: str, key: str) -> str:
 async def pages_of(client: Client, stream: str, *keys: str, leader: bool = False, **fields: int | str) -> list[Page]:
     request = DirectRequest(last_of=tuple(subject(stream, key) for key in keys), **fields)  # type: ignore[arg-type]
     return [page async for page in direct_batch.read(client.api, stream, request, leader=leader)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def messages_of(pages: list[Page]) -> list[StoredMessage]:
@@ -309,3 +317,37 @@ async def _answering(client: Client, stream: str) -> set[str]:
     """The streams that answer for the last key, each of which has come to it."""
     found = [await direct.last(client.api, stream, subject(stream, "k.9")) for _ in range(30)]
     return {message.stream for message in found if message} if all(m and m.sequence == 20 for m in found) else set()
+
+
+class TestReplicaThatHoldsLess:
+    """A mirror answers direct gets of its origin; one that lags behind, or lost messages, must not end a reading."""
+
+    @pytest.fixture
+    def emptied(self, raw: RawClient, bucket_name: str) -> str:
+        """A bucket's stream of 300 messages of 40 kB, more than an answer holds, whose mirror holds none of them."""
+        raw.create_bucket(bucket_name)
+        raw.create_bucket(f"M{bucket_name}", subjects=[], mirror={"name": f"KV_{bucket_name}"}, mirror_direct=True)
+        for number in range(300):
+            raw.put(bucket_name, f"k.{number}", b"x" * 40_000)
+        mirror = f"KV_M{bucket_name}"
+        until(lambda: raw.api(f"STREAM.INFO.{mirror}")["state"]["last_seq"] == 300)
+        raw.api(f"STREAM.PURGE.{mirror}")
+        return f"KV_{bucket_name}"
+
+    @pytest.mark.parametrize("last", [False, True], ids=["batch", "last of subjects"])
+    async def test_reading_that_began_elsewhere_is_complete(self, client: Client, emptied: str, last: bool) -> None:
+        request = DirectRequest(last_of=("$KV.>",)) if last else DirectRequest(sequence=1, batch=1000)
+        complete = 0
+        for _ in range(20):
+            pages = [page async for page in direct_batch.read(client.api, emptied, request)]
+            if pages[0].messages:  # the bucket itself answered the first request
+                assert sequences(pages) == list(range(1, 301))
+                complete += 1
+        assert complete
+
+    async def test_callers_of_pages_are_told_of_a_moment_lost(self, client: Client, emptied: str) -> None:
+        bucket = client.bucket(emptied.removeprefix("KV_"))
+        for _ in range(20):
+            entries = [entry async for batch in bucket.get_matching(">") for entry in batch]
+            assert len({entry.key for entry in entries}) == len(entries)
+            assert len(entries) in {0, 300}
