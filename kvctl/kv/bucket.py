@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -57,12 +57,17 @@ class Bucket(Handle):
             return await self._at_revision(key, revision, leader)
         return self._living(key, await self.last_entry(key, leader=leader))
 
-    async def get_many(self, keys: Sequence[str], *, leader: bool = False) -> list[Entry | None]:
-        """The values of many keys in the order asked, None for those that are not there. Raises as `get`."""
+    async def get_many(
+        self, keys: Sequence[str], *, leader: bool = False, at_least: Mapping[str, int] | None = None
+    ) -> list[Entry | None]:
+        """The values of many keys in the order asked, None for those that are not there. Raises as `get`.
+
+        `at_least` has revisions by key: where the nearest replica has not come so far, the leader is asked.
+        """
         from kvctl.kv import many
 
         check_keys(keys)
-        found = await many.get_many(self, list(dict.fromkeys(keys)), leader=leader)
+        found = await many.get_many(self, list(dict.fromkeys(keys)), leader=leader, at_least=at_least)
         return [entry if (entry := found.get(key)) and entry.operation is Operation.PUT else None for key in keys]
 
     async def as_of(self, moment: Moment | int | datetime | str) -> Past:

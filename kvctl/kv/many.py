@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -39,44 +39,56 @@ class PutSummary:
     last_revision: int = 0
 
 
-async def get_many(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> dict[str, Entry | None]:
+async def get_many(
+    bucket: Bucket, keys: Sequence[str], *, leader: bool, at_least: Mapping[str, int] | None = None
+) -> dict[str, Entry | None]:
     """The last entry of each key, deletions included; the keys are distinct.
 
-    A thousand keys a request where the server and the permissions allow it, else a request a key, all in flight.
+    A thousand keys a request where the server and the permissions allow it, else a request a key, all in flight. What
+    a replica answers that is older than a key's revision in `at_least` is asked of the leader.
     """
     if not keys:
         return {}
+    known = at_least or {}
     # The first finds out what the name means and how to read it.
-    found = {keys[0]: await bucket.last_entry(keys[0], leader=leader)}
+    first = await bucket.last_entry(keys[0], leader=leader)
+    found = {} if (first.revision if first else 0) < known.get(keys[0], 0) else {keys[0]: first}
 
     def left() -> list[str]:
         return [key for key in keys if key not in found]
 
     near, source = bucket.binding, bucket.binding.source
     if not leader and near.direct:
-        await _in_few_requests(bucket, near, keys[1:], found)
-        _take(bucket, near, await last_of_each(near.api, near.stream, [near.subject(key) for key in left()]), found)
+        await _in_few_requests(bucket, near, keys[1:], found, known)
+        answers = await last_of_each(near.api, near.stream, [near.subject(key) for key in left()])
+        _take(bucket, near, answers, found, known)
     subjects = [source.subject(key) for key in left()]
     answers = await last_of_each(source.api, source.stream, subjects, leader=True)
-    _take(bucket, source, answers, found, replica=False)
+    _take(bucket, source, answers, found)
     for key in left():  # nobody answered: the long way, that waits
-        found[key] = await bucket.last_entry(key, leader=leader)
+        found[key] = await bucket.last_entry(key, leader=leader or key in known)
     return found
 
 
 def _take(
-    bucket: Bucket, binding: Binding, answers: Answers, found: dict[str, Entry | None], *, replica: bool = True
+    bucket: Bucket,
+    binding: Binding,
+    answers: Answers,
+    found: dict[str, Entry | None],
+    known: Mapping[str, int] | None = None,
 ) -> None:
-    """Add the answers to what was found, but for a replica's that may be older than this session's own writes."""
-    cut, doubted = len(binding.prefix), replica and bucket.own.any()
+    """Add the answers to what was found; a replica's only if they are no older than what is `known` of the keys."""
+    cut, doubted = len(binding.prefix), known is not None and bucket.own.any()
     for subject, message in answers.items():
         key = subject[cut:]
+        if known and (message.sequence if message else 0) < known.get(key, 0):
+            continue
         if not (doubted and bucket.behind(key, message)):
             found[key] = None if message is None else from_message(bucket.name, cut, message)
 
 
 async def _in_few_requests(
-    bucket: Bucket, binding: Binding, keys: Sequence[str], found: dict[str, Entry | None]
+    bucket: Bucket, binding: Binding, keys: Sequence[str], found: dict[str, Entry | None], known: Mapping[str, int]
 ) -> None:
     """Find as many of the keys as can be read so."""
     chunks = _chunks([binding.prefix + key for key in keys])
@@ -88,7 +100,7 @@ async def _in_few_requests(
             async with aclosing(pages(binding.api, binding.stream, request)) as reading:
                 async for page in reading:
                     answers.update({message.subject: message for message in page.messages})
-            _take(bucket, binding, answers, found)
+            _take(bucket, binding, answers, found, known)
 
     tasks = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
     try:

@@ -137,10 +137,10 @@ class TestLastOfMany:
     async def test_as_of_a_time_its_own_message_counts(self, client: Client, stream: str, leader: bool) -> None:
         second = await gathered.one(client.api, stream, DirectRequest(sequence=2))
         assert second is not None
-        for time, expected in (
+        for moment, expected in (
             (second.time_ns, [1, 2]), (second.time_ns - 1, [1]), (1, []), (4 * 10**18, [*range(11, 21)]),
         ):  # fmt: skip
-            pages = await pages_of(client, stream, "k.*", up_to_time_ns=time, leader=leader)
+            pages = await pages_of(client, stream, "k.*", up_to_time_ns=moment, leader=leader)
             assert sequences(pages) == expected
 
     async def test_a_sequence_that_is_not_reached_is_said(
@@ -257,11 +257,11 @@ class TestFirstSince:
         times = {message.sequence: message.time_ns for message in messages_of(await pages_of(client, stream, "k.*"))}
         if halving:
             monkeypatch.setattr(gathered, "get", _unknown)
-        for time, expected in (
+        for moment, expected in (
             (times[14], 14), (times[14] + 1, 16), (times[16], 16), (times[20], 20),
             (times[20] + 1, 21), (0, 11), (4 * 10**18, 21),
         ):  # fmt: skip
-            assert await gathered.first_since(client.api, stream, time) == expected
+            assert await gathered.first_since(client.api, stream, moment) == expected
 
 
 async def _unknown(*_: object, **__: object) -> None:

@@ -34,6 +34,22 @@ async def bucket(client: Client, bucket_name: str) -> Bucket:
     return await client.create_bucket(bucket_name)
 
 
+async def test_get_many_of_listed_keys_asks_the_leader_where_a_replica_holds_less(
+    raw: RawClient, client: Client, bucket_name: str
+) -> None:
+    raw.create_bucket(bucket_name)
+    mirror = f"KV_M{bucket_name}"
+    raw.create_bucket(f"M{bucket_name}", subjects=[], mirror={"name": f"KV_{bucket_name}"}, mirror_direct=True)
+    revisions = {f"k{number}": raw.put(bucket_name, f"k{number}", b"x") for number in range(20)}
+    async with asyncio.timeout(AT_ONCE):
+        while raw.api(f"STREAM.INFO.{mirror}")["state"]["last_seq"] < 20:
+            await asyncio.sleep(0.05)
+    raw.api(f"STREAM.PURGE.{mirror}")
+    for _ in range(20):
+        found = await client.bucket(bucket_name).get_many(list(revisions), at_least=revisions)
+        assert [entry and entry.revision for entry in found] == list(revisions.values())
+
+
 class TestPutMany:
     async def test_ten_thousands_are_written_in_order(self, bucket: Bucket) -> None:
         summary = await bucket.put_many((f"k.{number % 20_000}", b"%d" % number) for number in range(30_000))
