@@ -33,10 +33,14 @@ app = group()
 
 Batches = AsyncGenerator[list["Message"], None]
 
+HEARTBEAT = timedelta(seconds=5)
+"""How often the server shows that it is there while consuming: half of what silence is borne."""
+
 Ack = Annotated[
     bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed, or leave it to be delivered again")
 ]
-Expires = Annotated[timedelta | None, duration("--expires", help="How long a pull waits; 30s, 1s at least")]
+Expires = Annotated[timedelta | None, duration("--expires", help="How long a pull waits; 30s")]
+LongExpires = Annotated[timedelta | None, duration("--expires", help="How long a pull waits; 30s, 1s at least")]
 Heartbeat = Annotated[
     timedelta | None, duration("--idle-heartbeat", help="How often the server shows that it is there, 500ms to 30s")
 ]
@@ -176,7 +180,7 @@ async def consume(
     max_bytes: Annotated[int | None, size("--max-bytes", help="Buffer in bytes, instead")] = None,
     threshold_messages: ThresholdMessages = None,
     threshold_bytes: ThresholdBytes = None,
-    expires: Expires = None,
+    expires: LongExpires = None,
     idle_heartbeat: Heartbeat = None,
     run: Run = None,
     filters: Filters = None,
@@ -185,9 +189,10 @@ async def consume(
 ) -> None:
     """Take messages as they come, without end.
 
-    Goes on across restarts of servers and lost connections; what it meets is a warning on stderr. Each message is
-    acknowledged once it is printed: one that was printed when kvctl was killed comes again. Ctrl-C asks for nothing
-    more, finishes what was delivered and exits 130; a second one ends at once. Exits 3 when the consumer is deleted.
+    Goes on across restarts of servers, lost connections and refused pulls; what it meets is a warning on stderr. A
+    server that falls silent is noticed after two heartbeats, which are 5s apart. Each message is acknowledged once it
+    is printed: one that was printed when kvctl was killed comes again. Ctrl-C asks for nothing more, finishes what was
+    delivered and exits 130; a second one ends immediately. Exits 3 when the consumer is deleted.
 
     Servers up to 2.15 may skip a message at the end of a pull by --max-bytes, if the consumer delivers the last message
     of each subject and the stream keeps more: limit that one by --max-messages.
@@ -198,12 +203,14 @@ async def consume(
     it fails, it is delivered again after 1s, 2s, 4s and so on, 5m at the most. While it runs, the consumer is told
     that it does.
     """
-    from kvctl.jetstream.pull_options import EXPIRES, ConsumeOptions
+    from kvctl.jetstream.pull_options import EXPIRES, ConsumeOptions, default_heartbeat
 
     if run is not None and max_messages is None and max_bytes is None:
         max_messages = 1  # what waits behind a slow command would be delivered again meanwhile
+    expires = expires or EXPIRES
     options = ConsumeOptions(
-        max_messages=max_messages, max_bytes=max_bytes, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat,
+        max_messages=max_messages, max_bytes=max_bytes, expires=expires,
+        idle_heartbeat=idle_heartbeat or min(HEARTBEAT, default_heartbeat(expires)),
         threshold_messages=threshold_messages, threshold_bytes=threshold_bytes, count=count,
     )  # fmt: skip
     if consumer is None:

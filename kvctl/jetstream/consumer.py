@@ -23,6 +23,8 @@ class Consumer:
         self.name = name
         self.cached_info = info
         """The info that was asked for last; None if none was."""
+        self._pins: dict[str, str] = {}
+        """Who we are to it, by priority group, where it is pinned to one of its clients."""
 
     async def info(self) -> dict[str, Any]:
         """The server's info: config, delivered, ack_floor, counts. Raises ConsumerNotFound, StreamNotFound."""
@@ -54,24 +56,26 @@ class Consumer:
     ) -> Fetch:
         """One pull: up to so many messages, or bytes, or both, within `expires`; `async for message in it`.
 
-        Over 30 s it has heartbeats. `no_wait` takes what is there. Raises UsageError without a limit, for an `expires`
-        under 1 s, and for an `idle_heartbeat` that is not 0.5 to 30 s.
+        Over 30 s it has heartbeats. `no_wait` takes what is there. Raises UsageError without a limit, and for an
+        `idle_heartbeat` that is not 0.5 to 30 s.
         """
         options = FetchOptions(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,
             no_wait=no_wait, group=group,
         )  # fmt: skip
-        return Fetch(self.api, self.stream, self.name, options, on_event)
+        return Fetch(self.api, self.stream, self.name, options, on_event, self._pins)
 
     async def next(
         self,
         *,
         expires: timedelta = EXPIRES,
         idle_heartbeat: timedelta | None = None,
+        group: str = "",
         on_event: OnEvent | None = None,
     ) -> Message | None:
         """One message; None when none came in time. Raises as `fetch` and its iteration."""
-        async with self.fetch(1, expires=expires, idle_heartbeat=idle_heartbeat, on_event=on_event) as messages:
+        pull = self.fetch(1, expires=expires, idle_heartbeat=idle_heartbeat, group=group, on_event=on_event)
+        async with pull as messages:
             async for message in messages:
                 return message
         return None

@@ -117,7 +117,7 @@ async def _send(api: Api, stream: str, config: Mapping[str, Any], action: str) -
     for subject in filter(None, (config.get("filter_subject"), *(config.get("filter_subjects") or ()))):
         check_filter_subject(subject)
     endpoint = f"CONSUMER.CREATE.{stream}.{name}"
-    if config.get("filter_subject"):
+    if config.get("filter_subject") and not config.get("filter_subjects"):  # of both the server says what is wrong
         endpoint += f".{config['filter_subject']}"
     body: dict[str, Any] = {"stream_name": stream, "config": {**config, "name": name}}
     if action:

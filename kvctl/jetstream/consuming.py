@@ -30,7 +30,8 @@ from kvctl.tokens import check_name
 from kvctl.wire import header_value
 
 REFUSALS = 12
-"""Pulls that may be refused one after the other until consuming ends: some 35 seconds."""
+"""Refused pulls in a row, some 35 seconds of them, after which a warning is repeated; and after which a message that is
+larger than the buffer ends consuming."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 CHECK = 2.0
@@ -43,8 +44,9 @@ class Consumption(MessageIteration):
     """One consume under way: an async context manager, and an iterator over messages.
 
     A message counts as dealt with when the next one is asked for. Raises ConsumerNotFound when the consumer or its
-    stream is deleted, PermissionDenied when pulls are not allowed, ServerError when the server goes on refusing them.
-    Everything else is mended, and told to `on_event`.
+    stream is deleted, PermissionDenied when pulls are not allowed, ServerError when it pushes its messages and for a
+    message that is larger than `max_bytes`. Everything else is recovered from, for as long as it takes (ADR-37), and
+    reported to `on_event`.
     """
 
     def __init__(
@@ -194,13 +196,15 @@ class Consumption(MessageIteration):
             self._tell("warning", f"The server ended the pull: {status}", status.code)
             self._doubtful = True
             self._pin = ""
-            if status.code in (503, 423):
-                self._refused(status)
+            if status.code == 503:
+                self._refused()
+        elif status.meaning is Meaning.UNPINNED:
+            self._pin = ""
         else:
             bad = status.meaning is Meaning.BAD
             self._tell("error" if bad else "warning", f"The server refused a pull: {status}", status.code)
             if bad or not self._buffer.adapt(status):
-                self._refused(status)
+                self._refused()
 
     def _ended(self, status: Status) -> None:
         if not status.text.startswith("Message Size Exceeds"):
@@ -209,17 +213,18 @@ class Consumption(MessageIteration):
         self._buffer.cautious = True
         if self._buffer.never_fits(status):
             self._tell("warning", f"The next message is larger than `max_bytes`, which is {status.bytes}", status.code)
-            self._refused(status)
+            self._refused()
+            if self._refusals >= REFUSALS:
+                self._failure = ServerError(
+                    f"The server goes on refusing pulls of consumer `{self.consumer}`: {status}", code=status.code
+                )
 
-    def _refused(self, status: Status) -> None:
-        """Pull again after a while that grows, but not for ever."""
+    def _refused(self) -> None:
+        """Pull again after a pause that grows, and report it again from time to time."""
         self._refusals += 1
-        pause = min(FIRST_PAUSE * 2 ** (self._refusals - 1), LONGEST_PAUSE)
-        self._not_before = time.monotonic() + pause
-        if self._refusals >= REFUSALS:
-            self._failure = ServerError(
-                f"The server goes on refusing pulls of consumer `{self.consumer}`: {status}", code=status.code
-            )
+        self._not_before = time.monotonic() + min(FIRST_PAUSE * 2 ** min(self._refusals - 1, 16), LONGEST_PAUSE)
+        if self._refusals % REFUSALS == 0:
+            self._told = ""
 
     def _recovered(self) -> None:
         self._refusals, self._not_before, self._told = 0, 0.0, ""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from typing import Self
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Self
 
 from kvctl.errors import (
     ConnectionLost,
     JetStreamDisabled,
     KvctlError,
     NoResponders,
+    NoServer,
     NotFoundError,
     RequestTimeout,
     ServerError,
@@ -21,9 +24,10 @@ from kvctl.jetstream.delivery import RawFrame
 from kvctl.jetstream.iteration import MessageIteration
 from kvctl.jetstream.message import Message
 from kvctl.jetstream.pull_options import Event, FetchOptions, OnEvent
-from kvctl.jetstream.pulling import Puller, gone
+from kvctl.jetstream.pulling import Puller, gone, size_of
 from kvctl.jetstream.statuses import Meaning, Status
 from kvctl.tokens import check_name
+from kvctl.wire import header_value
 
 MARGIN = 2.0
 """Seconds by which we wait longer than the server, whose word is the last."""
@@ -37,15 +41,24 @@ class Fetch(MessageIteration):
     """
 
     def __init__(
-        self, api: Api, stream: str, consumer: str, options: FetchOptions, on_event: OnEvent | None = None
+        self,
+        api: Api,
+        stream: str,
+        consumer: str,
+        options: FetchOptions,
+        on_event: OnEvent | None = None,
+        pins: dict[str, str] | None = None,
     ) -> None:
+        """`pins` are the consumer's, by priority group: what one fetch learns, the next one sends (ADR-42)."""
         self.stream = check_name(stream, "stream")
         self.consumer = check_name(consumer, "consumer")
         self.refusal: Status | None = None
         """The limit of the consumer that the pull was over, or what ended it early."""
         self._api = api
         self._connection = api.connection
-        self._pull = options.pull()
+        self._pins = {} if pins is None else pins
+        self._pull = options.pull(self._pins.get(options.group, ""))
+        self._by_size = options.max_messages is None
         self._puller = Puller(api.connection, f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._on_event = on_event
         self._over = False
@@ -56,7 +69,7 @@ class Fetch(MessageIteration):
         await self._puller.__aenter__()
         self._opened = True
         self._epoch = self._connection.epoch
-        self._left = self._pull.batch
+        self._left, self._bytes_left = self._pull.batch, self._pull.max_bytes or None
         self._deadline = time.monotonic() + self._pull.expires + max(MARGIN, self._connection.timeout)
         try:
             self._puller.ask(self._pull)
@@ -75,7 +88,7 @@ class Fetch(MessageIteration):
             yield [Message(frame, connection) for frame in frames]
 
     async def _receive(self) -> list[RawFrame]:
-        while self._left and not self._over:
+        while self._left and not self._over and (self._bytes_left is None or self._bytes_left > 0):
             frames = await self._puller.receive(self._wait())
             messages = [frame for frame in frames if frame[1]]
             for frame in frames:
@@ -84,11 +97,28 @@ class Fetch(MessageIteration):
             if not frames:
                 self._check_silence()
             if messages:
-                self._left -= len(messages)
+                self._taken(messages)
                 return messages
         if self._failure is not None:
             raise await self._explained(self._failure)
         return []
+
+    def _taken(self, messages: list[RawFrame]) -> None:
+        """Count what came: of a pull whose bytes are used up to the last, the server says nothing more."""
+        self._left -= len(messages)
+        if self._bytes_left is not None:
+            self._bytes_left -= sum(map(size_of, messages))
+        if self._pull.group:
+            pin = header_value(messages[-1][2], b"Nats-Pin-Id")
+            if pin:
+                self._pins[self._pull.group] = pin.decode()
+
+    def _ask_again(self, **changes: Any) -> None:
+        """Send the pull anew, as the server takes it."""
+        self._pull = replace(self._pull, **changes)
+        self._left = min(self._left, self._pull.batch)
+        with suppress(NoServer):  # silence tells
+            self._puller.ask(self._pull)
 
     def _wait(self) -> float:
         until = self._deadline
@@ -98,6 +128,13 @@ class Fetch(MessageIteration):
 
     def _heed(self, status: Status) -> None:
         if status.meaning is Meaning.ALIVE:
+            return
+        if status.meaning is Meaning.UNPINNED:
+            self._pins.pop(self._pull.group, None)
+            self._ask_again(pin="")
+            return
+        if self._by_size and 0 < status.most("Batch") < self._pull.batch:
+            self._ask_again(batch=status.most("Batch"))
             return
         self._over = True
         if status.meaning is Meaning.GONE:

@@ -271,6 +271,8 @@ class OrderedConsumer:
         waits = self._follow or self._stepping
         if self._single:
             return Pull(batch=1, expires=STEPPED if self._stepping else HEARTBEAT * waits, no_wait=not waits)
+        if self._most < BATCH and not waits:  # one that comes after the last message is to end at once
+            return Pull(batch=self._batch, max_bytes=self._max_bytes, no_wait=True)
         return Pull(
             batch=self._batch,
             max_bytes=self._max_bytes,

@@ -83,8 +83,8 @@ class FetchOptions:
             raise UsageError("A fetch needs a limit: `max_messages`, `max_bytes`, or both")
         _check(self.max_messages, self.max_bytes, self.expires, self.idle_heartbeat)
 
-    def pull(self) -> Pull:
-        """The request."""
+    def pull(self, pin: str = "") -> Pull:
+        """The request, with who we are to a consumer that is pinned to one of its clients."""
         heartbeat = self.idle_heartbeat
         if heartbeat is None:
             heartbeat = default_heartbeat(self.expires) if self.expires > LONG else timedelta()
@@ -95,6 +95,7 @@ class FetchOptions:
             heartbeat=0 if self.no_wait else heartbeat.total_seconds(),
             no_wait=self.no_wait,
             group=self.group,
+            pin=pin,
         )
 
 
@@ -120,6 +121,8 @@ class ConsumeOptions:
         if self.max_messages is not None and self.max_bytes is not None:
             raise UsageError("`max_messages` and `max_bytes` exclude each other")
         _check(self.max_messages, self.max_bytes, self.expires, self.idle_heartbeat)
+        if self.expires < SHORTEST:
+            raise UsageError(f"`expires` is one second at least, not {format_duration(self.expires)}")
         if self.count is not None and self.count < 1:
             raise UsageError("`count` is one at least")
         _check_threshold("messages", self.threshold_messages, None if self.max_bytes else self.most)
@@ -145,8 +148,8 @@ def _check(messages: int | None, size: int | None, expires: timedelta, heartbeat
     for name, value in (("max_messages", messages), ("max_bytes", size)):
         if value is not None and value < 1:
             raise UsageError(f"`{name}` is one at least")
-    if expires < SHORTEST:
-        raise UsageError(f"`expires` is one second at least, not {format_duration(expires)}")
+    if expires <= timedelta():
+        raise UsageError(f"`expires` must be greater than 0, not {format_duration(expires)}")
     if heartbeat is None:
         return
     if not HEARTBEATS[0] <= heartbeat <= HEARTBEATS[1]:

@@ -24,6 +24,8 @@ class Meaning(Enum):
     """The server does not understand the pull: an error."""
     GONE = "gone"
     """No pull will ever be answered again: an error that ends consuming."""
+    UNPINNED = "unpinned"
+    """The consumer is pinned to another client now: nobody needs to know, pull anew without the pin."""
     LOST = "lost"
     """Whoever kept the pulls keeps them no more: a warning, and a reason to pull anew."""
 
@@ -68,7 +70,7 @@ def meaning_of(code: int, text: str) -> Meaning:
     return _CODES.get(code, Meaning.LOST)
 
 
-_CODES = {100: Meaning.ALIVE, 400: Meaning.BAD, 404: Meaning.ENDED, 408: Meaning.ENDED}
+_CODES = {100: Meaning.ALIVE, 400: Meaning.BAD, 404: Meaning.ENDED, 408: Meaning.ENDED, 423: Meaning.UNPINNED}
 _CONFLICTS = {
     "Message Size Exceeds": Meaning.ENDED,
     "Batch Completed": Meaning.ENDED,

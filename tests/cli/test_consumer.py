@@ -213,7 +213,7 @@ class TestTaking:
         [
             (("fetch", "c"), 2),
             (("fetch", "c", "--max-messages", "0"), 2),
-            (("fetch", "c", "--max-messages", "1", "--expires", "500ms"), 2),
+            (("consume", "c", "--expires", "500ms"), 2),
             (("next", "c", "--idle-heartbeat", "100ms"), 2),
             (("next", "c", "--idle-heartbeat", "31s", "--expires", "2m"), 2),
             (("consume", "c", "--max-messages", "5", "--max-bytes", "5"), 2),
@@ -246,6 +246,15 @@ class TestTaking:
 
 
 class TestConsume:
+    def test_heartbeats_are_asked_for_every_five_seconds(
+        self, worker: Consumers, raw: RawClient, name: str, server: Server
+    ) -> None:
+        with RawClient(server.url) as listener:
+            listener._send(b"SUB $JS.API.CONSUMER.MSG.NEXT.%b.c 1\r\n" % name.encode())
+            listener.flush()
+            assert worker("consume", "c", "--count", "1").exit_code == 0
+            assert listener._next().json()["idle_heartbeat"] == 5 * 10**9
+
     def test_lines_until_count(self, worker: Consumers, raw: RawClient, name: str) -> None:
         result = worker("consume", "c", "--count", "3", "-o", "json")  # as ndjson: without an end there is no array
         found = [json.loads(line) for line in result.out.splitlines()]

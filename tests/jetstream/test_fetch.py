@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from kvctl.jetstream import fetching
 from kvctl.jetstream.consumer import Consumer
 from kvctl.jetstream.fetching import Fetch
 from kvctl.jetstream.pull_options import Event, Pull
+from kvctl.jetstream.pulling import size_of
 from kvctl.server import Server, run_server
 from tests.jetstream.conftest import MakeStream
 
@@ -67,6 +69,48 @@ async def test_it_ends_before_the_message_that_is_over_its_size(make_stream: Mak
     assert await sequences(consumer.fetch(max_bytes=3500)) == [1, 2, 3]  # 409 Message Size Exceeds MaxBytes
     assert await sequences(consumer.fetch(max_bytes=500)) == []
     assert await sequences(consumer.fetch(2, max_bytes=100_000)) == [4, 5]  # 409 Batch Completed
+
+
+async def test_fetch_ends_when_its_bytes_are_used_up_to_the_last(make_stream: MakeStream) -> None:
+    """Of such a pull servers say nothing more."""
+    stream = await make_stream(10, size=100)
+    async with (await stream.create_consumer("c")).fetch(6) as fetch:
+        size = sum([size_of(message.frame) async for message in fetch])
+    begun = time.monotonic()
+    same = await stream.create_consumer("d")
+    assert await sequences(same.fetch(max_bytes=size, expires=20 * SECOND)) == [1, 2, 3, 4, 5, 6]
+    assert time.monotonic() - begun < 15
+
+
+async def test_fetch_and_next_may_be_shorter_than_a_second(make_stream: MakeStream) -> None:
+    consumer = await (await make_stream(1)).create_consumer("c")
+    assert await sequences(consumer.fetch(5, expires=SECOND / 5)) == [1]
+    begun = time.monotonic()
+    assert await consumer.next(expires=SECOND / 5) is None
+    assert time.monotonic() - begun < 10
+
+
+async def test_pinned_client_fetches_again_with_its_pin(make_stream: MakeStream) -> None:
+    stream = await make_stream(6)
+    consumer = await stream.create_consumer(
+        "c", priority_groups=["g"], priority_policy="pinned_client", priority_timeout=60 * SECOND
+    )
+    options: dict[str, Any] = {"group": "g", "expires": SECOND}
+    found = [await sequences(consumer.fetch(2, **options)) for _ in range(2)]
+    assert found == [[1, 2], [3, 4]]
+    message = await consumer.next(**options)
+    assert message is not None
+    assert message.sequence == 5
+    events: list[Event] = []
+    await stream.api.call(f"CONSUMER.UNPIN.{stream.name}.c", {"group": "g"})
+    assert await sequences(consumer.fetch(1, on_event=events.append, **options)) == [6]
+    assert events == []  # 423 is not for users (ADR-37)
+
+
+async def test_filter_and_filters_together_are_refused_as_such(make_stream: MakeStream) -> None:
+    stream = await make_stream()
+    with pytest.raises(ServerError, match="10136"):
+        await stream.create_consumer("c", filter_subject=f"{stream.name}.a", filter_subjects=[f"{stream.name}.b"])
 
 
 async def test_nothing_is_sent_before_the_limits_are_checked(make_stream: MakeStream) -> None:

@@ -147,6 +147,11 @@ class TestLimitedPulls:
                 found.append(message.sequence)
                 await message.ack()
             assert found == list(range(1, 31))
+            other = await stream.create_consumer("other")
+            async with other.fetch(max_bytes=4000, no_wait=True) as fetch:
+                few = [message.sequence async for message in fetch]
+            assert few
+            assert few == list(range(1, len(few) + 1))
 
 
 class TestImportedService:

@@ -21,7 +21,7 @@ def seconds(number: float) -> timedelta:
         ({}, "needs a limit"),
         ({"max_messages": 0}, "`max_messages` is one at least"),
         ({"max_bytes": 0}, "`max_bytes` is one at least"),
-        ({"max_messages": 1, "expires": seconds(0.999)}, "one second at least, not 999ms"),
+        ({"max_messages": 1, "expires": seconds(0)}, "must be greater than 0"),
         ({"max_messages": 1, "idle_heartbeat": seconds(0.4)}, "500ms to 30s, not 400ms"),
         ({"max_messages": 1, "idle_heartbeat": seconds(31), "expires": seconds(90)}, "500ms to 30s, not 31s"),
         ({"max_messages": 1, "idle_heartbeat": seconds(2), "expires": seconds(3)}, "half of `expires` at most"),
@@ -157,7 +157,7 @@ def test_it_does_not_adapt_twice_to_one_limit_nor_to_what_is_none() -> None:
         (409, "Leadership Change", Meaning.LOST),
         (409, "Server Shutdown", Meaning.LOST),
         (409, "Something Of The Future", Meaning.LOST),
-        (423, "Nats-Pin-Id mismatch", Meaning.LOST),
+        (423, "Nats-Pin-Id mismatch", Meaning.UNPINNED),
         (503, "", Meaning.LOST),
     ],
 )
