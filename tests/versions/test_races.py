@@ -47,9 +47,12 @@ class Slow(MemoryStore):
         await self._wait()
         await super().set_if(partition, key, value, predicate)
 
-    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
-        await self._wait()
-        await super().set_many(partition, values)
+    async def set_many(
+        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
+    ) -> None:
+        for item in values.items():
+            await self._wait()
+            await super().set_many(partition, dict([item]), fence=fence)
 
     async def clear(self, partition: bytes) -> None:
         await self._wait()

@@ -1,0 +1,204 @@
+"""A repository as dictionaries: obviously right, and slow. Each operation gives what it should do to contents.
+
+Commits are named as the real repository names them: an operation that makes one is told its id afterwards.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+Content = Mapping[str, bytes]
+Staged = Mapping[str, bytes | None]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A commit that an operation should make on a branch."""
+
+    branch: str
+    content: Content
+    parents: tuple[str, ...]
+
+
+class Refused(Exception):
+    """The operation should raise an error of this name, and change nothing."""
+
+
+@dataclass
+class Model:
+    """Contents by commit, and where branches and tags stand. Nothing in it is ever changed in place."""
+
+    commits: dict[str, Content] = field(default_factory=dict)
+    parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    staged: dict[str, Staged] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def copy(self) -> "Model":
+        """Another one, which may go on differently."""
+        made = copy(self)
+        for name, value in vars(self).items():
+            setattr(made, name, dict(value))
+        return made
+
+    # -- what is seen ------------------------------------------------------------------------------------------
+
+    def committed(self, branch: str) -> Content:
+        return self.commits[self.branches[branch]]
+
+    def changes(self, branch: str) -> Staged:
+        """Staged changes that are such."""
+        under = self.committed(branch)
+        return {key: value for key, value in self.staged[branch].items() if under.get(key) != value}
+
+    def content(self, branch: str) -> Content:
+        return _over(self.committed(branch), self.staged[branch])
+
+    def seen(self) -> dict[str, Any]:
+        """All contents, whatever the commits are called."""
+        return {
+            "branches": {name: (self.committed(name), self.changes(name)) for name in self.branches},
+            "tags": {name: self.commits[commit] for name, commit in self.tags.items()},
+        }
+
+    def reachable(self) -> set[str]:
+        found: set[str] = set()
+        waiting = [*self.branches.values(), *self.tags.values()]
+        while waiting:
+            if (commit := waiting.pop()) not in found:
+                found.add(commit)
+                waiting += self.parents[commit]
+        return found
+
+    def ancestors(self, commit: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [commit]
+        while waiting:
+            if (one := waiting.pop()) not in found:
+                found.add(one)
+                waiting += self.parents[one]
+        return found
+
+    def merge_bases(self, one: str, other: str) -> set[str]:
+        """Common ancestors from which no other common ancestor comes."""
+        common = self.ancestors(one) & self.ancestors(other)
+        return common - {older for base in common for older in self.ancestors(base) - {base}}
+
+    # -- staging -----------------------------------------------------------------------------------------------
+
+    def put(self, branch: str, changes: Staged) -> None:
+        self.staged[branch] = {**self.staged[branch], **changes}
+
+    def reset(self, branch: str, keys: Iterable[str] | None = None) -> None:
+        gone = set(self.staged[branch] if keys is None else keys)
+        self.staged[branch] = {key: value for key, value in self.staged[branch].items() if key not in gone}
+
+    # -- commits -----------------------------------------------------------------------------------------------
+
+    def commit(self, branch: str, *, allow_empty: bool = False) -> Made:
+        if not self.changes(branch) and not allow_empty:
+            raise Refused("NothingToCommit")
+        return self._made(branch, self.content(branch))
+
+    def record(self, branch: str, content: Content) -> Made:
+        self._clean(branch)
+        if dict(content) == dict(self.committed(branch)):
+            raise Refused("NothingToCommit")
+        return self._made(branch, content)
+
+    def merge(self, dest: str, theirs: str, base: str, strategy: str | None, *, squash: bool) -> Made | None:
+        self._clean(dest)
+        if base == theirs:
+            return None
+        merged = self._combined(dest, base, theirs, strategy)
+        if squash and merged == self.committed(dest):
+            return None
+        return self._made(dest, merged, () if squash else (theirs,))
+
+    def revert(self, branch: str, commit: str) -> Made:
+        return self._applied(branch, commit, self.parents[commit][0])
+
+    def pick(self, branch: str, commit: str) -> Made:
+        return self._applied(branch, self.parents[commit][0], commit)
+
+    def reset_hard(self, branch: str, commit: str) -> None:
+        self._clean(branch)
+        self.branches[branch] = commit
+        self.staged[branch] = {}
+
+    def adopt(self, made: Made, identity: str) -> None:
+        """The commit was made, and is called so."""
+        self.commits[identity], self.parents[identity] = made.content, made.parents
+        self.branches[made.branch], self.staged[made.branch] = identity, {}
+
+    # -- refs --------------------------------------------------------------------------------------------------
+
+    def create_branch(self, name: str, commit: str) -> None:
+        self._free(name)
+        self.branches[name], self.staged[name] = commit, {}
+
+    def create_tag(self, name: str, commit: str) -> None:
+        self._free(name)
+        self.tags[name] = commit
+
+    def delete_branch(self, name: str) -> None:
+        del self.branches[name], self.staged[name]
+
+    def delete_tag(self, name: str) -> None:
+        if name not in self.tags:
+            raise Refused("RefNotFound")
+        del self.tags[name]
+
+    def collect(self) -> None:
+        left = self.reachable()
+        self.commits = {commit: content for commit, content in self.commits.items() if commit in left}
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _made(self, branch: str, content: Content, others: tuple[str, ...] = ()) -> Made:
+        return Made(branch, dict(content), (self.branches[branch], *others))
+
+    def _clean(self, branch: str) -> None:
+        if self.changes(branch):
+            raise Refused("Staged")
+
+    def _free(self, name: str) -> None:
+        if name in self.branches or name in self.tags:
+            raise Refused("RefExists")
+
+    def _applied(self, branch: str, before: str, after: str) -> Made:
+        self._clean(branch)
+        merged = self._combined(branch, before, after, None)
+        if merged == self.committed(branch):
+            raise Refused("NothingToCommit")
+        return self._made(branch, merged)
+
+    def _combined(self, branch: str, base: str, source: str, strategy: str | None) -> Content:
+        """What the branch holds with the changes from base to source."""
+        was, theirs, ours = self.commits[base], self.commits[source], self.committed(branch)
+        merged = dict(ours)
+        for key in was.keys() | theirs.keys():
+            if theirs.get(key) == was.get(key) or ours.get(key) == theirs.get(key):
+                continue
+            if ours.get(key) != was.get(key):
+                if strategy is None:
+                    raise Refused("Conflicting")
+                if strategy == "dest-wins":
+                    continue
+            _set(merged, key, theirs.get(key))
+        return merged
+
+
+def _over(content: Content, changes: Staged) -> dict[str, bytes]:
+    merged = dict(content)
+    for key, value in changes.items():
+        _set(merged, key, value)
+    return merged
+
+
+def _set(content: dict[str, bytes], key: str, value: bytes | None) -> None:
+    if value is None:
+        content.pop(key, None)
+    else:
+        content[key] = value
