@@ -39,6 +39,7 @@ def remarks(sight: "Sight") -> Iterator[str]:
     if sight.lineage and sight.lineage.same is None:
         yield sight.lineage.evidence
     yield from (item.evidence for item in sight.lineages.values() if not item.same)
+    yield from sight.doubts
     if sight.answered_by == [] and (described is None or described.status.config.get("allow_direct")):
         yield "Nobody answers reads of it here"
 

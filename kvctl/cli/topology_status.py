@@ -53,11 +53,16 @@ async def status(
 ) -> None:
     """Show how replicas stand to their origins.
 
-    The state is judged by evidence, since servers report a lag of 0 for replicas that nothing ever reached. `ok` is a
-    replica that holds the last entry of its origin. `behind` and `stalled` do not; they were looked at twice, a second
-    apart. `silent`, `never connected` and `failing` say what the server heard of the origin; `unconfirmed`, that what
-    the origin holds cannot be seen from here. A `missing origin` does not exist, and the mirror of a `recreated origin`
-    serves what was there before. What is `unreachable` does not answer.
+    The state is judged by evidence, since servers report a lag of 0 for replicas that nothing ever reached. An `ok`
+    replica has come as far as its origin, and the counts of both give no reason for doubt. Counts do not prove that
+    every key is there, with its value: `kvctl topology audit` does.
+
+    A replica with `missing entries` has come as far and holds fewer. `behind` and `stalled` replicas have not come as
+    far; they were looked at twice, a second apart. `silent`, `never connected` and `failing` say what the server heard
+    of the origin. An `unconfirmed` replica may hold what its origin does: the origin cannot be seen from here, the
+    replica holds more (what a purge or a compaction of the origin leaves), or it does not read from the first entry. A
+    `missing origin` does not exist. The replica of a `recreated origin` holds what was there before. An `unreachable`
+    one does not answer, or its origin does not; a stream of which only the name is known may be a replica.
 
     With --file, the replicas of the file are shown, in its contexts; what is not there is `absent`.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.doctor.remedies import remedy
 from kvctl.errors import KvctlError
-from kvctl.kv.kinds import bucket_name, kind_of
+from kvctl.kv.kinds import Kind, bucket_name, kind_of
 from kvctl.topology import circles, replica_hazards
 from kvctl.topology.circles import Node, Reading
 from kvctl.topology.incarnations import Lineage, lineage
@@ -39,6 +39,7 @@ _STATES: dict[State, tuple[Severity, str]] = {
     State.NEVER_CONNECTED: (ERROR, UNCONNECTED),
     State.MISSING_ORIGIN: (ERROR, MISSING_ORIGIN),
     State.RECREATED_ORIGIN: (ERROR, RECREATED_ORIGIN),
+    State.MISSING_ENTRIES: (ERROR, "missing-entries"),
     State.UNREACHABLE: (ERROR, "origin-unreachable"),
     State.UNCONFIRMED: (NOTE, "unconfirmed"),
 }
@@ -75,7 +76,10 @@ def _remedy(standing: Standing) -> str:
         return "Check its deliver prefix, and the exports and imports of the accounts: `kvctl help topologies`"
     if standing.state is State.FAILING and _FLOW_CONTROL in standing.evidence:
         return f"Let the origin's account export the service `$JS.FC.{standing.link.source['name']}.>`, and import it"
-    return _REMEDIES[standing.state].format(name=standing.name)
+    if standing.state is State.UNCONFIRMED and standing.link.origin is not None:
+        return f"`kvctl topology audit {standing.name}` compares the keys"
+    repairs = "recreates" if standing.kind is Kind.MIRROR else "refills"
+    return _REMEDIES[standing.state].format(name=standing.name, repairs=repairs)
 
 
 def _of_repair(link: Link) -> bool:
@@ -155,7 +159,8 @@ _REMEDIES = {
     State.FAILING: "`kvctl bucket show {name}` shows the server's error",
     State.NEVER_CONNECTED: "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
     State.MISSING_ORIGIN: "Make the origin, or delete `{name}`; `kvctl mirror promote` makes a bucket of a mirror",
-    State.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` makes it anew",
+    State.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` {repairs} it",
+    State.MISSING_ENTRIES: "`kvctl topology audit {name} --repair` {repairs} it",
     State.UNREACHABLE: "Start the origin's servers",
     State.UNCONFIRMED: "Let the origin's account export its STREAM.INFO and DIRECT.GET: `kvctl help topologies`",
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvctl.quantities import format_time, parse_time
 from kvctl.topology.hazards import Hazard
+from kvctl.topology.observe import live_part
 from kvctl.topology.replica_hazards import RECREATED_ORIGIN, name_of
 
 StreamInfo = dict[str, Any]
@@ -24,6 +25,9 @@ class Lineage:
         """The hazard, where it does not."""
         return [Hazard(RECREATED_ORIGIN, self.evidence, MEND)] if self.same is False else []
 
+
+_SKEW = 10**9
+"""Nanoseconds by which the clocks of an aggregate's and its origin's servers may differ."""
 
 MEND = "`kvctl topology audit --repair` makes poisoned mirrors anew"
 
@@ -44,6 +48,26 @@ def lineage(mirror: StreamInfo, origin: StreamInfo) -> Lineage:
         text = f"`{name}` begins at revision {mine['first_seq']}, and `{of}` at {theirs['first_seq']}"
         return Lineage(False, f"{text}: it was made anew after the mirror, which misses its first entries")
     return Lineage(True)
+
+
+def lineage_of_source(aggregate: StreamInfo, source: dict[str, Any], origin: StreamInfo) -> Lineage:
+    """The same of one source of an aggregate, which finds a recreated origin by itself and keeps the old one's keys."""
+    name, of, theirs = name_of(aggregate["config"]), name_of(origin["config"]), origin["state"]
+    come = live_part(source, aggregate.get("sources") or []).get("seq", 0)
+    if come > theirs["last_seq"]:
+        text = f"`{name}` has come to revision {come}, and `{of}` itself only to {theirs['last_seq']}"
+        return Lineage(False, f"{text}: it was deleted or restored, and `{name}` keeps what was there before")
+    config, state, created = aggregate["config"], aggregate["state"], parse_time(origin["created"])
+    alone = len(config.get("sources") or ()) == 1 and not config.get("subjects")
+    if not alone or config.get("max_msgs_per_subject") != 1 or created <= parse_time(aggregate["created"]):
+        return Lineage(True)
+    if not state["messages"] or parse_time(state["first_ts"]) + _SKEW >= created:
+        return Lineage(True)
+    if theirs["messages"] and parse_time(theirs["first_ts"]) < created:
+        return Lineage(None, f"`{of}` was restored after `{name}`, which may hold what was there before")
+    oldest = format_time(parse_time(state["first_ts"]))
+    text = f"`{name}` holds entries that came on {oldest}, and `{of}` was recreated on {format_time(created)}"
+    return Lineage(False, text)
 
 
 def _older(name: str, of: str, mirror: StreamInfo, origin: StreamInfo, created: int) -> Lineage:

@@ -21,7 +21,8 @@ from kvctl.topology.incarnations import Lineage, lineage
 from kvctl.topology.inspection import of_replica, origins_of, seen
 from kvctl.topology.observe import Dependent
 from kvctl.topology.origins import PATIENCE
-from kvctl.topology.world import reads
+from kvctl.topology.standing import Standing, State, standings
+from kvctl.topology.world import Link, Place, World, reads
 
 ASKED = 6
 """Reads that find out who answers: servers share them out among replicas equally near."""
@@ -50,6 +51,8 @@ class Sight:
     lineage: Lineage | None = None
     """Of a mirror."""
     hazards: list[Hazard] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    """What proves that it, or a replica of it, lacks entries, or holds those of an origin that was recreated."""
 
 
 async def look(api: Api, name: str) -> Sight:
@@ -106,7 +109,31 @@ async def _from_inside(api: Api, description: Description) -> Sight:
         origins=origins,
         lineage=lineage(status.info, origins[0]) if mirror and origins[0] else None,
         hazards=of_replica(status.info, origins) if reads(status.info) else [],
+        doubts=await _doubts(api, description, origins),
     )
+
+
+async def _doubts(api: Api, description: Description, origins: Sequence[StreamInfo | None]) -> list[str]:
+    """What counts prove about the links from and to a bucket; of stale mirrors their lineage tells."""
+    info, known = description.status.info, {**description.known, description.status.stream: description.status.info}
+    place, stream = Place("", api, None, known), description.status.stream
+    links = [Link(place, info, source, place, origin) for source, origin in zip(reads(info), origins, strict=True)]
+    links += [
+        Link(place, other, source, place, known[source["name"]])
+        for other in known.values()
+        for source in reads(other)
+        if source["name"] in known
+        and not source.get("external")
+        and other is not info
+        and any(one["name"] == stream and not one.get("external") for one in reads(other))
+    ]
+    found = await standings(World({"": place}, tuple(links)))
+    told = [item for item in found if item.state is State.MISSING_ENTRIES or _recreated(item)]
+    return list(dict.fromkeys(item.evidence for item in told))
+
+
+def _recreated(item: Standing) -> bool:
+    return item.state is State.RECREATED_ORIGIN and not item.link.info["config"].get("mirror")
 
 
 async def _from_outside(api: Api, name: str) -> Sight:

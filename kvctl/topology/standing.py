@@ -6,13 +6,15 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import Kind, bucket_name
+from kvctl.topology import recount as recounting
 from kvctl.topology import waiting
-from kvctl.topology.incarnations import Lineage, lineage
+from kvctl.topology.incarnations import Lineage, lineage, lineage_of_source
 from kvctl.topology.model import Origin
 from kvctl.topology.observe import Upstream, upstreams
 from kvctl.topology.origins import PATIENCE, Seen
@@ -33,9 +35,11 @@ class State(StrEnum):
     """One word for a replica and one of its origins."""
 
     OK = "ok"
-    """It holds what the origin held when both were looked at."""
+    """It has come as far as the origin, and as far as counts tell nothing is missing; an audit compares the keys."""
     UNCONFIRMED = "unconfirmed"
-    """Connected; whether it holds what the origin holds cannot be seen from here."""
+    """Connected; whether it holds what the origin holds cannot be seen from here, or counts give reason to doubt it."""
+    MISSING_ENTRIES = "missing entries"
+    """It has come as far as the origin, and holds fewer entries."""
     BEHIND = "behind"
     """Something is missing, and on its way."""
     STALLED = "stalled"
@@ -87,7 +91,27 @@ async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Stan
     if late:
         await asyncio.sleep(second_look)
     again = dict(zip(late, await asyncio.gather(*(looks[at].second(slots) for at in late)), strict=True))
-    return [standing or again[at] for at, standing in enumerate(found)]
+    return await _recounted([standing or again[at] for at, standing in enumerate(found)], second_look, slots)
+
+
+async def _recounted(found: list[Standing], pause: float, slots: asyncio.Semaphore) -> list[Standing]:
+    """The same, those that have come as far as their origins compared by counts."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, standing in enumerate(found):
+        if standing.state is State.OK:
+            key = standing.link.place.name, standing.link.info["config"]["name"]
+            groups.setdefault(key, []).append(at)
+
+    async def recount(group: list[int]) -> None:
+        async with slots:
+            told = await recounting.doubts([found[at].link for at in group], pause)
+        for at, doubt in zip(group, told, strict=True):
+            if doubt is not None:
+                state = State.MISSING_ENTRIES if doubt.missing else State.UNCONFIRMED
+                found[at] = replace(found[at], state=state, evidence=doubt.evidence)
+
+    await asyncio.gather(*map(recount, groups.values()))
+    return found
 
 
 class _Look:
@@ -175,16 +199,14 @@ class _Look:
         return replace(self._plain, state=State.SILENT, evidence=text)
 
     async def _lineage(self, origin: StreamInfo) -> Lineage:
-        """Whether a mirror is of this incarnation; if not, looked at once more, the origin last, as both may move."""
-        mirror = self._link.info
-        if not mirror["config"].get("mirror"):
-            return Lineage(True)  # aggregates find the new origin by themselves
-        found = lineage(mirror, origin)
+        """Whether it holds entries of this stream instance; if not, looked at once more, the origin last."""
+        replica, source = self._link.info, self._link.source
+        found = _lineage(replica, source, origin)
         if found.same is False:
             with suppress(KvctlError):
-                mirror = await streams.info(self._link.place.api, mirror["config"]["name"])
-                origin = await streams.info(self._there, self._link.source["name"], timeout=PATIENCE)
-                found = lineage(mirror, origin)
+                replica = await streams.info(self._link.place.api, replica["config"]["name"])
+                origin = await streams.info(self._there, source["name"], timeout=PATIENCE)
+                found = _lineage(replica, source, origin)
         return found
 
     async def _progress(self, origin: StreamInfo) -> Standing | None:
@@ -207,5 +229,10 @@ class _Look:
 
     @property
     def _there(self) -> Api:
+        """Where the origin is asked."""
         prefix = (self._link.source.get("external") or {}).get("api")
         return self._link.place.api.at(prefix) if prefix else self._link.place.api
+
+
+def _lineage(replica: StreamInfo, source: dict[str, Any], origin: StreamInfo) -> Lineage:
+    return lineage(replica, origin) if replica["config"].get("mirror") else lineage_of_source(replica, source, origin)

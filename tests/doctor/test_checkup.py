@@ -90,7 +90,7 @@ async def test_replicas_that_get_nothing_are_found(own_server: Server, seeds: Ra
         ("warning", "unfinished", "M"),
     }
     remedies = {item.check: item.remedy for item in found}
-    assert remedies["recreated-origin"] == "`kvctl topology audit POISONED --repair` makes it anew"
+    assert remedies["recreated-origin"] == "`kvctl topology audit POISONED --repair` recreates it"
 
 
 async def test_a_circle_through_domains_is_found_before_it_turns(leaf: Lab) -> None:

@@ -29,6 +29,7 @@ def standing(state: State, evidence: str = "", age: int = 60) -> Standing:
         (State.NEVER_CONNECTED, "error", "unconnected"),
         (State.MISSING_ORIGIN, "error", "missing-origin"),
         (State.RECREATED_ORIGIN, "error", "recreated-origin"),
+        (State.MISSING_ENTRIES, "error", "missing-entries"),
         (State.UNREACHABLE, "error", "origin-unreachable"),
         (State.UNCONFIRMED, "note", "unconfirmed"),
     ],
