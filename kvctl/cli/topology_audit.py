@@ -77,6 +77,10 @@ async def audit(
     directly or through others; without NAME or --file everything in view is compared. Buckets may be written to
     meanwhile: what differs is read again at the leaders, and what is late is waited for, before it is said.
 
+    A replica that clients do not find their keys in differs, too, whatever it holds: a mirror that answers reads of
+    its origin and holds some keys only, or under other names, or an aggregate's keys outside of its own prefix. No
+    repair changes that. Revisions of history behind the last are not compared.
+
     Exit code 4 says that something differs, 5 that nothing does, as far as could be read, and something could not. A
     stream that does not answer is among the latter: it may be a replica.
 
@@ -246,8 +250,7 @@ def _warnings(outcome: "Outcome") -> list[str]:
     if outcome.error is not None:
         hint = f" ({outcome.error.hint})" if outcome.error.hint else ""
         found.append(f"{pair} was not audited: {outcome.error.message}{hint}")
-    if outcome.evidence:
-        found.append(outcome.evidence)
+    found += [text for text in (outcome.evidence, outcome.hidden) if text]
     if outcome.collisions:
         counted = "1 key is" if outcome.collisions == 1 else f"{outcome.collisions} keys are"
         found.append(f"{pair}: {counted} written by others, too (key-collision); the last one wins")

@@ -12,12 +12,21 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from kvctl.errors import JetStreamDisabled, KvctlError, NotFoundError, PermissionDenied, StreamOffline, WaitExpired
+from kvctl.errors import (
+    JetStreamDisabled,
+    KvctlError,
+    NotFoundError,
+    PermissionDenied,
+    StreamOffline,
+    StreamReplaced,
+    WaitExpired,
+)
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import OFFLINE_HINT
 from kvctl.kv.kinds import Kind
 from kvctl.topology import waiting
 from kvctl.topology.comparison import DELETED, ORIGIN, REPLICA, Comparison, Marked, mark
+from kvctl.topology.coverage import HERE, StreamInfo, hiding, unread
 from kvctl.topology.findings import Difference, Outcome
 from kvctl.topology.incarnations import lineage
 from kvctl.topology.mapping import Mapping
@@ -27,11 +36,13 @@ from kvctl.topology.replica_hazards import RECREATED_ORIGIN
 from kvctl.topology.replicas import Replica, origin_api, origin_name, where
 from kvctl.topology.settling import Feed, Settling
 from kvctl.topology.sides import Side
-from kvctl.topology.verdicts import Verdict
+from kvctl.topology.verdicts import Ages, Verdict
 from kvctl.topology.world import Link
 
 PATIENCE = timedelta(seconds=10)
 """How long what is late is waited for, unless said otherwise."""
+READINGS = 3
+"""Times that both sides are read when less came than there is."""
 _HOPELESS = 1.0
 """Seconds that late keys have left where the replica has not come so far as its origin in all the time."""
 
@@ -89,7 +100,11 @@ async def audit(
 
 
 def _outcome(replica: Replica, link: Link) -> Outcome:
-    return Outcome(origin_name(link), replica.name, replica.kind, where(link), replica.place.name)
+    outcome = Outcome(origin_name(link), replica.name, replica.kind, where(link), replica.place.name)
+    for hazard in hiding(replica, link):
+        outcome.hidden = hazard.evidence
+        outcome.causes.add(hazard.name)
+    return outcome
 
 
 async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
@@ -135,6 +150,8 @@ class _Audit:
     advance: Advance
     compare: Compare | None
     names: Names = field(default_factory=dict)
+    read: dict[int, int] = field(default_factory=dict)
+    """Messages of each origin that were read; the replica's under -1."""
     own: set[bytes] = field(default_factory=set)
     """Subjects of living entries that none of the origins has brought."""
     keys: dict[int, int] = field(default_factory=dict)
@@ -149,7 +166,7 @@ class _Audit:
         caught_up = await self._catch_up()
         while self.feeds:
             try:
-                compared = await (self.compare(self.replica, self.feeds) if self.compare else self._compare())
+                compared = await (self.compare(self.replica, self.feeds) if self.compare else self._compare_all())
             except _Unreadable as broken:
                 broken.feed.outcome.error = broken.error
                 self.feeds.remove(broken.feed)
@@ -170,9 +187,29 @@ class _Audit:
             return True
         return False
 
+    async def _compare_all(self) -> Compared:
+        """Compare, and count: a reading that broke off unnoticed proves nothing. Raises _Unreadable, StreamReplaced."""
+        for _ in range(READINGS):
+            before = await self._infos()
+            compared = await self._compare()
+            short = unread(before, await self._infos(), self.read)
+            if not short:
+                return compared
+        number, text = short[0]
+        for feed in self.feeds:
+            if feed.number == number:
+                raise _Unreadable(feed, StreamReplaced(text))
+        raise StreamReplaced(text)
+
+    async def _infos(self) -> dict[int, StreamInfo]:
+        """The infos of those sides that are read as a whole: each origin's under its number, the replica's under -1."""
+        whole = {feed.number: feed.side for feed in self.feeds if feed.whole} | {HERE: self.side}
+        return {number: await streams.info(side.api, side.stream) for number, side in whole.items()}
+
     async def _compare(self) -> Compared:
         """Read all sides, that of which less is waiting first."""
         comparison = Comparison()
+        self.read = dict.fromkeys((HERE, *(feed.number for feed in self.feeds)), 0)
         self.names.clear()
         self.own.clear()
         self.keys = dict.fromkeys((feed.number for feed in self.feeds), 0)
@@ -199,6 +236,7 @@ class _Audit:
         try:
             async with aclosing(feed.side.messages()) as batches:
                 async for batch in batches:
+                    self.read[feed.number] += len(batch)
                     found: Marked = []
                     for subject, revision, header, payload in batch:
                         if (landed := land(subject)) is not None:
@@ -216,6 +254,7 @@ class _Audit:
         brought = tuple(_brought(feed.side.stream) for feed in self.feeds)
         async with aclosing(self.side.messages()) as batches:
             async for batch in batches:
+                self.read[HERE] += len(batch)
                 found = [
                     (subject, mark(header, payload, revision if mirror else b""))
                     for subject, revision, header, payload in batch
@@ -235,7 +274,7 @@ class _Audit:
         config = self.replica.info["config"]
         settling = Settling(
             self.side,
-            max_age=int(config.get("max_age") or 0),
+            ages=Ages.of(config),
             alone=int(config.get("num_replicas") or 1) == 1,
             mirror=self.mirror,
             feeds=self.feeds,

@@ -61,7 +61,9 @@ class Outcome:
     """Keys that have expired in the origin, and will in the replica, where their time began later."""
     causes: set[str] = field(default_factory=set)
     evidence: str = ""
-    """Of another incarnation, in words."""
+    """Of an earlier stream instance of the origin, in words."""
+    hidden: str = ""
+    """Why clients do not find the keys, whatever the replica holds: its configuration, which no repair changes."""
     samples: list[Difference] = field(default_factory=list)
     error: KvctlError | None = None
     """Why the pair could not be audited."""
@@ -76,7 +78,12 @@ class Outcome:
         """Whether the replica holds what its origin does; None when that could not be found out."""
         if self.error is not None:
             return None
-        return not self.differences and not self.evidence
+        return not self.drifts and not self.hidden
+
+    @property
+    def drifts(self) -> bool:
+        """Whether the replica holds something else than its origin: what a repair mends."""
+        return bool(self.differences or self.evidence)
 
     def add(self, difference: Difference) -> None:
         """Count a difference, and keep it among the samples while there are few of its kind."""

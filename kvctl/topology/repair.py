@@ -86,7 +86,7 @@ def stand_ins(world: World, names: Collection[str] = ()) -> list[StandIn]:
 
 def needed(replica: Replica, outcomes: Iterable[Outcome], differences: Sequence[Difference]) -> Repair | None:
     """What has to be done about a replica that was audited; None: nothing."""
-    drift = any(outcome.consistent is False for outcome in outcomes)
+    drift = any(outcome.error is None and outcome.drifts for outcome in outcomes)
     return Repair(replica, differences) if drift or is_unfinished(replica) else None
 
 

@@ -16,7 +16,7 @@ from kvctl.topology.mapping import Mapping as Rules
 from kvctl.topology.observe import live_part
 from kvctl.topology.replica_hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
 from kvctl.topology.sides import AT_ONCE, Side
-from kvctl.topology.verdicts import Held, Verdict, difference, held, judge, known_revision
+from kvctl.topology.verdicts import Ages, Held, Verdict, difference, held, judge, known_revision
 
 _PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
@@ -41,9 +41,14 @@ class Feed:
     outcome: Outcome
 
     @property
-    def max_age(self) -> int:
-        """The origin's ttl in ns; 0: none."""
-        return int(self.info["config"].get("max_age") or 0)
+    def ages(self) -> Ages:
+        """How the origin lets its entries expire."""
+        return Ages.of(self.info["config"])
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that the origin holds is taken."""
+        return self.rules.taken == (">",) or {*(self.info["config"].get("subjects") or (">",))} <= {*self.rules.taken}
 
     @property
     def alone(self) -> bool:
@@ -79,8 +84,8 @@ class Settling:
     """The keys of one replica that seemed to differ."""
 
     replica: Side
-    max_age: int
-    """The replica's ttl in ns; 0: none."""
+    ages: Ages
+    """How the replica lets its entries expire."""
     alone: bool
     """Whether the replica is on one server: what a mirror there has passed by, it does not hold."""
     mirror: bool
@@ -197,20 +202,25 @@ class Settling:
         seen = (verdict, here, origin)
         case.times = case.times + 1 if case.seen == seen else 1
         case.seen = seen
-        ends = [here.ends(self.max_age) if here else None, origin.ends(feed.max_age) if origin else None]
-        now = time.time_ns()
+        ends = [here.ends(self.ages) if here else None, origin.ends(feed.ages) if origin else None]
+        now = self._now(feed)
         enough = 1 if self.mirror and self.alone and feed.alone else _AGREED
         return case.times >= enough and not any(end is not None and abs(now - end) < _ABOUT for end in ends)
 
     def _expires(self, feed: Feed, here: Held | None, origin: Held | None) -> bool:
         """Whether the key has expired in the origin, and will do so in the replica."""
-        if here is None or origin is not None or here.ends(self.max_age) is None:
+        if here is None or origin is not None or here.ends(self.ages) is None:
             return False
         if self.mirror:
-            end = here.ends(feed.max_age)
-            return end is not None and end <= time.time_ns()
+            end = here.ends(feed.ages)
+            return end is not None and end <= self._now(feed)
         gone = here.source is not None and here.source.sequence < self._infos[feed.number]["state"]["first_seq"]
-        return here.ttl is not None or bool(feed.max_age and gone)
+        return (here.ttl is not None and feed.ages.own) or bool(feed.ages.max_age and gone)
+
+    def _now(self, feed: Feed) -> int:
+        """The time of the origin's server in ns: this machine's clock may be wrong."""
+        told = self._infos[feed.number].get("ts")
+        return parse_time(told) if told else time.time_ns()
 
     def _cause(self, feed: Feed, here: Held | None, origin: Held | None) -> str | None:
         """What has brought a difference about, where that can be told."""
@@ -224,7 +234,7 @@ class Settling:
         older = here.time_ns < parse_time(info["created"]) <= _first_time(state)
         if older or revision > state["last_seq"] or (origin is not None and revision == origin.revision):
             return RECREATED_ORIGIN
-        if here.lives and here.ends(self.max_age) is None and here.ends(feed.max_age) is not None:
+        if here.lives and here.ends(self.ages) is None and here.ends(feed.ages) is not None:
             return TTL_NOT_INHERITED
         return None
 

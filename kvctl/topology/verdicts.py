@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.kv.entry import from_message
@@ -44,6 +45,20 @@ class Source(NamedTuple):
     subject: str
 
 
+class Ages(NamedTuple):
+    """How a stream lets its entries expire."""
+
+    max_age: int
+    """Its ttl in ns; 0: none."""
+    own: bool
+    """Whether entries may have a ttl of their own."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Ages:
+        """Of a stream's configuration."""
+        return cls(int(config.get("max_age") or 0), bool(config.get("allow_msg_ttl")))
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """The last entry of a key, without its value."""
@@ -61,9 +76,10 @@ class Held:
         """Whether it is a value, and no deletion."""
         return self.mark != DELETED
 
-    def ends(self, max_age_ns: int) -> int | None:
-        """When it expires in a stream of this ttl, in ns since the epoch; None: never."""
-        ages = [age for age in (max_age_ns, duration_ns(self.ttl) if self.ttl else 0) if age]
+    def ends(self, ages_of: Ages) -> int | None:
+        """When it expires in a stream, in ns since the epoch; None: never. Streams ignore a ttl they do not allow."""
+        own = duration_ns(self.ttl) if self.ttl and ages_of.own else 0
+        ages = [age for age in (ages_of.max_age, own) if age]
         return self.time_ns + min(ages) if ages else None
 
 

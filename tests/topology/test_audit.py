@@ -1,11 +1,13 @@
 """Audits on real servers: what agrees, and each kind of damage, made with raw stream JSON, found and named."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import kvctl
 from kvctl.topology.builders import create_aggregate, create_mirror
+from kvctl.topology.coverage import HERE, unread
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.verdicts import Verdict
 from tests.raw import RawClient
@@ -250,3 +252,76 @@ class TestAggregates:
         replicas.aggregate(aggregate, source(bucket, aggregate, "*", "{{partition(3,1)}}"))
         (outcome,) = await audited(client, aggregate)
         assert "partition(3,1)" in str(outcome.error)
+
+
+class TestKeysThatNeverExpire:
+    async def test_a_ttl_that_the_replica_does_not_allow_leaves_extra_keys(
+        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+    ) -> None:
+        bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("A")
+        raw.create_bucket(bucket, allow_msg_ttl=True)
+        replicas.mirror(mirror, bucket)
+        replicas.aggregate(aggregate, source(bucket, aggregate))
+        raw.put(bucket, "lasts", b"v")
+        for number in range(3):
+            raw.put(bucket, f"gone.{number}", b"v", {"Nats-TTL": "1s"})
+        until(lambda: len(replicas.subjects(mirror)) == len(replicas.subjects(f"KV_{aggregate}")) == 4)
+        until(lambda: len(replicas.subjects(f"KV_{bucket}")) == 1)
+        for outcome in await audited(client, bucket):
+            assert (outcome.counts[Verdict.EXTRA], outcome.expiring, outcome.consistent) == (3, 0, False)
+            assert outcome.causes == {"ttl-not-inherited"}
+
+
+class TestKeysThatNobodyFinds:
+    async def test_of_a_mirror_that_takes_some_keys_and_answers_reads_of_all(
+        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+    ) -> None:
+        bucket, mirror = unique("ORIGIN"), unique("M")
+        raw.create_bucket(bucket)
+        fill(raw, bucket, 5)
+        replicas.mirror(mirror, bucket, mirror={"filter_subject": f"$KV.{bucket}.k.1"})
+        until(lambda: replicas.subjects(mirror))
+        outcome = await one(client, mirror)
+        assert (outcome.consistent, outcome.differences, outcome.drifts) == (False, 0, False)
+        assert outcome.causes == {"filtered-mirror"}
+        assert "not found" in outcome.hidden
+
+    async def test_of_an_aggregate_whose_keys_land_outside_of_its_prefix(
+        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+    ) -> None:
+        bucket, other, aggregate = unique("ORIGIN"), unique("ORIGIN"), unique("A")
+        for name in (bucket, other):
+            raw.create_bucket(name)
+            fill(raw, name, 5)
+        replicas.aggregate(aggregate, {"name": f"KV_{bucket}"}, source(other, aggregate))
+        until(lambda: len(replicas.subjects(f"KV_{aggregate}")) == 10)
+        outcomes = {outcome.origin: outcome for outcome in await audited(client, aggregate)}
+        assert (outcomes[bucket].consistent, outcomes[bucket].causes) == (False, {"outside-prefix"})
+        assert (outcomes[other].consistent, outcomes[other].causes) == (True, set())
+
+
+class TestOfNothing:
+    def test_a_reading_that_brought_less_than_there_is_proves_nothing(self) -> None:
+        def info(keys: int, last: int) -> dict[str, Any]:
+            return {"config": {"name": "KV_B"}, "state": {"num_subjects": keys, "last_seq": last}}
+
+        assert unread({0: info(5, 5)}, {0: info(5, 5)}, {0: 0}) == [(0, "Only 0 of 5 keys of `B` could be read")]
+        assert unread({0: info(5, 5)}, {0: info(5, 5)}, {0: 5}) == []
+        assert unread({0: info(5, 5)}, {0: info(8, 8)}, {0: 5}) == []  # three have come since
+        assert unread({0: info(5, 5)}, {0: info(2, 5)}, {0: 2}) == []  # three have gone since
+        assert unread({HERE: info(0, 9)}, {HERE: info(0, 9)}, {HERE: 0}) == []
+
+    async def test_what_is_missing_is_found_where_the_last_entry_has_expired(
+        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+    ) -> None:
+        bucket, mirror = unique("ORIGIN"), unique("M")
+        raw.create_bucket(bucket, allow_msg_ttl=True)
+        fill(raw, bucket)
+        replicas.mirror(mirror, bucket, allow_msg_ttl=True)
+        raw.put(bucket, "gone", b"v", {"Nats-TTL": "1s"})
+        until(lambda: len(replicas.subjects(mirror)) == 21)
+        until(lambda: len(replicas.subjects(mirror)) == len(replicas.subjects(f"KV_{bucket}")) == 20)
+        raw.api(f"STREAM.PURGE.{mirror}", {"seq": 11})
+        for _ in range(10):
+            outcome = await one(client, mirror)
+            assert (outcome.keys, outcome.counts[Verdict.MISSING], outcome.consistent) == (20, 10, False)

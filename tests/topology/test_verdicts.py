@@ -6,7 +6,7 @@ import pytest
 
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.topology.comparison import DELETED, mark
-from kvctl.topology.verdicts import Held, Source, Verdict, difference, held, judge, known_revision, source_of
+from kvctl.topology.verdicts import Ages, Held, Source, Verdict, difference, held, judge, known_revision, source_of
 
 A, B = mark(b"", b"a"), mark(b"", b"b")
 HEADER = b"NATS/1.0\r\nNats-Stream-Source: KV_O:hash 7 $KV.O.> $KV.A.> $KV.O.k id\r\n\r\n"
@@ -63,5 +63,11 @@ def test_it_ends_by_its_own_ttl_or_the_stream_s() -> None:
     found = held(message)
     assert found is not None
     assert (found.ttl, found.revision, found.lives) == (timedelta(seconds=2), 3, True)
-    assert (found.ends(0), found.ends(10**9), found.ends(10**10)) == (3 * 10**9, 2 * 10**9, 3 * 10**9)
-    assert entry(A, 1).ends(0) is None
+    ends = [found.ends(Ages(age, own=True)) for age in (0, 10**9, 10**10)]
+    assert ends == [3 * 10**9, 2 * 10**9, 3 * 10**9]
+    assert entry(A, 1).ends(Ages(0, own=True)) is None
+
+
+def test_a_ttl_of_its_own_ends_nothing_in_a_stream_that_does_not_allow_it() -> None:
+    found = entry(A, 1, ttl=timedelta(seconds=2))
+    assert (found.ends(Ages(0, own=False)), found.ends(Ages(10**10, own=False))) == (None, 11 * 10**9)
