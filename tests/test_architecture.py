@@ -16,8 +16,7 @@ MODULES = list(TREES)
 
 LINES = (
     ("errors",),
-    ("quantities", "documents", "tokens"),
-    ("addresses",),
+    ("quantities", "documents", "addresses", "tokens"),
     ("contexts",),
     ("connection",),
     ("jetstream",),
@@ -29,11 +28,11 @@ LINES = (
 """A part imports from the lines above its own, never from its own line or below."""
 BESIDE = {"render": {"errors", "quantities"}, "server": {"errors", "contexts"}}
 """Parts off the main line, which only `cli` imports, and what they may import."""
-PART_OF = dict.fromkeys(("wire", "handshake", "deferred", "dial", "outage"), "connection") | {"labs": "server"}
+PART_OF = dict.fromkeys(("wire", "handshake", "deferred"), "connection") | {"labs": "server"}
 """Modules that belong to a part under another name."""
 
 DOORS = {
-    "nats": ("connection.py", "dial.py", "jetstream/"),
+    "nats": ("connection.py", "jetstream/"),
     "typer": ("cli/",),
     "rich": ("render/",),
     "yaml": ("documents.py", "render/formats.py", "render/yaml_text.py"),
