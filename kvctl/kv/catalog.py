@@ -27,7 +27,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_merge import merge
 from kvctl.jetstream.edit_lock import edit_lock
-from kvctl.kv import binding, foreign
+from kvctl.kv import binding, foreign, leftovers
 from kvctl.kv.config import BucketConfig, BucketStatus
 from kvctl.kv.difference import Difference, differences, listed, missing
 from kvctl.kv.fields import edited
@@ -119,7 +119,7 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
     """
     name, wanted = wanted["name"], started(wanted)
     try:
-        made = await streams.create(api, wanted)
+        made = await leftovers.create(api, wanted)
     except OPEN as error:
         info = await _wait_for(api, name, lambda found: found is not None)
         if info is None:

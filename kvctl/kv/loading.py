@@ -101,8 +101,8 @@ class Loader:
         self._fatal: tuple[Row, KvctlError] | None = None
         self._sending: Row
         self._stored = Stored()
-        self._skipping: Position | None = None
-        """The position that told of stored rows, while some of them may still come: until then it stands."""
+        self._saved = Position()
+        """What stands in the progress file: every row that is stored and after its line is above its revision."""
         self._recent: dict[str, tuple[int, int]] = {}
         """Line and revision of the last acknowledged row of a key; `_earlier` has those of some time before."""
         self._earlier: dict[str, tuple[int, int]] = {}
@@ -122,7 +122,7 @@ class Loader:
             self._line, self._ceiling = start.line, start.until
         self._stored = stored or Stored()
         skip = dict(self._stored.counts)
-        self._skipping = start if skip or self._stored.doubtful else None
+        self._saved = start or Position(revision=self._revision)
         connection = self._binding.api.connection
         window = PublishWindow(connection, self._done, self._failed, window=WINDOW)
         self._window = window
@@ -162,8 +162,6 @@ class Loader:
             for chunk in self._current.chunks(rows):
                 await self._conditionally(chunk)
         self._line = batch.line
-        if not skip and self._line >= self._stored.until:
-            self._skipping = None
         if batch.line >= self._floors[-1][0] + FLOOR_ROWS:
             self._floors.append((batch.line, self._revision))
         if len(self._recent) > RECENT:
@@ -358,27 +356,24 @@ class Loader:
         """Note how far everything is done; where that cannot be written, the load goes on without."""
         if self._progress is None or self._dry_run:
             return
-        if self._skipping is not None:
-            with suppress(OSError):
-                self._progress.save(replace(self._skipping, until=self._ceiling))
-            return
         undone = [*self._lost, *(row.line for row in self._conflicts)]
         undone += [self._fatal[0].line] if self._fatal else []
         undone += [self._window.oldest.line] if self._window.oldest else []
         line = min(undone, default=max(self._line, self._done_line) + 1) - 1
-        later = sum(1 for bad in self._bad if bad > line)
-        with suppress(OSError):
-            self._progress.save(
-                Position(
-                    line=line,
-                    until=self._ceiling,
-                    revision=self._revision,
-                    written=self.loaded.written,
-                    unchanged=self.loaded.unchanged,
-                    rejected=self.loaded.rejected - later,
-                )
+        # Rows after one that was lost or refused, or of an earlier run, are stored below the last revision.
+        in_order = not (self._lost or self._conflicts or self._fatal)
+        if in_order and line >= self._stored.until:
+            later = sum(1 for bad in self._bad if bad > line)
+            self._bad = deque(bad for bad in self._bad if bad > line)
+            self._saved = Position(
+                line=line,
+                revision=self._revision,
+                written=self.loaded.written,
+                unchanged=self.loaded.unchanged,
+                rejected=self.loaded.rejected - later,
             )
-        self._bad = deque(bad for bad in self._bad if bad > line)
+        with suppress(OSError):
+            self._progress.save(replace(self._saved, until=self._ceiling))
         self._unsaved_bytes = 0
 
 

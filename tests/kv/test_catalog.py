@@ -71,6 +71,16 @@ async def test_creating_again_is_no_error_and_changes_nothing(client: kvctl.Clie
     assert again.info["state"]["messages"] == 1
 
 
+async def test_a_recreated_bucket_holds_nothing_of_the_deleted_one(own_server: Server) -> None:
+    """Servers may read the files of the deleted stream into the new one (in about one of twenty rounds)."""
+    async with kvctl.connect(own_server.url) as client:
+        for number in range(60):
+            bucket = await client.create_bucket("B", history=5)
+            assert (await bucket.status()).values == 0, f"round {number}"
+            await asyncio.gather(*(bucket.put(f"k.{key}", b"v") for key in range(5)))
+            await client.delete_bucket("B")
+
+
 async def test_another_configuration_is_a_conflict_that_shows_each_field(
     client: kvctl.Client, bucket_name: str
 ) -> None:

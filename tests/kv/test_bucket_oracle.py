@@ -1,0 +1,492 @@
+"""A bucket beside a model that is a list of every operation ever, and loads that are interrupted beside their rows."""
+
+import asyncio
+import io
+import json
+import random
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+import kvctl
+from kvctl import Bucket, Client
+from kvctl.errors import HistoryLost, KeyExists, KeyNotFound, PartlyDone, ServerError, WrongRevision
+from kvctl.kv import bulk, catalog, compacting, copying, dumping, load_progress, snapshot
+from kvctl.kv.bulk import LoadOptions
+from kvctl.kv.config import BucketConfig
+from kvctl.kv.load_input import open_input
+from kvctl.kv.loading import Loader
+from kvctl.kv.moment import Moment
+from kvctl.kv.moving import copy, rename
+from kvctl.kv.rows import BadRow
+from kvctl.server import Server, run_server
+from tests.differences import differences
+
+pytestmark = pytest.mark.oracle
+
+KEYS = ["a", "b", "a.1", "a.2", "a.b.c", "b.1", "x-y/z", "_q=1"]
+FILTERS = ["a", "a.*", "a.>", "*", "*.1", ">", "b.1"]
+FULL = 10077
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One entry that was stored."""
+
+    revision: int
+    key: str
+    kind: str
+    value: bytes
+
+
+@dataclass
+class Model:
+    """Every operation ever, and what a bucket holds of them."""
+
+    history: int
+    log: list[Operation] = field(default_factory=list)
+    removed: set[int] = field(default_factory=set)
+    """Revisions that compaction removed."""
+
+    def add(self, revision: int, key: str, kind: str, value: bytes = b"") -> None:
+        assert revision == self.last + 1, f"revision {revision} after {self.last}"
+        self.log.append(Operation(revision, key, kind, value))
+
+    @property
+    def last(self) -> int:
+        return self.log[-1].revision if self.log else 0
+
+    def held(self) -> list[Operation]:
+        """What the bucket holds, oldest first."""
+        held: dict[str, list[Operation]] = defaultdict(list)
+        for one in self.log:
+            before = [] if one.kind == "PURGE" else held[one.key]
+            held[one.key] = [*before, one][-self.history :]
+        left = [one for ones in held.values() for one in ones if one.revision not in self.removed]
+        return sorted(left, key=lambda one: one.revision)
+
+    def latest(self) -> dict[str, Operation]:
+        """The last entry of each key."""
+        return {one.key: one for one in self.held()}
+
+    def living(self) -> dict[str, bytes]:
+        return {key: one.value for key, one in self.latest().items() if one.kind == "PUT"}
+
+    def at(self, revision: int) -> dict[str, bytes]:
+        """What lived right after a revision, but for what has been compacted since."""
+        last = {one.key: one for one in self.log if one.revision <= revision}
+        return {key: one.value for key, one in last.items() if one.kind == "PUT" and not self._compacted(one)}
+
+    def lost(self, revision: int) -> set[str]:
+        """The keys of which the bucket cannot tell what they were at a revision."""
+        held: dict[str, list[Operation]] = defaultdict(list)
+        for one in self.held():
+            held[one.key].append(one)
+        return {
+            key
+            for key, ones in held.items()
+            if ones[0].revision > revision and (len(ones) == self.history or ones[0].kind == "PURGE")
+        }
+
+    def compact(self) -> int:
+        """Remove what is left of the keys that do not live; how many."""
+        gone = {key for key, one in self.latest().items() if one.kind != "PUT"}
+        self.removed |= {one.revision for one in self.log if one.key in gone}
+        return len(gone)
+
+    def _compacted(self, one: Operation) -> bool:
+        later = [other for other in self.log if other.key == one.key and other.revision >= one.revision]
+        return all(other.revision in self.removed for other in later)
+
+
+def matching(keys: list[str], text: str) -> list[str]:
+    """The keys that a filter matches, token by token."""
+
+    def matches(key: str) -> bool:
+        tokens, wanted = key.split("."), text.split(".")
+        if wanted[-1] == ">":
+            return len(tokens) >= len(wanted) and all(w in ("*", t) for w, t in zip(wanted[:-1], tokens, strict=False))
+        return len(tokens) == len(wanted) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
+
+    return [key for key in keys if matches(key)]
+
+
+class World:
+    """One bucket under random operations, compared with the model."""
+
+    def __init__(self, client: Client, server: Server, chance: random.Random, directory: Path) -> None:
+        self.client, self.server, self.chance, self.directory = client, server, chance, directory
+        self.restarts = self.number = 0
+        history = chance.choice([1, 1, 2, 3, 5])
+        self.settings = {"history": history, "atomic": chance.random() < 0.5}
+        if chance.random() < 0.3:
+            self.settings["max_bytes"] = 20_000
+        self.model = Model(history)
+        self.bucket: Bucket
+        self.times: dict[int, int] = {}
+
+    async def begin(self) -> None:
+        print(f"bucket {self.settings}")
+        self.bucket = await self.client.create_bucket("B", **self.settings)
+
+    async def step(self) -> None:
+        """One operation of a kind that the chance decides on."""
+        kinds = {
+            self.put: 30, self.create: 12, self.update: 12, self.delete: 12, self.purge: 6, self.revert: 4,
+            self.move: 6, self.compact: 3, self.load: 3, self.copy: 2, self.dump: 3, self.back_up: 1, self.restart: 1,
+        }  # fmt: skip
+        [kind] = self.chance.choices([*kinds], [*kinds.values()])
+        await kind()
+
+    def told(self, *what: object) -> None:
+        self.number += 1
+        print(self.number, *what)
+
+    def value(self) -> bytes:
+        return self.chance.choice([b"", b"v%d" % self.number, self.chance.randbytes(5), b"long" * 500])
+
+    async def put(self) -> None:
+        key, value = self.chance.choice(KEYS), self.value()
+        self.told("put", key, value[:20])
+        await self._stored(key, "PUT", value, self.bucket.put(key, value))
+
+    async def create(self) -> None:
+        key, value = self.chance.choice(KEYS), self.value()
+        self.told("create", key, value[:20])
+        if key in self.model.living():
+            with pytest.raises(KeyExists):
+                await self.bucket.create(key, value)
+        else:
+            await self._stored(key, "PUT", value, self.bucket.create(key, value))
+
+    async def update(self) -> None:
+        key, value = self.chance.choice(KEYS), self.value()
+        last = self.model.latest().get(key)
+        right = last.revision if last else 0
+        expected = right if self.chance.random() < 0.6 else self.chance.randint(0, self.model.last + 1)
+        self.told("update", key, value[:20], expected)
+        if expected != right:
+            with pytest.raises(WrongRevision):
+                await self.bucket.update(key, value, expected)
+        else:
+            await self._stored(key, "PUT", value, self.bucket.update(key, value, expected))
+
+    async def delete(self) -> None:
+        key = self.chance.choice(KEYS)
+        self.told("delete", key)
+        if key not in self.model.living():
+            with pytest.raises(KeyNotFound):
+                await self.bucket.delete(key)
+        else:
+            await self._stored(key, "DEL", b"", self.bucket.delete(key))
+
+    async def purge(self) -> None:
+        key = self.chance.choice(KEYS)
+        self.told("purge", key)
+        if key not in self.model.latest():
+            with pytest.raises(KeyNotFound):
+                await self.bucket.purge(key)
+        else:
+            await self._stored(key, "PURGE", b"", self.bucket.purge(key))
+
+    async def revert(self) -> None:
+        values = [one for one in self.model.held() if one.kind == "PUT"]
+        if not values:
+            return
+        old = self.chance.choice(values)
+        self.told("revert", old.key, old.revision)
+        await self._stored(old.key, "PUT", old.value, self.bucket.revert(old.key, old.revision))
+
+    async def move(self) -> None:
+        """Copy or rename a key."""
+        key, new = self.chance.sample(KEYS, 2)
+        moving, overwrite = self.chance.random() < 0.5, self.chance.random() < 0.5
+        self.told("rename" if moving else "copy", key, new, overwrite)
+        living = self.model.living()
+        work = (rename if moving else copy)(self.bucket, key, self.bucket, new, overwrite=overwrite)
+        if key not in living:
+            with pytest.raises(KeyNotFound):
+                await work
+        elif new in living and not overwrite:
+            with pytest.raises(KeyExists):
+                await work
+        elif await self._stored(new, "PUT", living[key], work) and moving:
+            self.model.add(self.model.last + 1, key, "DEL")
+
+    async def compact(self) -> None:
+        self.told("compact")
+        found = await compacting.find(self.bucket)
+        await compacting.remove(self.bucket, found)
+        assert len(found.entries) == self.model.compact()
+
+    async def load(self) -> None:
+        rows = [(self.chance.choice(KEYS), f"row {n} {self.number}") for n in range(self.chance.randint(0, 12))]
+        mode = self.chance.choice([*bulk.Mode])
+        self.told("load", mode, rows)
+        content = b"".join(json.dumps({"key": key, "value": value}).encode() + b"\n" for key, value in rows)
+        living, stored = self.model.living(), []
+        for key, value in rows:
+            same = living.get(key) == value.encode() if mode is bulk.Mode.IF_DIFFERENT else key in living
+            if mode is bulk.Mode.PUT or not same:
+                stored.append((key, value.encode()))
+                living[key] = value.encode()
+        source = open_input("rows.ndjson", io.BytesIO(content))
+        loaded = await bulk.load(self.bucket, source, LoadOptions(mode=mode))
+        assert (loaded.written, loaded.unchanged) == (len(stored), len(rows) - len(stored))
+        for key, value in stored:
+            self.model.add(self.model.last + 1, key, "PUT", value)
+
+    async def copy(self) -> None:
+        """Copy the bucket, and compare the copy with what is held."""
+        data = self.chance.choice([copying.LATEST, copying.HISTORY])
+        self.told("bucket copy", data)
+        await copying.copy(self.bucket, self.client.api, "COPY", data=data)
+        await self._compare_copy("COPY", data == copying.HISTORY)
+
+    async def dump(self) -> None:
+        """Dump the bucket or its past, load the dump into a new one, and compare that."""
+        what = self.chance.choice(["latest", "history", "past"])
+        revision = self.chance.randint(1, max(self.model.last, 1))
+        self.told("dump", what, revision if what == "past" else "")
+        file = io.BytesIO()
+        if what == "past":
+            if not self.model.last:
+                return
+            if self.model.lost(revision):
+                with pytest.raises(HistoryLost):
+                    await dumping.dump_past(self.bucket, Moment(revision=revision), file)
+                return
+            await dumping.dump_past(self.bucket, Moment(revision=revision), file)
+        else:
+            made = await dumping.dump(self.bucket, file, history=what == "history")
+            assert made.exact
+        settings = {name: value for name, value in self.settings.items() if name != "max_bytes"}
+        loaded = await self.client.create_bucket("COPY", **settings)
+        file.seek(0)
+        await bulk.load(loaded, open_input("dump", file), LoadOptions())
+        if what == "past":
+            found = {entry.key: entry.value async for entry in loaded.entries()}
+            await self.client.delete_bucket("COPY")
+            assert found == self.model.at(revision)
+        else:
+            await self._compare_copy("COPY", what == "history")
+
+    async def back_up(self) -> None:
+        self.told("backup, delete, restore")
+        directory = self.directory / "backup"
+        await snapshot.backup(self.client.api, "B", directory)
+        await self.client.delete_bucket("B")
+        await snapshot.restore(self.client.api, directory)
+        shutil.rmtree(directory)
+        self.bucket = self.client.bucket("B")
+
+    async def restart(self) -> None:
+        if self.restarts == 2:
+            return
+        self.restarts += 1
+        self.told("restart")
+        await asyncio.to_thread(self.server.restart)
+        await self.client.connection.wait_online(10)
+
+    async def compare(self) -> None:
+        """All contents, in every form in which they can be read."""
+        model, bucket = self.model, self.bucket
+        held, latest, living = model.held(), model.latest(), model.living()
+        found = [entry async for entry in bucket.history()]
+        entries = [(entry.revision, entry.key, entry.operation, entry.value) for entry in found]
+        assert differences(entries, [(one.revision, one.key, one.kind, one.value) for one in held]) == []
+        self.times |= {entry.revision: entry.created_ns for entry in found}
+        assert {entry.key: entry.value async for entry in bucket.entries()} == living
+        everything = {entry.key: entry.revision async for entry in bucket.entries(deleted=True)}
+        assert everything == {key: one.revision for key, one in latest.items()}
+        assert sorted([key async for key in bucket.keys()]) == sorted(living)
+        text = self.chance.choice(FILTERS)
+        assert sorted([key async for key in bucket.keys(text)]) == sorted(matching([*living], text)), text
+        for leader in (False, True):
+            many = await bucket.get_many(KEYS, leader=leader)
+            assert [entry and entry.value for entry in many] == [living.get(key) for key in KEYS]
+        for _ in range(2 if model.last else 0):
+            await self._compare_past(self.chance.randint(1, model.last))
+
+    async def _compare_past(self, revision: int) -> None:
+        moment = Moment(revision=revision)
+        if revision in self.times and self.chance.random() < 0.5:
+            moment = Moment(time_ns=self.times[revision])
+        past = await self.bucket.as_of(moment)
+        assert past.revision >= revision if moment.time_ns else past.revision == revision
+        lost = self.model.lost(past.revision)
+        if lost:
+            with pytest.raises(HistoryLost) as refused:
+                print([entry async for entry in past.entries()])
+            assert set(refused.value.keys) == lost
+        else:
+            found = {entry.key: entry.value async for entry in past.entries()}
+            assert found == self.model.at(past.revision), f"as of {moment}"
+
+    async def _stored(self, key: str, kind: str, value: bytes, work: "asyncio.Future[int] | object") -> bool:
+        """Wait for the write; it is in the model if it was stored."""
+        try:
+            revision = await work  # type: ignore[misc]
+        except ServerError as error:
+            if error.err_code != FULL or "max_bytes" not in self.settings:
+                raise
+            return False
+        self.model.add(revision, key, kind, value)
+        return True
+
+    async def _compare_copy(self, name: str, history: bool) -> None:
+        copied = self.client.bucket(name)
+        found = [(entry.key, str(entry.operation), entry.value) async for entry in copied.history()]
+        await self.client.delete_bucket(name)
+        held = self.model.held() if history else [one for one in self.model.held() if one in self._latest_values()]
+        assert differences(found, [(one.key, one.kind, one.value) for one in held]) == []
+
+    def _latest_values(self) -> list[Operation]:
+        return [one for one in self.model.latest().values() if one.kind == "PUT"]
+
+
+async def test_a_bucket_is_what_every_operation_made_of_it(
+    seed: int, steps: Callable[[int], int], tmp_path: Path
+) -> None:
+    worlds, length = 3, steps(240)
+    for number in range(worlds):
+        print(f"world {number} of seed {seed}")
+        with run_server(name=f"oracle{number}") as server:
+            async with kvctl.connect(server.url) as client:
+                world = World(client, server, random.Random(seed * 1000 + number), tmp_path)
+                await world.begin()
+                for step in range(length // worlds):
+                    await world.step()
+                    if step % 4 == 3:
+                        await world.compare()
+                await world.compare()
+
+
+# -- interrupted loads --------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Ends a load without letting it tidy up."""
+
+
+@dataclass
+class Loads:
+    """One file, loaded into one bucket with interruptions, while others write the same keys."""
+
+    client: Client
+    config: BucketConfig
+    file: Path
+    history: int
+    rows: list[tuple[str, bytes]]
+    chance: random.Random
+    foreign: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    """What somebody else wrote last over a key, and the last row that the key had until then (-1 for none)."""
+    rejected: list[BadRow] = field(default_factory=list)
+
+    @property
+    def bucket(self) -> Bucket:
+        return self.client.bucket(self.config.name)
+
+    async def run(self) -> None:
+        """Load until it is through; each interruption is followed by other writers."""
+        kills, resume = self.chance.randint(0, 3), False
+        while not await self._through(self.chance.randint(1, 40) if kills > 0 else None, resume=resume):
+            print(f"interrupted at revision {(await self.bucket.status()).last_revision}")
+            await self._others_write()
+            kills, resume = kills - 1, True
+        await self._check()
+
+    async def _through(self, after: int | None, *, resume: bool) -> bool:
+        """Whether the load comes to its end before so many batches."""
+        left = iter(range(after) if after else ())
+
+        def kill(_: int) -> None:
+            if after and next(left, None) is None:
+                patch.setattr(Loader, "_save", lambda self: None)
+                raise Killed
+
+        with pytest.MonkeyPatch.context() as patch, self.file.open("rb") as opened:
+            source = open_input(str(self.file), opened)
+            options = LoadOptions(
+                progress=load_progress.path_for(str(self.file)), resume=resume, advance=kill,
+                rejected=self.rejected.append,
+            )  # fmt: skip
+            try:
+                await bulk.load(self.bucket, source, options)
+            except Killed:
+                return False
+            except (PartlyDone, ServerError) as full:
+                print(f"full: {full.message}")
+                await catalog.update(self.client.api, replace(self.config, max_bytes=10_000_000))
+                return False
+            return True
+
+    async def _others_write(self) -> None:
+        for key in self.chance.sample(sorted({key for key, _ in self.rows}), self.chance.randint(0, 6)):
+            entry = await self.bucket.last_entry(key, leader=True)
+            seen = self._row(entry.value) if entry else -1
+            value = b"foreign %d" % self.chance.getrandbits(40)
+            print(f"somebody writes {key} over row {seen}")
+            if seen < 0 and key in self.foreign:
+                seen = self.foreign[key][1]
+            with suppress(ServerError):  # full
+                await self.bucket.put(key, value)
+                self.foreign[key] = value, seen
+
+    async def _check(self) -> None:
+        held: dict[str, list[bytes]] = defaultdict(list)
+        async for entry in self.bucket.history():
+            held[entry.key].append(entry.value)
+        for key in sorted({key for key, _ in self.rows}):
+            mine = [number for number, (other, _) in enumerate(self.rows) if other == key]
+            found = [self._row(value) for value in held[key]]
+            own = [number for number in found if number >= 0]
+            assert own == sorted(set(own)), f"{key}: rows are doubled or out of order: {found}"
+            if key not in self.foreign:
+                assert found == mine[-self.history :], key
+                continue
+            value, seen = self.foreign[key]
+            assert held[key][-1] == value or found[-1] > seen, f"{key}: row {found[-1]} lies over a newer value"
+            if self.history == 64:
+                assert own == mine, f"{key}: {set(mine) - set(own)} are missing"
+        named = {self.rows[bad.line - 1][0] for bad in self.rejected}
+        assert named <= self.foreign.keys()
+
+    def _row(self, value: bytes) -> int:
+        return int(value) if value.isdigit() else -1
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs come some fifty rows at a time, and the position is saved about as often."""
+    monkeypatch.setattr("kvctl.kv.row_input.BLOCK", 2000)
+    monkeypatch.setattr("kvctl.kv.loading.SAVE_ROWS", 60)
+    monkeypatch.setattr("kvctl.kv.loading.SAVE_BYTES", 4000)
+
+
+async def test_an_interrupted_load_stores_each_row_once_and_hides_nothing_newer(
+    client: Client,
+    seed: int,
+    steps: Callable[[int], int],
+    unique: Callable[..., str],
+    tmp_path: Path,
+    small_steps: None,
+) -> None:
+    for number in range(steps(240) // 8):
+        chance = random.Random(seed * 1000 + number)
+        history, keys = chance.choice([1, 2, 64]), chance.choice([30, 200, 2000])
+        rows = [(f"k.{chance.randrange(keys)}", b"%d" % n) for n in range(chance.choice([300, 1500]))]
+        print(f"load {number} of seed {seed}: history {history}, {keys} keys, {len(rows)} rows")
+        file = tmp_path / f"{number}.ndjson"
+        file.write_text("".join(f'{{"key": "{key}", "value": "{value.decode()}"}}\n' for key, value in rows))
+        most = chance.choice([None, None, 30_000])
+        config = BucketConfig(unique(), history=history, storage="memory", max_bytes=most)
+        await client.create_bucket(config)
+        await Loads(client, config, file, history, rows, chance).run()
+        assert not load_progress.noted(load_progress.path_for(str(file)))
+        await client.delete_bucket(config.name)
