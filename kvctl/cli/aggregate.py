@@ -203,7 +203,7 @@ async def remove_origin(
         return
     hazards.refuse(found.hazards, force, f"`{name}` would lose its last origin")
     if not keep_data and session.interactive:  # what goes can be had again from the origin
-        session.confirm(f"Remove origin `{bucket}` from `{name}`, with the keys that came from it?", yes=yes)
+        await session.confirm(f"Remove origin `{bucket}` from `{name}`, with the keys that came from it?", yes=yes)
     with session.progress(f"Removing keys of {bucket}") as progress:
         messages = await removal.carry_out(api, found, force or (), progress.advance)
     row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after), "removed": messages,

@@ -115,7 +115,7 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
 
     place = parse_branch(at)
     if not session.interactive and not dry_run:
-        session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent
+        await session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent
     repository = await open_branch(session, place, write=not dry_run)
     status = await repository.status(place.ref)
     staged = f" with {counted(len(status.changes), 'staged change')}" if status.changes else ""
@@ -125,6 +125,6 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
         tell(session, row, f"Would delete {what}", always=True)
         return
     if session.interactive:
-        session.confirm(f"Delete {what}?", yes=yes)
+        await session.confirm(f"Delete {what}?", yes=yes)
     await repository.delete_branch(place.ref)
     tell(session, {**row, "changed": True}, f"Deleted {what}")

@@ -274,7 +274,7 @@ async def delete(
         return
     foreign.refuse(status.config, forcible=False)
     hazards.refuse(observe.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
-    _confirm_deletion(session, described, bucket, yes, confirm)
+    await _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
     report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
 
@@ -333,7 +333,9 @@ def _show_plan(session: Session, plan: "EditPlan") -> None:
         session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
 
 
-def _confirm_deletion(session: Session, described: "Described", name: str, yes: bool, confirm: str | None) -> None:
+async def _confirm_deletion(
+    session: Session, described: "Described", name: str, yes: bool, confirm: str | None
+) -> None:
     what, count = _named(described, name), described.status.values
     _remark(session, described)
     if described.dependents is None:
@@ -342,9 +344,9 @@ def _confirm_deletion(session: Session, described: "Described", name: str, yes: 
         session.note(replicated(name, item), always=True)
     if described.dependents or confirm is not None:
         question = f"Deleting {what} removes {counted(count, 'entry')}"
-        session.confirm(question, typed_name=name, confirmed=confirm)
+        await session.confirm(question, typed_name=name, confirmed=confirm)
     else:
-        session.confirm(f"Delete {what} with {counted(count, 'entry')}?", yes=yes)
+        await session.confirm(f"Delete {what} with {counted(count, 'entry')}?", yes=yes)
 
 
 def replicated(name: str, item: "Dependent") -> str:

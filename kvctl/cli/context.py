@@ -166,14 +166,14 @@ def edit(
 
 
 @command(app, "delete", examples=["kvctl context delete old", "kvctl context delete old --yes"])
-def delete(session: Session, name: Name, yes: Yes = False) -> None:
+async def delete(session: Session, name: Name, yes: Yes = False) -> None:
     """Delete a context.
 
     Files that it names, of credentials or certificates, stay.
     """
     store = _store()
     if name in store.names():
-        session.confirm(f"Delete context `{name}`?", yes=yes)
+        await session.confirm(f"Delete context `{name}`?", yes=yes)
     store.delete(name)
     session.note(f"Deleted `{name}`")
 

@@ -191,9 +191,11 @@ async def _confirm_going(
     for item in readers:
         session.note(replicated(name, item), always=True)
     if readers or confirm is not None:
-        session.confirm(f"Mirror `{name}` goes, once the bucket holds it", typed_name=name, confirmed=confirm)
+        await session.confirm(f"Mirror `{name}` goes, once the bucket holds it", typed_name=name, confirmed=confirm)
     elif session.interactive:
-        session.confirm(f"Delete mirror `{name}`, once the bucket holds {counted(found.entries, 'entry')}?", yes=yes)
+        await session.confirm(
+            f"Delete mirror `{name}`, once the bucket holds {counted(found.entries, 'entry')}?", yes=yes
+        )
 
 
 @command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])

@@ -22,7 +22,7 @@ async def offer(session: Session, api: "Api", stream: str) -> None:
     try:
         for replica in await _poisoned(session, api, stream):
             text = f"Mirror `{replica.name}` holds what the bucket held before"
-            if session.interactive and _wanted(session, text):
+            if session.interactive and await _wanted(session, text):
                 await _make_anew(session, replica)
             else:
                 session.warn(f"{text}: `kvctl topology audit {replica.name} --repair` makes it anew")
@@ -59,9 +59,9 @@ async def _differs(session: Session, replica: "Replica") -> bool:
     return any(outcome.consistent is False for outcome in outcomes)
 
 
-def _wanted(session: Session, text: str) -> bool:
+async def _wanted(session: Session, text: str) -> bool:
     try:
-        session.confirm(f"{text}. Make it anew?")
+        await session.confirm(f"{text}. Make it anew?")
     except Cancelled:
         return False
     return True

@@ -65,7 +65,7 @@ async def delete(
     at, named, chosen = parse_branch(place), check_keys(texts), check_filters(filters)
     wanted = None if expected is None else parse_expected(expected)
     if chosen and not (dry_run or session.interactive):
-        session.confirm(f"Delete keys of `{at}`?", yes=yes)  # before anything is sent
+        await session.confirm(f"Delete keys of `{at}`?", yes=yes)  # before anything is sent
     repository = await open_branch(session, at, write=not dry_run)
     if chosen:
         batches = repository.entry_batches(at.ref, *chosen, values=False)
@@ -79,7 +79,7 @@ async def delete(
         _show_plan(session, at, found)
     elif found:
         if chosen:
-            session.confirm(_question(at, found), yes=yes)
+            await session.confirm(_question(at, found), yes=yes)
         await _delete(session, repository, at, found, wanted, single=single)
     elif not single:
         session.show(_written([], single=False, empty="No keys match" if chosen else ""))

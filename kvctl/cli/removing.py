@@ -178,7 +178,7 @@ async def _remove(session: Session, bucket: str, removal: Removal, chosen: Choic
     keys = check_keys(chosen.keys, literal=chosen.literal)
     asks = removal.asks or bool(chosen.filters)
     if asks and not (chosen.dry_run or session.interactive):
-        session.confirm(f"{removal.verb} keys of bucket `{bucket}`?", yes=chosen.yes)  # before anything is sent
+        await session.confirm(f"{removal.verb} keys of bucket `{bucket}`?", yes=chosen.yes)  # before anything is sent
     target = await open_bucket(session, bucket, write=True)
     foreign: list[str] = []
     if chosen.filters:
@@ -187,7 +187,7 @@ async def _remove(session: Session, bucket: str, removal: Removal, chosen: Choic
         await _show_plan(session, target, removal, chosen, keys)
     elif keys:
         if asks:
-            session.confirm(_question(removal, keys, bucket), yes=chosen.yes)
+            await session.confirm(_question(removal, keys, bucket), yes=chosen.yes)
         await _carry_out(session, target, removal, chosen, keys)
     else:
         session.note("No keys match")

@@ -165,9 +165,9 @@ async def delete(
         session.note(f"`{name}` feeds mirror `{mirror}`", always=True)
     question = f"Delete repository `{name}` with all its branches and commits?"
     if mirrors or confirm is not None:
-        session.confirm(question, typed_name=name, confirmed=confirm)
+        await session.confirm(question, typed_name=name, confirmed=confirm)
     else:
-        session.confirm(question, yes=yes)
+        await session.confirm(question, yes=yes)
     await catalog.delete(api, name)
     tell(session, {**row, "changed": True}, f"Deleted repository `{name}`")
 

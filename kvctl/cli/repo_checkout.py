@@ -74,7 +74,7 @@ async def checkout(
         return
     if rollout.steps:
         _preview(session, rollout)
-        session.confirm(_question(rollout), yes=yes)
+        await session.confirm(_question(rollout), yes=yes)
     with session.progress(f"Rolling out to {to}", len(rollout.steps)) as progress:
         done = await checkout.carry_out(rollout, bucket, advance=progress.advance)
     _report(session, place, rollout, done)

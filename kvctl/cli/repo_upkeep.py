@@ -67,7 +67,7 @@ async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = F
     """
     parse_name(name)
     if not dry_run:
-        session.confirm(f"Remove what no branch and no tag of `{name}` leads to?", yes=yes)
+        await session.confirm(f"Remove what no branch and no tag of `{name}` leads to?", yes=yes)
     repository = await open_repository(session, name, write=not dry_run)
     with session.progress(f"Collecting garbage of {name}"):
         found = await repository.gc(dry_run=dry_run)

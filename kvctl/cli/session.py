@@ -2,13 +2,13 @@
 
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from kvctl.cli.shared import Shared
-from kvctl.errors import UsageError
+from kvctl.errors import Cancelled, UsageError
 from kvctl.render.escapes import escape
 from kvctl.render.formats import WRITERS, Writer, render
 from kvctl.render.terminal import Terminal
@@ -135,14 +135,16 @@ class Session:
         """A warning on stderr."""
         self.terminal.warn(text)
 
-    def confirm(
+    async def confirm(
         self, question: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
     ) -> None:
         """Ask before destruction: y/N, or for `typed_name` to be typed; `confirmed` is the value of `--confirm`.
 
-        Raises Cancelled; UsageError where nobody can be asked.
+        Connections stay alive while the person thinks. Raises Cancelled; UsageError where nobody can be asked.
         """
-        self.terminal.confirm(question, yes=yes, typed_name=typed_name, confirmed=confirmed)
+        asked = self.terminal.question(question, yes=yes, typed_name=typed_name, confirmed=confirmed)
+        if asked is not None and not asked.accepts(await _in_thread(lambda: self.terminal.answer(asked.prompt))):
+            raise Cancelled("Cancelled")
 
     def progress(self, what: str, total: int | None = None) -> "Progress":
         """Progress on stderr, on a terminal, after half a second: `with session.progress("Copying keys") as bar:`."""
@@ -183,6 +185,35 @@ class Session:
 
             self._writing = ThreadPoolExecutor(1, "stdout")
         await asyncio.get_running_loop().run_in_executor(self._writing, self.terminal.write, data)
+
+
+async def _in_thread(read: Callable[[], str]) -> str:
+    """What a blocking read gives; a cancellation leaves it behind, in a thread that nobody waits for."""
+    import asyncio
+    from threading import Thread
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[str] = loop.create_future()
+
+    def give(text: str, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(text)
+
+    def work() -> None:
+        text, error = "", None
+        try:
+            text = read()
+        except Exception as met:
+            error = met
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(give, text, error)
+
+    Thread(target=work, name="prompt", daemon=True).start()
+    return await future
 
 
 @asynccontextmanager

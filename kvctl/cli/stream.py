@@ -234,9 +234,9 @@ async def delete(
     for item in readers:
         session.note(replicated(stream, item), always=True)
     if readers or confirm is not None:
-        session.confirm(f"Deleting stream `{stream}` removes {holds}", typed_name=stream, confirmed=confirm)
+        await session.confirm(f"Deleting stream `{stream}` removes {holds}", typed_name=stream, confirmed=confirm)
     else:
-        session.confirm(f"Delete stream `{stream}` with {holds}?", yes=yes)
+        await session.confirm(f"Delete stream `{stream}` with {holds}?", yes=yes)
     await changing.delete(changing.stream(api, stream))
     tell(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
 
@@ -277,7 +277,7 @@ async def purge(
     check_forced(force, foreign.FOREIGN_KIND)
     check_stream(stream)
     if not (dry_run or session.interactive):
-        session.confirm(f"Purge stream `{stream}`?", yes=yes)  # before anything is sent
+        await session.confirm(f"Purge stream `{stream}`?", yes=yes)  # before anything is sent
     info = await find(session, stream)
     foreign.refuse(info["config"], force or ())
     if dry_run or not yes:
@@ -285,7 +285,7 @@ async def purge(
         if dry_run:
             session.show(document({"stream": stream, "messages": count}, name="stream"))
             return
-        session.confirm(f"Purge {'up to ' if sequence else ''}{count} messages of stream `{stream}`?", yes=yes)
+        await session.confirm(f"Purge {'up to ' if sequence else ''}{count} messages of stream `{stream}`?", yes=yes)
     client = await session.client()
     removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep)
     tell(session, {"stream": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")

@@ -195,7 +195,7 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
     api = await _writable(session)
     found = await catalog.find(api, table)
     if not dry_run and not found.sealed:
-        session.confirm(f"Seal table `{table}`? Nothing can be written to it any more, for ever", yes=yes)
+        await session.confirm(f"Seal table `{table}`? Nothing can be written to it any more, for ever", yes=yes)
     changed = not found.sealed if dry_run else await catalog.seal(api, table)
     done = f"Would seal table `{table}`" if dry_run else f"Sealed table `{table}`"
     text = done if changed else f"Table `{table}` is sealed already"
@@ -216,7 +216,7 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
     if dry_run:
         tell(session, {"name": table, "streams": found.streams}, f"Would delete table `{table}`", always=True)
         return
-    session.confirm(f"Delete table `{table}` with all its entries?", yes=yes)
+    await session.confirm(f"Delete table `{table}` with all its entries?", yes=yes)
     await catalog.delete(api, table)
     tell(session, {"name": table, "changed": True}, f"Deleted table `{table}`")
 

@@ -80,7 +80,7 @@ async def apply(
         _preview(session, saved.plan, forced)
         return
     if saved.plan.changes:
-        _settle(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
+        await _settle(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
     limit = None if no_wait else wait_for or timedelta(seconds=60)
     report = await _carried_out(session, saved, apis, journal, limit)
     _show(session, saved.plan, forced, report)
@@ -148,7 +148,7 @@ def _preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
 
 
-def _settle(
+async def _settle(
     session: Session,
     found: "Plan",
     apis: "Mapping[str, Api]",
@@ -166,7 +166,7 @@ def _settle(
         session.terminal.emit(plan_text(found, forced, colored=session.terminal.colored_messages))
     hazards.refuse(found.hazards, forced, "The plan would lose, hide or mix up data")
     _require_writable(apis)
-    _ask(session, found, yes=yes, confirmed=confirmed)
+    await _ask(session, found, yes=yes, confirmed=confirmed)
 
 
 def _require_writable(apis: "Mapping[str, Api]") -> None:
@@ -176,7 +176,7 @@ def _require_writable(apis: "Mapping[str, Api]") -> None:
             raise ReadOnly(f"{where} is for reading only", hint="`--read-only` or the context's `read_only` is set")
 
 
-def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]) -> None:
+async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]) -> None:
     """Ask for all, then for the name of each whose data goes or that others read."""
     from kvctl.topology import plan_words
 
@@ -186,9 +186,9 @@ def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]
             f"`{' '.join(f'--confirm {name}' for name in named)}` is required when input is not a terminal",
             hint="\n".join(_consequence(change) for change in named.values()),
         )
-    session.confirm(f"Apply: {plan_words.summary(found)}?", yes=yes)
+    await session.confirm(f"Apply: {plan_words.summary(found)}?", yes=yes)
     for name, change in named.items():
-        session.confirm(_consequence(change), typed_name=name)
+        await session.confirm(_consequence(change), typed_name=name)
 
 
 def _consequence(change: "Change") -> str:

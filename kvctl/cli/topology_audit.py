@@ -87,7 +87,7 @@ async def audit(
     --repair makes mirrors anew, each beside the old one first, and has aggregates get again what is missing or wrong
     in them, and forget what is too much. Then it compares again.
     """
-    _check(session, names, file, repair=repair, yes=yes, dry_run=dry_run)
+    await _check(session, names, file, repair=repair, yes=yes, dry_run=dry_run)
     topology = read_file(session, file) if file else None
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
     work = await _find(apis, names or [], topology)
@@ -112,7 +112,7 @@ async def audit(
     return exit_code(again)
 
 
-def _check(
+async def _check(
     session: Session, names: list[str] | None, file: str | None, *, repair: bool, yes: bool, dry_run: bool
 ) -> None:
     """What can be found wrong before anything is sent. Raises UsageError, ReadOnly."""
@@ -128,7 +128,7 @@ def _check(
         if session.context.read_only:
             raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's is set")
         if not session.interactive:
-            session.confirm("Repair the replicas that differ?", yes=yes)
+            await session.confirm("Repair the replicas that differ?", yes=yes)
 
 
 async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
@@ -272,7 +272,7 @@ async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, y
     for item in work.repairs:
         session.note(_step(item))
     names = dict.fromkeys([*(left.name for left in work.left), *(item.replica.name for item in work.repairs)])
-    session.confirm(f"Repair {', '.join(f'`{name}`' for name in names)}?", yes=yes)
+    await session.confirm(f"Repair {', '.join(f'`{name}`' for name in names)}?", yes=yes)
     limit = wait_for or waiting.WAIT_FOR
     for left in work.left:
         with session.progress(f"Filling {left.name}") as progress:

@@ -6,9 +6,9 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
-from kvctl.errors import Cancelled, KvctlError, UsageError
+from kvctl.errors import KvctlError, UsageError
 from kvctl.render.escapes import escape
 
 COLORS = ("auto", "always", "never")
@@ -43,6 +43,17 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
+
+
+class Question(NamedTuple):
+    """A question for the person at the terminal, and the answers that mean yes."""
+
+    prompt: str
+    answers: tuple[str, ...]
+
+    def accepts(self, answer: str) -> bool:
+        """Whether the answer means yes."""
+        return answer in self.answers
 
 
 class Terminal:
@@ -111,35 +122,35 @@ class Terminal:
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
-    def confirm(
-        self, question: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
-    ) -> None:
-        """Ask y/N, or for a name to be typed. Raises Cancelled, and UsageError where nobody can be asked."""
-        if typed_name is not None:
-            self._confirm_name(question, typed_name, confirmed)
-        elif not yes:
-            if not self.interactive:
-                raise UsageError(
-                    "`--yes` is required when input is not a terminal", hint=f"`--yes` answers: {question}"
-                )
-            if self._ask(f"{question} [y/N] ").lower() not in ("y", "yes"):
-                raise Cancelled("Cancelled")
+    def question(
+        self, text: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
+    ) -> "Question | None":
+        """What to ask before destruction: y/N, or for a name to be typed; None where the options answer.
 
-    def _confirm_name(self, question: str, name: str, confirmed: str | None) -> None:
+        Raises UsageError where nobody can be asked.
+        """
+        if typed_name is not None:
+            return self._question_for_name(text, typed_name, confirmed)
+        if yes:
+            return None
+        if not self.interactive:
+            raise UsageError("`--yes` is required when input is not a terminal", hint=f"`--yes` answers: {text}")
+        return Question(f"{text} [y/N] ", ("y", "Y", "yes", "Yes", "YES"))
+
+    def _question_for_name(self, text: str, name: str, confirmed: str | None) -> "Question | None":
         if confirmed is not None and confirmed != name:
             raise UsageError(f"`--confirm {confirmed}` does not name `{name}`")
-        if confirmed is None:
-            if not self.interactive:
-                raise UsageError(f"`--confirm {name}` is required when input is not a terminal", hint=question)
-            self.emit(self._named(question))
-            if self._ask(f"Type `{name}` to go on: ") != name:
-                raise Cancelled("Cancelled")
+        if confirmed is not None:
+            return None
+        if not self.interactive:
+            raise UsageError(f"`--confirm {name}` is required when input is not a terminal", hint=text)
+        return Question(f"{text}\nType `{name}` to go on: ", (name,))
 
-    def _ask(self, prompt: str) -> str:
-        with self.blocking():
-            sys.stderr.write(self._named(prompt))
-            sys.stderr.flush()
-            answer = sys.stdin.readline()
+    def answer(self, prompt: str) -> str:
+        """What the person types after the prompt. Blocks, in whatever thread."""
+        sys.stderr.write(self._named(prompt))
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
         if not answer.endswith("\n"):
             self.emit("")
         return answer.strip()

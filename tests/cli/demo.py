@@ -81,9 +81,9 @@ async def show(
 async def rm(session: Session, name: str, yes: Yes = False, confirm: Confirm = None) -> None:
     """Delete a thing after asking."""
     if name == "dear":
-        session.confirm(f"Thing `{name}` is dear to others", typed_name=name, confirmed=confirm)
+        await session.confirm(f"Thing `{name}` is dear to others", typed_name=name, confirmed=confirm)
     else:
-        session.confirm(f"Delete thing `{name}`?", yes=yes)
+        await session.confirm(f"Delete thing `{name}`?", yes=yes)
     session.note(f"Deleted `{name}`")
 
 
