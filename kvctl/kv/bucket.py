@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from kvctl.kv.as_of import Past
     from kvctl.kv.config import BucketStatus
     from kvctl.kv.lease import Lease
-    from kvctl.kv.many import PutSummary
     from kvctl.kv.moment import Moment
+    from kvctl.kv.puts import PutSummary
     from kvctl.kv.transaction import Transaction
     from kvctl.kv.watch import Watcher
 
@@ -265,12 +265,13 @@ class Bucket(Handle):
         """Write many keys, thousands in flight, each with a deadline; what fails is in the summary, not raised.
 
         Names and sizes are checked as they come: UsageError ends it, with all before it written. After a lost
-        connection what was not acknowledged is sent again in order, so that a value may be written twice.
+        connection what was not acknowledged is found by its identity, or sent again on condition that nobody else has
+        written the key since.
         """
-        from kvctl.kv import many
+        from kvctl.kv import puts
 
         self._check_writable(None)
-        return await many.put_many(self, items, window or many.WINDOW)
+        return await puts.put_many(self, items, window or puts.WINDOW)
 
     async def commit(self, transaction: Transaction) -> list[int]:
         """Carry out the transaction, whole or not at all; returns the revision of each change, in their order.

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import os
 from binascii import b2a_base64
+from collections.abc import Mapping
 from itertools import count
+from typing import Any
 
 from kvctl.wire import header_value
 
@@ -57,6 +59,36 @@ def new() -> bytes:
 def stamped(header: bytes, identity: bytes) -> bytes:
     """The header block with the identity before its other lines."""
     return _OPENING + identity + (header[8:] or b"\r\n\r\n")
+
+
+class Series:
+    """The identities of a bulk write, whose rows are numbered. A message has room for `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._prefix = series()
+        self._opening = _OPENING + self._prefix
+        self._room = most - _LONGEST
+
+    def fits(self, header: bytes, value: bytes) -> bool:
+        """Whether there is room for an identity."""
+        return len(header) + len(value) <= self._room
+
+    def block(self, number: int, header: bytes, value: bytes) -> bytes:
+        """The header block with the identity of a row, where there is room for it."""
+        if len(header) + len(value) > self._room:
+            return header
+        return b"%b%x%b" % (self._opening, number, header[8:] or b"\r\n\r\n")
+
+    def number(self, header: bytes) -> int | None:
+        """The row of this bulk write that a message with such a header is; None for any other message."""
+        identity = identity_of(header) or b""
+        return int(identity[len(self._prefix) :], 16) if identity.startswith(self._prefix) else None
+
+
+def most_bytes(max_payload: int, config: Mapping[str, Any]) -> int:
+    """The size of the largest message that a stream of this configuration takes."""
+    limit = config.get("max_msg_size", -1)
+    return min(max_payload, limit) if limit > 0 else max_payload
 
 
 def identity_of(header: bytes) -> bytes | None:

@@ -23,10 +23,11 @@ from kvctl.errors import (
 )
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.current import Current
+from kvctl.kv.current import AWAY, Current
+from kvctl.kv.identity import Series, most_bytes
 from kvctl.kv.load_progress import Position, ProgressFile
 from kvctl.kv.load_target import Target
-from kvctl.kv.resuming import Stored
+from kvctl.kv.resuming import Stored, all_arrived
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
 from kvctl.kv.settling import Outcome, Settler, with_expected
@@ -83,7 +84,8 @@ class Loader:
         self._progress = progress
         self._advance = advance
         self._current = Current(target.binding, target.info)
-        self._settler = Settler(self._current, self._told)
+        self._ids = Series(most_bytes(target.binding.api.connection.max_payload, target.info["config"]))
+        self._settler = Settler(self._current, self._told, self._ids)
         self._careful = bool(target.info["config"].get("max_msg_size", -1) > 0)
         self._revision = int(target.info["state"]["last_seq"])
         self._line = 0
@@ -213,10 +215,12 @@ class Loader:
                 left = True
 
     def _messages(self, rows: list[Row], create: bool) -> Iterator[tuple[Row, bytes, bytes, bytes]]:
-        prefix = self._binding.write_prefix.encode()
+        prefix, block = self._binding.write_prefix.encode(), self._ids.block
         for row in rows:
             self._sending = row
-            header = with_expected(row.header, 0) if create else row.header
+            header = block(row.line, row.header, row.value)
+            if create:
+                header = with_expected(header, 0)
             yield row, prefix + row.key.encode("utf-8", "surrogateescape"), row.value, header
 
     def _in_trouble(self) -> object:
@@ -268,6 +272,9 @@ class Loader:
         """Wait for every outcome; find out those that did not come. Raises what keeps the load from going on."""
         await self._window.finish()
         create = self._mode is Mode.CREATE_ONLY
+        if any(isinstance(error, ConnectionLost) for _, error in self._lost.values()):
+            with suppress(*AWAY):
+                await all_arrived(self._binding)
         if self._conflicts:
             await self._resolve_conflicts()
         while self._lost and self._fatal is None:
@@ -297,9 +304,9 @@ class Loader:
             self._done(row, revision)
         elif outcome is Outcome.EXISTS:
             self.loaded.unchanged += 1
-        elif outcome is Outcome.OVERTAKEN and self._target.history > 1:
+        elif isinstance(outcome, Outcome) and self._target.history > 1:
             self._reject(row.line, f"A later write of `{row.key}` came before it")
-        elif outcome is Outcome.OVERTAKEN:
+        elif isinstance(outcome, Outcome):
             self.loaded.written += 1  # without history, what is overwritten at once leaves no trace
         elif _of_the_row(outcome):
             self._reject(row.line, outcome.message)

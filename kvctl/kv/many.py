@@ -1,42 +1,26 @@
-"""Many keys at once, read and written through a window of requests that wait for their answers."""
+"""Many keys at once, read in few requests or through a window of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
+from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied
 from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from kvctl.jetstream.direct_batch import REQUEST_BYTES, MomentLost, last_of_each, pages
-from kvctl.jetstream.publish import PublishWindow
-from kvctl.jetstream.window import WINDOW
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_message
-from kvctl.kv.names import check_key
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
-
-__all__ = ["WINDOW", "PutSummary", "get_many", "put_many"]
 
 AT_ONCE = 4
 MANY_KEYS = 1000
 
 Answers = dict[str, StoredMessage | None]
 """By subject."""
-
-
-@dataclass(slots=True)
-class PutSummary:
-    """What became of many writes."""
-
-    written: int = 0
-    failed: list[tuple[str, KvctlError]] = field(default_factory=list)
-    """Keys that were not written, and why; RequestTimeout and ConnectionLost mean that it is not known."""
-    last_revision: int = 0
 
 
 async def get_many(
@@ -122,30 +106,3 @@ def _chunks(subjects: list[str]) -> Iterator[list[str]]:
             continue
         yield chunk
         start, count = start + len(chunk), MANY_KEYS
-
-
-async def put_many(
-    bucket: Bucket, items: Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]], window: int
-) -> PutSummary:
-    """Write all items; see `Bucket.put_many`."""
-    target = (await bucket.readable()).source
-    bucket.check_writes_go_somewhere()
-    summary = PutSummary()
-
-    def done(key: str, revision: int) -> None:
-        summary.written += 1
-        summary.last_revision = max(summary.last_revision, revision)
-        bucket.own.note(key, revision)
-
-    def failed(key: str, error: KvctlError) -> None:
-        summary.failed.append((key, error))
-
-    prefix = target.write_prefix.encode()
-    async with PublishWindow(target.api.connection, done, failed, window=window, resend=True) as publishing:
-        if isinstance(items, AsyncIterable):
-            async for key, value in items:
-                await publishing.send(key, prefix + check_key(key).encode(), value)
-        else:
-            for key, value in items:
-                await publishing.send(key, prefix + check_key(key).encode(), value)
-    return summary

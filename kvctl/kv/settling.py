@@ -1,4 +1,4 @@
-"""Writes of a load that were not acknowledged: found in the bucket, or written if they are not there.
+"""Writes of a bulk write that were not acknowledged: found by their identities, or written if they are not there.
 
 A message that was sent once is never simply sent again: it may have been stored, or be stored yet. What is sent again
 expects the key's last revision as it was read, so that the server refuses it if the first one came through after all.
@@ -17,6 +17,7 @@ from kvctl.jetstream.direct import StoredMessage
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.current import AWAY, PATIENCE, Current
 from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.identity import Series
 from kvctl.kv.names import is_plain
 from kvctl.kv.outcome import EXPECTED
 from kvctl.kv.rows import Row
@@ -31,6 +32,8 @@ class Outcome(Enum):
     WRITTEN = auto()
     EXISTS = auto()
     """The key lives: a write that only creates was not done."""
+    SUPERSEDED = auto()
+    """A later row of the same key was stored, and this one, as far as can be seen, was not before it."""
     OVERTAKEN = auto()
     """Another write of the key was stored, and this one, as far as can be seen, was not before it."""
 
@@ -42,8 +45,9 @@ Told = Callable[[Row, Outcome | KvctlError, int], object]
 class Settler:
     """Settles writes of distinct keys, as many at once as are given."""
 
-    def __init__(self, current: Current, told: Told) -> None:
+    def __init__(self, current: Current, told: Told, ids: Series) -> None:
         self._current = current
+        self._ids = ids
         self._target = current.binding
         self._told = told
         self._left: dict[str, tuple[Row, int]] = {}
@@ -87,11 +91,15 @@ class Settler:
 
     async def _decided(self, row: Row, after: int, last: StoredMessage, create: bool) -> tuple[Outcome, int] | None:
         if last.sequence > after:
-            if _same(last, row):
+            if self._is(last, row):
                 return Outcome.WRITTEN, last.sequence
             if not create:
-                found = await self._below(row, after)
-                return (Outcome.WRITTEN, found) if found else (Outcome.OVERTAKEN, after)
+                if not self._ids.fits(row.header, row.value):
+                    raise OutcomeUnknown(f"Row {row.line} has no room for an identity, and another write came after it")
+                if found := await self._below(row, after):
+                    return Outcome.WRITTEN, found
+                later = (self._ids.number(last.header) or 0) > row.line
+                return Outcome.SUPERSEDED if later else Outcome.OVERTAKEN, after
         lives = operation_of(last.header)[0] is Operation.PUT
         return (Outcome.EXISTS, last.sequence) if create and lives else None
 
@@ -105,7 +113,7 @@ class Settler:
             )
             if message is None:
                 break
-            if _same(message, row):
+            if self._is(message, row):
                 return message.sequence
             sequence = message.sequence + 1
         return 0
@@ -125,7 +133,8 @@ class Settler:
                 if self._cause is not None:
                     break
                 subject = prefix + row.key.encode(errors="surrogateescape")
-                await window.send(row, subject, row.value, with_expected(row.header, last))
+                header = with_expected(self._ids.block(row.line, row.header, row.value), last)
+                await window.send(row, subject, row.value, header)
         return isinstance(self._cause, RequestTimeout)
 
     def _failed(self, row: Row, error: KvctlError) -> None:
@@ -133,6 +142,9 @@ class Settler:
             self._cause = error
         elif not isinstance(error, WrongRevision):  # else the first one came through, or another's
             self._tell(row, error, 0)
+
+    def _is(self, message: StoredMessage, row: Row) -> bool:
+        return self._ids.number(message.header) == row.line
 
     def _tell(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
         del self._left[row.key]
@@ -143,7 +155,3 @@ def with_expected(header: bytes, revision: int) -> bytes:
     """The header block with the expectation that this is the key's last revision."""
     expected = encode_headers({EXPECTED: str(revision)})
     return expected[:-2] + header[10:] if header else expected
-
-
-def _same(message: StoredMessage, row: Row) -> bool:
-    return message.payload == row.value and operation_of(message.header)[0] is row.operation

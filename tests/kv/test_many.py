@@ -20,7 +20,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import window
 from kvctl.jetstream.direct import NotUnderstood
-from kvctl.kv import many
+from kvctl.kv import many, puts
 from kvctl.server import Server
 from tests.differences import differences
 from tests.raw import RawClient
@@ -188,7 +188,7 @@ class TestPutMany:
             assert {type(error) for _, error in summary.failed} <= {RequestTimeout, ConnectionLost}
 
 
-async def _put_without_locating(bucket: Bucket) -> many.PutSummary:
+async def _put_without_locating(bucket: Bucket) -> puts.PutSummary:
     bucket._located = True  # it was, before the server stopped
     return await bucket.put_many((f"k.{number}", b"") for number in range(100))
 
