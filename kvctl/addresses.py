@@ -1,34 +1,99 @@
-"""Where a server is and where its API begins: valid URLs and subject prefixes, and URLs as they may be shown."""
+"""Addresses of servers: URLs read with user, password and token apart, and as they may be shown."""
 
-from urllib.parse import urlsplit, urlunsplit
+import re
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
 
 from kvctl.errors import UsageError
+from kvctl.tokens import shown
 
-_SCHEMES = ("nats", "tls", "ws", "wss")
+_PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
+_NEXT = re.compile(r",\s*(?=[A-Za-z]+://)")
+"""Between two URLs of a list, where the second one has a scheme."""
+_HINT = "Write it like `nats://127.0.0.1:4222`; write `/ ? # @ , %` in a password as `%2F %3F %23 %40 %2C %25`"
 
 
-def check_url(url: str) -> None:
-    """Raises UsageError unless it names a server: host, or `nats://host:port`, with or without userinfo."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One server; `url` is bare, so that it may be shown."""
+
+    url: str
+    user: str | None = field(default=None, repr=False)
+    """A token where there is no password."""
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or _PORTS[parts.scheme]
+
+    @property
+    def websocket(self) -> bool:
+        """Whether it is reached through HTTP."""
+        return self.url.startswith("ws")
+
+
+def addresses(text: str) -> list[Address]:
+    """The servers of a URL, or of several separated by commas. Raises UsageError for what is not an address."""
+    return [_address(piece) for piece in _pieces(text)]
+
+
+def redact(text: str) -> str:
+    """The URL, or the list of them, without anything that may belong to a user, password or token."""
+    return ",".join(_bare(piece) for piece in _NEXT.split(text))
+
+
+def _bare(text: str) -> str:
+    scheme, begun, _ = text.strip().partition("://")
+    if "@" in text:  # up to the last one, whatever stands before it: passwords hold commas, slashes, marks
+        known = f"{scheme}://" if begun and scheme.isalpha() else ""
+        text = known + text.rpartition("@")[2]
+    return ",".join(map(_without_port, map(str.strip, text.split(","))))
+
+
+def _without_port(part: str) -> str:
+    """The part; where it is no address, its end may be a password whose host was forgotten."""
+    if not part or _read(part):
+        return part
+    scheme, begun, rest = part.rpartition("://")
+    host, colon, _ = rest.partition(":")
+    return f"{scheme}{begun}{host}:..." if colon else part
+
+
+def _pieces(text: str) -> list[str]:
+    """The URLs of a list; a comma that can only belong to a password separates nothing."""
+    found: list[str] = []
+    for piece in _NEXT.split(text):
+        parts = [part.strip() for part in piece.split(",")]
+        whole = [part for part in parts if part]
+        if "@" in piece and not all(_read(part) and part[0] != "@" for part in whole):
+            head, _, tail = piece.strip().rpartition("@")
+            first, *others = tail.split(",")
+            whole = [f"{head}@{first}", *(other.strip() for other in others if other.strip())]
+        found += whole
+    return found
+
+
+def _address(text: str) -> Address:
+    if found := _read(text):
+        return found
+    raise UsageError(f"`{shown(redact(text))}` is not the URL of a server", hint=_HINT)
+
+
+def _read(text: str) -> Address | None:
+    """The address, with the userinfo decoded as the `nats` CLI does; None for what is not one."""
+    scheme, begun, rest = text.partition("://")
+    if not begun:
+        scheme, rest = "nats", text
+    userinfo, _, place = rest.rpartition("@")
+    scheme = scheme.lower()
     try:
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
-        valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number or too large, brackets that do not match
+        parts = urlsplit(f"{scheme}://{place}")
+        valid = scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and place[-1] != ":"
+    except ValueError:  # a port that is not a number or too large, brackets that do not match
         valid = False
-    if not valid or any(c.isspace() for c in url):
-        raise UsageError(f"`{redact(url)}` is not a server's URL", hint="Write it like `nats://127.0.0.1:4222`")
-
-
-def redact(url: str) -> str:
-    """The URL, or the list of them, without user, password and token."""
-    return ",".join(_redact_one(part.strip()) for part in url.split(","))
-
-
-def _redact_one(url: str) -> str:
-    try:
-        parts = urlsplit(url if "://" in url else f"//{url}")
-    except ValueError:
-        return url.rpartition("@")[2]
-    if "@" not in parts.netloc:
-        return url
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    return bare if "://" in url else bare.removeprefix("//")
+    if not valid or any(c.isspace() or not c.isprintable() for c in text):
+        return None
+    user, password, secret = userinfo.partition(":")
+    return Address(f"{scheme}://{place}", unquote(user) if userinfo else None, unquote(secret) if password else None)

@@ -6,7 +6,7 @@ the library's request and publish calls lose errors, hang on a dead server, or t
 
 from __future__ import annotations
 
-import kvctl.deferred  # noqa: F401  # before the library
+from kvctl.dial import Dialing, Link, require_supported  # first: it puts off a part of the library
 
 # isort: split
 
@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
-from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from kvctl.addresses import redact
@@ -35,17 +34,19 @@ from kvctl.errors import (
     RequestTimeout,
     UsageError,
 )
-from kvctl.handshake import START_HINT, connect_options, explain, insist_on_tls
+from kvctl.handshake import connect_options, explain, logins, said
+from kvctl.outage import RECONNECT_WAIT_S, Outage
 from kvctl.tokens import check_header, check_subject, encoded, shown
 from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_frame, status
 
-RECONNECT_WAIT = 0.1
 PING_INTERVAL = 2
-_PATIENCE = 2.0
 _TOGETHER, _SOON = 64, 0.01
 """Frames that go out in one write, and the seconds that they wait for each other at the most."""
 _SWEEP = 1.0
 """Seconds between two looks for requests whose time is up."""
+
+DENIALS = 4096
+"""Denials that a subscription remembers."""
 
 Trace = Callable[[str, float, str], None]
 
@@ -59,11 +60,13 @@ class Connection:
         self.context = context
         self.timeout = context.timeout.total_seconds()
         self.trace: Trace | None = None
+        self.warn: Callable[[str], None] | None = None
+        """Told why a connection that was lost does not come back."""
         self.epoch = 0
         """Counts the connections made so far: a change means that everything in flight was lost."""
         self._fast = fast
-        self._client = _Client()
-        self._causes: list[Exception] = []
+        self._client = Link(context, [])
+        self._outage = Outage(context)
         self._online = asyncio.Event()
         self._closed = False
         self._parser: FrameParser | None = None
@@ -226,12 +229,10 @@ class Connection:
         """Raw protocol bytes. Raises NoServer when offline: nothing is buffered for a later connection."""
         if not self.online:
             raise self._gone()
-        if self._client._transport is None:  # pragma: no cover - online implies a transport
-            raise self._gone()
         if self._soon:
             data = b"".join([*self._soon, data])
             self._soon.clear()
-        self._client._transport.write(data)
+        self._client.send(data)
 
     def write_soon(self, data: bytes) -> None:
         """As `write`, in one go with more of the same: within a hundredth of a second, or at the loop's next turn.
@@ -290,10 +291,10 @@ class Connection:
         if not self.online:
             await self.wait_online(self.timeout)
         subscription = Subscription(f"{self._inbox}s{next(self._tokens)}", Inbox())
-        self._subscriptions.append(subscription)
         inbox = subscription.inbox
         sid = await self._add(subscription.subject + ".*" * wildcard, inbox.frames.append, inbox)
         subscription.sid = sid
+        self._subscriptions.append(subscription)
         try:
             yield subscription
         finally:
@@ -328,7 +329,11 @@ class Connection:
         self._parser.sinks[key] = sink
         if inbox is not None:
             self._parser.inboxes[key] = inbox
-        self.write(b"SUB %b  %d\r\n" % (subject.encode(), sid))
+        try:
+            self.write(b"SUB %b  %d\r\n" % (subject.encode(), sid))
+        except NoServer:
+            await self._remove(key)
+            raise
         return key
 
     async def _add_stock(self, subject: str, sink: Any, inbox: Inbox | None) -> bytes:
@@ -364,55 +369,29 @@ class Connection:
     # -- life ----------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        require_supported()
         options = connect_options(self.context)
-        servers = options.pop("servers")
+        servers = logins(self.context)
         random.shuffle(servers)
         # Replies and subscriptions stand apart, or the wildcard for replies would receive everything twice.
         self._inbox = f"{self.context.inbox_prefix or '_INBOX'}.{os.urandom(8).hex()}."
         self._replies = f"{self._inbox}r.".encode()
-        await self._open_first(servers, options)
-        self._client.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
+        options |= {
+            "reconnect_time_wait": RECONNECT_WAIT_S, "ping_interval": PING_INTERVAL, "max_outstanding_pings": 2,
+            "pending_size": 0,
+        }  # fmt: skip
+        dialing = Dialing(self.context, servers, options)
+        link = await dialing.first()
+        if link is None:
+            await self.close()
+            raise explain(dialing.causes, self.context) from None
+        self._client = link
+        same = [address for address, _ in servers if address.websocket == link.websocket]
+        link.keep(self, [address for address in same if not link.is_at(address)])
         self._online.set()
         if self._fast:
             self._parser = install_parser(self._client, self._server_error)
         await self._add(f"{self._inbox}r.*", self._replied, None)
-
-    async def _open_first(self, servers: list[str], options: dict[str, Any]) -> None:
-        """Connect to the first server that lets us: one that hangs or refuses must not stand for all of them."""
-        patience = min(self.timeout, max(self.timeout / len(servers), _PATIENCE))
-        for server in servers:
-            try:
-                async with asyncio.timeout(patience):
-                    await self._open_one(server, options)
-            except Exception as error:
-                self._causes.append(error)
-                info = self._client._server_info
-                self._client.cut()
-                self._client._transport = None  # of a failed handshake the library would await the end in vain
-                self._client = _Client()
-            else:
-                self._client._setup_server_pool([other for other in servers if other != server])
-                return
-        await self.close()
-        raise explain(self._causes, self.context, info) from None
-
-    async def _open_one(self, server: str, options: dict[str, Any]) -> None:
-        insist_on_tls(self._client, self.context)
-        await self._client.connect(
-            server,
-            **options,
-            error_cb=self._failed,
-            disconnected_cb=self._disconnected,
-            reconnected_cb=self._reconnected,
-            closed_cb=self._was_closed,
-            # A dead server must be an error at once; a live connection is to come back for ever.
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=RECONNECT_WAIT,  # type: ignore[arg-type]  # a float works
-            ping_interval=PING_INTERVAL,
-            max_outstanding_pings=2,
-            pending_size=0,
-        )
 
     async def close(self) -> None:
         """Close; requests under way end with NoServer."""
@@ -420,7 +399,7 @@ class Connection:
         self._lost(self._gone())
         self._online.set()
         with contextlib.suppress(Exception):
-            self._client._server_pool.clear()  # a reconnect under way may miss its cancellation, and go on for ever
+            self._client.forget_servers()
             async with asyncio.timeout(1):
                 await self._client.close()
 
@@ -451,28 +430,43 @@ class Connection:
         for subscription in self._subscriptions:
             subscription.inbox.wake()
 
-    async def _disconnected(self) -> None:
+    async def disconnected(self) -> None:
+        """As `dial.Listener` says, like the next three."""
         self._online.clear()
         self.epoch += 1
+        if not self._closed:
+            self._outage.begin()
         self._lost(ConnectionLost("The connection to the server was lost"))
 
-    async def _reconnected(self) -> None:
+    async def reconnected(self) -> None:
+        """See `disconnected`."""
         self._deaf = None
         self._last_word = ""
+        self._say(self._outage.end())
+        self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S
         self._online.set()
         for subscription in self._subscriptions:
             subscription.inbox.wake()
 
-    async def _was_closed(self) -> None:
+    async def ended(self) -> None:
+        """See `disconnected`."""
         self.epoch += 1
         self._lost(self._gone())
         self._online.set()  # whoever waits for it shall see that it will not come
 
-    async def _failed(self, error: Exception) -> None:
-        self._causes.append(error)
-        del self._causes[:-8]
-        if denied := _DENIED.match(str(error).removeprefix("nats: ")):
+    async def failed(self, error: Exception) -> None:
+        """See `disconnected`."""
+        if denied := _DENIED.match(said(error)):
             self._deny(denied[1].lower(), denied[2])
+        elif not self._client.is_connected:
+            self._say(self._outage.met(error))
+            self._client.options["reconnect_time_wait"] = self._outage.pause
+            if self._outage.hopeless and not self._closed:
+                self._closing = asyncio.ensure_future(self.close())
+
+    def _say(self, text: str | None) -> None:
+        if text and self.warn is not None:
+            self.warn(text)
 
     def _server_error(self, text: str) -> bool:
         """Deal with the server's -ERR; False leaves it to the library, which closes the connection for good."""
@@ -497,16 +491,14 @@ class Connection:
                 del self._pending[token]
                 future.set_exception(permission_denied(kind, exact))
         for subscription in self._subscriptions:
-            subscription.denials.append((kind, asked))
-            subscription.inbox.wake()
+            subscription.deny(kind, asked)
 
     def _traced(self, subject: str, begun: float, note: str) -> None:
         if self.trace is not None:
             self.trace(subject, time.monotonic() - begun, note)
 
     def _gone(self) -> NoServer:
-        word = f": {self._last_word}" if self._last_word else ""
-        return NoServer(f"Not connected to `{redact(self.context.url)}`{word}", hint=START_HINT)
+        return self._outage.error(self._last_word)
 
 
 class Subscription:
@@ -519,32 +511,25 @@ class Subscription:
         self.inbox = inbox
         self.sid = b""
         """The number that the connection gave it."""
-        self.denials: list[tuple[str, str]] = []
-        """`publish` or `subscription`, and the subject in lower case."""
+        self.denials: dict[tuple[str, str], None] = {}
+        """`publish` or `subscription`, and the subject in lower case, in the order of time."""
+
+    def deny(self, kind: str, subject: str) -> None:
+        """Remember a denial, and let the reader look."""
+        self.denials.pop((kind, subject), None)
+        self.denials[kind, subject] = None
+        if len(self.denials) > DENIALS:
+            del self.denials[next(iter(self.denials))]
+        self.inbox.wake()
 
     def denied(self, subject: str) -> PermissionDenied | None:
         """Why there is no answer to what was published to `subject`: the permission for it, or for the replies."""
-        own = (self.subject.lower(), f"{self.subject.lower()}.*")
-        for kind, about in self.denials:
-            if kind == "publish" and about == subject.lower():
-                return permission_denied(kind, subject)
-            if kind == "subscription" and about in own:
-                return permission_denied(kind, self.subject)
+        if ("publish", subject.lower()) in self.denials:
+            return permission_denied("publish", subject)
+        for own in (self.subject.lower(), f"{self.subject.lower()}.*"):
+            if ("subscription", own) in self.denials:
+                return permission_denied("subscription", self.subject)
         return None
-
-
-class _Client(NatsClient):
-    """The library's client, but a dead connection is cut: to flush it would wait for a stopped server for ever."""
-
-    def cut(self) -> None:
-        writer = getattr(self._transport, "_bare_io_writer", None)
-        if writer is not None:
-            writer.transport.abort()
-
-    async def _process_op_err(self, e: Exception) -> None:
-        if not (self.is_closed or self.is_reconnecting):
-            self.cut()
-        await super()._process_op_err(e)
 
 
 def permission_denied(kind: str, subject: str) -> PermissionDenied:

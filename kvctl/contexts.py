@@ -8,12 +8,12 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kvctl.addresses import check_url
+from kvctl.addresses import addresses, redact
 from kvctl.errors import ContextNotFound, UsageError
 from kvctl.quantities import parse_duration
 from kvctl.tokens import check_prefix
@@ -22,7 +22,7 @@ DEFAULT_URL = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT = timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Context:
     """Everything needed to connect: a context file, or what flags and the environment said."""
 
@@ -55,14 +55,20 @@ class Context:
     warnings: tuple[str, ...] = field(default=(), compare=False)
     """What the user should be told about the file it came from."""
 
+    def __repr__(self) -> str:
+        """The fields that say something; no secret, also none that stands in the URL."""
+        said = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
+        shown = {name: value for name, value in said.items() if value not in (None, "", False, ())}
+        shown["url"] = redact(self.url)
+        return f"Context({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
     def secrets(self) -> tuple[str, ...]:
         """The names of the secret fields that are set."""
         return tuple(name for name in _SECRETS if getattr(self, name) is not None)
 
     def check(self) -> None:
         """Raises UsageError for a URL that is none, and for a domain or prefix that no subject can hold."""
-        for url in filter(None, map(str.strip, self.url.split(","))):
-            check_url(url)
+        addresses(self.url)
         if self.domain:
             check_prefix("domain", self.domain, tokens=1)
         for name in ("api_prefix", "inbox_prefix"):

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvctl.addresses import redact
+from kvctl.addresses import Address, addresses, redact
 from kvctl.contexts import DEFAULT_URL, Context
 from kvctl.errors import AuthenticationRefused, KvctlError, NoServer, UsageError
 
 START_HINT = "Start one with `kvctl server run`, or name yours with `--server URL` or `kvctl context add`"
+
+REFUSED_HINT = "They come from flags, the context or NATS_* variables: see `kvctl context show`"
+
+Login = dict[str, str | None]
+"""The client library's `user` and `password`, or its `token`."""
+NO_LOGIN: Login = {"user": None, "password": None, "token": None}
+Cause = tuple[Exception, Mapping[str, Any]]
+"""What the library met, and the INFO of the server."""
 
 _REFUSALS = ("authorization", "authentication", "permissions violation", "account")
 _JWT = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]+")
@@ -20,23 +28,18 @@ _SEED = re.compile(r"\bSU[A-Z2-7]{56}\b")
 
 
 def connect_options(context: Context) -> dict[str, Any]:
-    """The client library's keyword arguments. Raises UsageError for what cannot be used: an address, a file."""
+    """The client library's keyword arguments, without servers and logins.
+
+    Raises UsageError for what cannot be used: an address, a file.
+    """
     context.check()
-    servers = [url.strip() for url in context.url.split(",") if url.strip()]
     options: dict[str, Any] = {
-        "servers": servers or [DEFAULT_URL],
         "name": "kvctl",
-        "user": context.user,
-        "password": context.password,
-        "token": context.token,
         "tls_handshake_first": context.tls_first,
         "connect_timeout": context.timeout.total_seconds(),
     }
     if context.inbox_prefix:
         options["inbox_prefix"] = context.inbox_prefix
-    if context.user and not context.password:
-        # The nats CLI takes a user without a password for a token.
-        options |= {"user": None, "token": context.token or context.user}
     if context.creds:
         options |= _credentials(context.creds)
     elif context.nkey:
@@ -49,76 +52,94 @@ def connect_options(context: Context) -> dict[str, Any]:
     return options
 
 
+def logins(context: Context) -> list[tuple[Address, Login]]:
+    """The servers, and user and password or token for each: the context's own, or those in its URL.
+
+    Raises UsageError for an address that is none, or that needs what is not installed.
+    """
+    found = addresses(context.url) or addresses(DEFAULT_URL)
+    if any(address.websocket for address in found):
+        _require_websockets()
+    if not (context.user or context.password or context.token):
+        return [(address, _login(address.user, address.password, None)) for address in found]
+    own = _login(context.user, context.password, context.token)
+    return [(address, own) for address in found]
+
+
+def _login(user: str | None, password: str | None, token: str | None) -> Login:
+    if user and password is None:  # the nats CLI takes a user without a password for a token
+        return {**NO_LOGIN, "token": token or user}
+    return {"user": user, "password": password, "token": token}
+
+
+def _require_websockets() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("aiohttp") is None:
+        raise UsageError(
+            "`ws://` and `wss://` need the package aiohttp", hint="Install it with `pip install 'kvctl[websocket]'`"
+        )
+
+
 def wants_tls(context: Context) -> bool:
     """Whether a connection in the clear is not acceptable."""
-    schemes = {url.strip().partition(":")[0] for url in context.url.split(",")}
+    schemes = {address.url.partition(":")[0] for address in addresses(context.url)}
     return bool(context.ca or context.cert or context.tls_first or schemes & {"tls", "wss"})
 
 
-def insist_on_tls(client: Any, context: Context) -> None:
-    """Refuse a server without TLS where TLS was asked for, before credentials are sent, on reconnects too.
-
-    The library would go on in the clear.
-    """
-    announce = client._connect_command
-
-    def checked() -> Any:
-        writer = getattr(client._transport, "_io_writer", None)
-        if writer is not None and writer.get_extra_info("ssl_object") is None:
-            raise _InTheClear(
-                f"The server at `{redact(context.url)}` offers no TLS",
-                hint="If you mean to connect in the clear, use `nats://` and none of the TLS options",
-            )
-        return announce()
-
-    if wants_tls(context):
-        client._connect_command = checked
+def is_refusal(cause: Exception) -> bool:
+    """Whether a server refused the credentials themselves; that it has no room, or was too slow, passes."""
+    text = said(cause).lower()
+    return any(word in text for word in ("authorization", "authentication")) and "timeout" not in text
 
 
-class _InTheClear(NoServer, ConnectionError):
-    """Raised inside the client library, which lets only an OSError through to its caller."""
+def said(cause: Exception) -> str:
+    """The text of the library's error, which may be the server's."""
+    return str(cause).removeprefix("nats: ").strip("' \r\n")
 
 
-def explain(causes: list[Exception], context: Context, info: Mapping[str, Any]) -> KvctlError:
-    """Our error for what the library met while connecting, the last cause first; `info` is the server's."""
-    url = redact(context.url)
-    for cause in reversed(causes):
-        if isinstance(cause, KvctlError):
-            return cause
-        text = str(cause).removeprefix("nats: ").strip("' \r\n")
-        lower = text.lower()
-        if type(cause).__module__ == "ssl" or isinstance(cause, _ssl_error()):
-            return _tls_error(cause, context, info)
-        if any(word in lower for word in _REFUSALS):
-            return AuthenticationRefused(
-                f"The server at `{url}` refused the credentials: {text}",
-                hint="They come from flags, the context or NATS_* variables: see `kvctl context show`",
-            )
-        if isinstance(cause, socket.gaierror):
-            return NoServer(f"Cannot find the host of `{url}`: {cause.strerror}", hint="Check the URL")
-        if isinstance(cause, ConnectionRefusedError) or "connect call failed" in lower:
-            return NoServer(f"No server answers at `{url}`", hint=START_HINT)
-        if "empty response" in lower or "info message" in lower:
-            return NoServer(
-                f"What answers at `{url}` is not a NATS server, or it wants TLS first",
-                hint="Try `--tls-first`",
-            )
-        if isinstance(cause, ConnectionError | EOFError) or "unexpected eof" in lower:
-            if info.get("tls_verify") or context.tls_first:
-                return _certificate_refused(context)
-            return NoServer(
-                f"The server at `{url}` closed the connection: {text or type(cause).__name__}",
-                hint="If it demands a client certificate, give `--tls-cert` and `--tls-key`",
-            )
-    if any(isinstance(cause, TimeoutError) for cause in causes):
-        seconds = context.timeout.total_seconds()
-        return NoServer(
-            f"The server at `{url}` did not answer within {seconds:g}s",
+def explain(causes: Sequence[Cause], context: Context) -> KvctlError:
+    """Our error for what the library met while connecting: of several, the one that says most."""
+    found = [_explained(cause, context, info) for cause, info in reversed(causes)]
+    if not found:
+        return NoServer(f"Cannot connect to `{redact(context.url)}`", hint=START_HINT)
+    return min(found, key=lambda ranked: ranked[0])[1]
+
+
+def _explained(cause: Exception, context: Context, info: Mapping[str, Any]) -> tuple[int, KvctlError]:
+    """How little it says, and the error. A server that answers is more to the point than one that is away."""
+    url, text = redact(context.url), said(cause)
+    lower = text.lower()
+    if isinstance(cause, KvctlError):
+        return 0, cause
+    if type(cause).__module__ == "ssl" or isinstance(cause, _ssl_error()):
+        return 1, _tls_error(cause, context, info)
+    if any(word in lower for word in _REFUSALS):
+        return 1, AuthenticationRefused(f"The server at `{url}` refused the credentials: {text}", hint=REFUSED_HINT)
+    if "empty response" in lower or "info message" in lower:
+        stranger = f"What answers at `{url}` is not a NATS server, or it wants TLS first"
+        return 2, NoServer(stranger, hint="Try `--tls-first`")
+    if isinstance(cause, socket.gaierror):
+        return 4, NoServer(f"Cannot find the host of `{url}`: {cause.strerror}", hint="Check the URL")
+    if isinstance(cause, ConnectionRefusedError) or "connect call failed" in lower:
+        return 5, NoServer(f"No server answers at `{url}`", hint=START_HINT)
+    if isinstance(cause, ConnectionError | EOFError) or "unexpected eof" in lower:
+        return 3, _closed(text or type(cause).__name__, context, info)
+    if isinstance(cause, TimeoutError):
+        return 6, NoServer(
+            f"The server at `{url}` did not answer within {context.timeout.total_seconds():g}s",
             hint="Check the URL; a server that wants TLS first needs `--tls-first`; `--timeout` waits longer",
         )
-    last = causes[-1] if causes else None
-    detail = f": {str(last).removeprefix('nats: ')}" if last and str(last) else ""
-    return NoServer(f"Cannot connect to `{url}`{detail}", hint=START_HINT)
+    return 7, NoServer(f"Cannot connect to `{url}`{f': {text}' if text else ''}", hint=START_HINT)
+
+
+def _closed(text: str, context: Context, info: Mapping[str, Any]) -> KvctlError:
+    if info.get("tls_verify") or context.tls_first:
+        return _certificate_refused(context)
+    return NoServer(
+        f"The server at `{redact(context.url)}` closed the connection: {text}",
+        hint="If it demands a client certificate, give `--tls-cert` and `--tls-key`",
+    )
 
 
 def _credentials(path: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ MODULES = list(TREES)
 
 LINES = (
     ("errors",),
-    ("quantities", "documents", "addresses", "tokens"),
+    ("quantities", "documents", "tokens"),
+    ("addresses",),
     ("contexts",),
     ("connection",),
     ("jetstream",),
@@ -28,11 +29,11 @@ LINES = (
 """A part imports from the lines above its own, never from its own line or below."""
 BESIDE = {"render": {"errors", "quantities"}, "server": {"errors", "contexts"}}
 """Parts off the main line, which only `cli` imports, and what they may import."""
-PART_OF = dict.fromkeys(("wire", "handshake", "deferred"), "connection") | {"labs": "server"}
+PART_OF = dict.fromkeys(("wire", "handshake", "deferred", "dial", "outage"), "connection") | {"labs": "server"}
 """Modules that belong to a part under another name."""
 
 DOORS = {
-    "nats": ("connection.py", "jetstream/"),
+    "nats": ("connection.py", "dial.py", "jetstream/"),
     "typer": ("cli/",),
     "rich": ("render/",),
     "yaml": ("documents.py", "render/formats.py", "render/yaml_text.py"),

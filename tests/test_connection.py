@@ -1,17 +1,20 @@
 """Requests, subscriptions and publishes over a real connection: what is refused, what is lost, what comes back."""
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from kvctl.connection import Connection, connect
+from kvctl.connection import DENIALS, Connection, connect
 from kvctl.contexts import Context
+from kvctl.dial import SUPPORTED, require_supported
 from kvctl.errors import (
     ConnectionLost,
     KvctlError,
@@ -23,7 +26,7 @@ from kvctl.errors import (
 )
 from kvctl.handshake import connect_options
 from kvctl.server import Server, run_server
-from kvctl.wire import decode_headers, encode_headers, status
+from kvctl.wire import Inbox, decode_headers, encode_headers, status
 from tests.raw import RawClient
 
 PATIENCE = timedelta(seconds=300)
@@ -417,3 +420,48 @@ async def _until(condition: object, limit: float = AT_ONCE) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
+
+
+class TestLibraryVersion:
+    def test_the_supported_version_is_the_one_that_is_installed_and_pinned(self) -> None:
+        require_supported()
+        (pin,) = re.findall(
+            r'"nats-py\[nkeys\]>=(\d+)\.(\d+),<(\d+)\.(\d+)"',
+            (Path(__file__).parents[1] / "pyproject.toml").read_text(),
+        )
+        assert tuple(map(int, pin)) == (*SUPPORTED, SUPPORTED[0], SUPPORTED[1] + 1)
+
+    @pytest.mark.parametrize("version", ["2.15.9", "2.17.0", "2.17.0rc1", "3.16.0", "0.0.0"])
+    def test_another_version_is_refused_with_the_command_that_helps(self, version: str) -> None:
+        with pytest.raises(KvctlError, match=f"nats-py {version} is not supported") as caught:
+            require_supported(version)
+        assert "pip install 'nats-py[nkeys]==2.16.*'" in str(caught.value.hint)
+
+
+class TestSubscriptions:
+    async def test_one_that_cannot_be_sent_leaves_nothing_behind(self, own_server: Server) -> None:
+        async with connected(Context(url=own_server.url, timeout=timedelta(seconds=0.2))) as connection:
+            assert connection._parser is not None
+            before = len(connection._parser.sinks), len(connection._parser.inboxes), len(connection._client._subs)
+            own_server.kill()
+            await _until(lambda: not connection.online)
+            with pytest.raises(NoServer):
+                await connection._add("a", list.append, Inbox())
+            with pytest.raises(NoServer):
+                async with connection.subscribe():
+                    pass
+            assert before == (
+                len(connection._parser.sinks), len(connection._parser.inboxes), len(connection._client._subs)
+            )  # fmt: skip
+            assert connection._subscriptions == []
+
+    async def test_denials_are_remembered_once_and_up_to_a_limit(self, limited: Server) -> None:
+        async with connected(user(limited, "mute")) as connection, connection.subscribe() as subscription:
+            for number in range(2 * DENIALS):
+                connection.publish("secret.plan")
+                connection.publish(f"secret.{number}")
+            await connection.flush()
+            assert len(subscription.denials) == DENIALS
+            assert isinstance(subscription.denied("secret.plan"), PermissionDenied)
+            assert isinstance(subscription.denied(f"secret.{2 * DENIALS - 1}"), PermissionDenied)
+            assert subscription.denied("secret.0") is None

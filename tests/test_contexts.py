@@ -241,7 +241,7 @@ class TestPrecedence:
         "url", ["http://h", "nats://", ":::", "nats://h:99999", "nats://h:x", "a b", "h,x y", "h:0"]
     )
     def test_what_is_no_url_is_refused(self, store: ContextStore, url: str) -> None:
-        with pytest.raises(UsageError, match="is not a server's URL"):
+        with pytest.raises(UsageError, match="is not the URL of a server"):
             Context(url=url).check()
         with pytest.raises(UsageError):
             store.save(Context(name="x", url=url))
@@ -295,7 +295,7 @@ class TestPrecedence:
         ("ann:s3cret@prod:4222", "prod:4222"),
         ("nats://a:p@@x", "nats://x"),
         ("nats://a:p@[::1]:4222", "nats://[::1]:4222"),
-        ("nats://a:p@[bad", "[bad"),
+        ("nats://a:p@[bad", "nats://[bad"),
     ],
 )
 def test_urls_are_shown_without_credentials(url: str, shown: str) -> None:

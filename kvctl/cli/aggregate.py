@@ -205,10 +205,12 @@ async def remove_origin(
     if not keep_data and session.interactive:  # what goes can be had again from the origin
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with the keys that came from it?", yes=yes)
     with session.progress(f"Removing keys of {bucket}") as progress:
-        messages = await removal.carry_out(api, found, force or (), progress.advance)
-    row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after), "removed": messages,
-           "kept": len(found.mixed), "changed": True}  # fmt: skip
-    tell(session, row, f"`{bucket}` feeds `{name}` no more; removed {counted(messages, 'entry')}")
+        taken = await removal.carry_out(api, found, force or (), progress.advance)
+    row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after),
+           "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
+    if len(taken.kept) > len(found.mixed):
+        session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` stay: others wrote them in the meantime")
+    tell(session, row, f"`{name}` no longer reads `{bucket}`; removed {counted(taken.messages, 'entry')}")
 
 
 @command(app, "ls", examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"], see=["bucket ls"])

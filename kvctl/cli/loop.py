@@ -28,6 +28,8 @@ def run_until_signal(session: Session, work: Awaitable[int | None]) -> int | Non
 
 def _keep_quiet(loop: asyncio.AbstractEventLoop, terminal: Terminal) -> None:
     """What background tasks and the client library log is for `-v`: the command's own error says what happened."""
+    # Said of every TLS connection that a server closes, and of no use to anybody.
+    logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.msg)
     if not terminal.verbose:
         logging.getLogger().addHandler(logging.NullHandler())
         loop.set_exception_handler(lambda loop, context: None)

@@ -70,6 +70,7 @@ class Session:
         import kvctl
 
         client = await self._resources.enter_async_context(kvctl.connect(context))
+        client.connection.warn = self.warn
         if self.options.verbose:
             client.connection.trace = self.terminal.trace
         return client

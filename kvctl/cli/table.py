@@ -1,5 +1,6 @@
 """Tables: create, inspect, change, seal, delete."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,7 @@ from kvctl.cli.bucket_options import (
 from kvctl.cli.building import tell
 from kvctl.cli.command import command, group
 from kvctl.cli.inputs import check_forced, number
-from kvctl.cli.options import DryRun, Force, Yes
+from kvctl.cli.options import DryRun, Force, Yes, duration
 from kvctl.cli.session import Session
 from kvctl.cli.table_options import TableName
 from kvctl.errors import ReadOnly, UsageError
@@ -53,7 +54,9 @@ NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, dig
 async def create(
     session: Session,
     name: NewName,
-    partitions: Annotated[int | None, number("--partitions", help="Partitions, for ever; 16 if not given")] = None,
+    partitions: Annotated[
+        int | None, number("--partitions", help="Number of partitions, which cannot be changed later (default 16)")
+    ] = None,
     partition_streams: Annotated[
         bool, typer.Option("--partition-streams", help="Make every partition a stream of its own")
     ] = False,
@@ -185,7 +188,7 @@ async def edit(
 
 @command(app, "seal", examples=["kvctl table seal users --yes"], see=["table delete", "table show"])
 async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Make a table read-only for ever.
+    """Make a table permanently read-only.
 
     Entries stay and can be read; no server lets a sealed table be opened again. Deleting the whole table goes on to be
     possible.
@@ -195,11 +198,43 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
     api = await _writable(session)
     found = await catalog.find(api, table)
     if not dry_run and not found.sealed:
-        await session.confirm(f"Seal table `{table}`? Nothing can be written to it any more, for ever", yes=yes)
-    changed = not found.sealed if dry_run else await catalog.seal(api, table)
+        await session.confirm(f"Seal table `{table}`? It will be permanently read-only", yes=yes)
+    changed = not found.sealed if dry_run else await catalog.seal(api, table)  # also completes an interrupted one
     done = f"Would seal table `{table}`" if dry_run else f"Sealed table `{table}`"
     text = done if changed else f"Table `{table}` is sealed already"
     tell(session, {"name": table, "sealed": True, "changed": changed}, text, always=dry_run or not changed)
+
+
+@command(
+    app,
+    "compact",
+    examples=["kvctl table compact users --dry-run", "kvctl table compact users --older-than 30d"],
+    see=["table remove", "bucket compact"],
+)
+async def compact(
+    session: Session,
+    table: TableName,
+    older_than: Annotated[
+        timedelta | None, duration("--older-than", help="Minimum age of the markers that are removed")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Remove the markers that removed entries leave.
+
+    Servers up to 2.15 have a fault (nats-server issue 8505): killed or crashed within the next minutes, they may bring
+    back an entry whose marker was removed. Compact a table when its server runs quietly, or keep the markers where that
+    would harm.
+    """
+    from kvctl.tables import compacting
+    from kvctl.tables.table import Table
+
+    opened = await Table.open(await _writable(session), table)
+    found = await compacting.find(opened, older_than=older_than or timedelta())
+    count = sum(len(one.entries) for one in found)
+    if not dry_run:
+        await compacting.remove(opened, found)
+    text = f"{'Would remove' if dry_run else 'Removed'} {count} markers from table `{table}`"
+    tell(session, {"name": table, "markers": count, "changed": bool(count) and not dry_run}, text, always=dry_run)
 
 
 @command(app, "delete", examples=["kvctl table delete users"], see=["table remove", "table ls"])
@@ -245,7 +280,7 @@ async def _refuse_repartition(session: Session, table: str, partitions: int | No
     there = (await catalog.find((await session.client()).api, table)).config.partitions
     if partitions != there:
         raise RefusedError(
-            f"Table `{table}` has {there} partitions, and keeps them for ever: its keys would be looked for elsewhere",
+            f"Table `{table}` has {there} partitions, which cannot be changed",
             hint="Make another table, and put the entries there",
         )
 

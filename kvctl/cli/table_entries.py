@@ -8,7 +8,7 @@ from kvctl.cli.command import command, group
 from kvctl.cli.inputs import Encoding, read_value, require_value
 from kvctl.cli.options import DryRun
 from kvctl.cli.session import Session
-from kvctl.cli.table_options import Family, IfVersion, Key, TableName, open_table
+from kvctl.cli.table_options import Family, IfVersion, Key, Leader, TableName, open_table
 from kvctl.cli.table_views import ENTRIES, entry_row, show_writes, text_of, write_row
 from kvctl.errors import KeyNotFound
 from kvctl.render.view import Column, View, document
@@ -83,7 +83,10 @@ async def put_if_absent(
     examples=["kvctl table get users alice", "kvctl table get users alice -o json | jq -r .version"],
     see=["table get-all", "table entries"],
 )
-async def get(session: Session, table: TableName, key: Key, family: Family = None, encoding: Encoding = None) -> None:
+async def get(
+    session: Session, table: TableName, key: Key, family: Family = None, encoding: Encoding = None,
+    leader: Leader = False,
+) -> None:  # fmt: skip
     """Read an entry.
 
     Its value: the exact bytes in a pipe, escaped and with a newline on a terminal. -o asks for the whole entry, version
@@ -93,7 +96,7 @@ async def get(session: Session, table: TableName, key: Key, family: Family = Non
     from kvctl.tables.keys import parse_key
 
     name = parse_key(key)
-    entry = await (await open_table(session, table)).get(name, family=family)
+    entry = await (await open_table(session, table)).get(name, family=family, leader=leader)
     if entry is None:
         raise KeyNotFound(
             f"{named(family, name)} is not in table `{table}`", hint=f"`kvctl table keys {table}` lists what is"
@@ -130,8 +133,9 @@ async def exists(session: Session, table: TableName, key: Key, family: Family = 
     see=["table get", "table entries"],
 )
 async def get_all(
-    session: Session, table: TableName, keys: Keys, family: Family = None, encoding: Encoding = None
-) -> int:
+    session: Session, table: TableName, keys: Keys, family: Family = None, encoding: Encoding = None,
+    leader: Leader = False,
+) -> int:  # fmt: skip
     """Read many entries, in the order asked.
 
     In JSON there is null for each that is not there; elsewhere those are left out, and the exit code is 3.
@@ -140,7 +144,7 @@ async def get_all(
     from kvctl.tables.keys import parse_key
 
     names = [parse_key(key) for key in keys]
-    found = await (await open_table(session, table)).get_all(names, family=family)
+    found = await (await open_table(session, table)).get_all(names, family=family, leader=leader)
     rows: list[Any] = [None if entry is None else entry_row(entry, encoding) for entry in found]
     whole = session.output in ("json", "ndjson", "yaml")
     missing = [name for name, row in zip(names, rows, strict=True) if row is None]

@@ -22,6 +22,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Key: text, `hex:...` or
 Family = Annotated[
     str | None, typer.Option("--family", metavar="F", help="Key family; `''` is the empty one, which is not none")
 ]
+Leader = Annotated[bool, typer.Option("--leader", help="Read from the leader, which is never behind")]
 IfVersion = Annotated[
     str | None,
     typer.Option(

@@ -64,8 +64,10 @@ async def apply(
     Shows the plan and asks; then makes each change in order, origins before what reads from them, and waits until
     replicas hold what their origins held. At last it compares all with the file again.
 
-    A saved plan is carried out as it was shown: when anything has changed since, nothing is done, and the exit code
-    is 4. What is made anew asks for its name, as its data is dropped.
+    A saved plan is applied as it was shown: when anything that it was made from has changed since, nothing is done, and
+    the exit code is 4. Hazards, readers and contents are looked at again: what arose since the plan was saved is
+    refused or asked about as in a new plan, what arose while the question stood is 4. What is recreated asks for its
+    name, as its data is dropped.
 
     When a step fails after others were made, the exit code is 7. After that, or when it was killed, run it again: it
     goes on where it was. A second run changes nothing.
@@ -81,6 +83,8 @@ async def apply(
         return
     if saved.plan.changes:
         await _settle(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
+        if session.interactive and not yes:
+            saved = await _rechecked(saved, apis)
     limit = None if no_wait else wait_for or timedelta(seconds=60)
     report = await _carried_out(session, saved, apis, journal, limit)
     _show(session, saved.plan, forced, report)
@@ -116,9 +120,8 @@ async def _planned(
 
 
 async def _refreshed(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
-    """The plan without what has been carried out before. Raises ConflictError when anything else has changed."""
-    from kvctl.topology import applying, plan_file
-    from kvctl.topology.world import survey
+    """What is left of a saved plan, and what speaks against that now. Raises ConflictError when it is stale."""
+    from kvctl.topology import plan_file, recheck
 
     here = plan_file.addresses(apis)
     for name, address in saved.addresses.items():
@@ -126,7 +129,16 @@ async def _refreshed(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
             where = f"`{name}`" if name else "the context in use"
             text = f"The plan was made for `{address}`, and {where} is `{here.get(name, 'unknown')}`"
             raise ConflictError(text, hint="Plan again")
-    return replace(saved, plan=applying.remaining(saved.plan, await survey(apis)))
+    return replace(saved, plan=await recheck.recheck(saved.plan, saved.topology(), apis, prune=saved.prune))
+
+
+async def _rechecked(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
+    """The plan, if it does no more harm than what was just confirmed. Raises ConflictError."""
+    from kvctl.topology import recheck
+
+    now = await recheck.recheck(saved.plan, saved.topology(), apis, prune=saved.prune)
+    recheck.require_as_shown(saved.plan, now)
+    return saved
 
 
 def _begun(session: Session, saved: "Saved", apis: "Mapping[str, Api]") -> "Journal":

@@ -8,7 +8,7 @@ from typing import Any
 from kvctl.doctor.finding import ERROR, WARNING, Finding
 from kvctl.kv.kinds import StreamConfig
 from kvctl.tables import catalog
-from kvctl.tables.config import PARTITION_PREFIX, TableConfig, is_table, stream_name
+from kvctl.tables.config import PARTITION_PREFIX, TableConfig, is_table, prefix_of, stream_name
 
 StreamInfo = dict[str, Any]
 
@@ -48,7 +48,7 @@ def _table(table: catalog.Found, info: StreamInfo, there: set[str]) -> Iterator[
 
 def _broken(config: TableConfig, stream: StreamConfig) -> Iterator[tuple[str, Any, str]]:
     """Settings that no table has, and what they do to it."""
-    wanted = config.head(stream.get("first_seq", 1))
+    wanted = config.head(stream.get("first_seq", 1), prefix_of(stream))
     for field, meaning in _NEEDED.items():
         if stream.get(field) != wanted.get(field):
             yield field, stream.get(field), meaning

@@ -105,7 +105,7 @@ async def _chunks(api: Api, subscription: Subscription) -> AsyncIterator[bytes]:
         if connection.epoch != epoch:
             raise ConnectionLost("The connection was lost in the middle of the snapshot")
         if subscription.denials:
-            raise permission_denied(*subscription.denials[0])
+            raise permission_denied(*next(iter(subscription.denials)))
         if not frames:
             raise RequestTimeout(f"The snapshot stopped: nothing came within {timeout:g}s")
         for _, reply, header, payload in frames:

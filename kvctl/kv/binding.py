@@ -46,6 +46,13 @@ class Binding:
         """The subject prefix that a write is published to."""
         return self.api.write_prefix + self.prefix
 
+    @property
+    def takes_writes(self) -> bool:
+        """Whether the stream has subjects below the prefix, as far as is known."""
+        subjects = [] if self.info is None else self.info["config"].get("subjects") or []
+        heads = [subject.removesuffix(">") for subject in subjects]
+        return not heads or any(head.startswith(self.prefix) or self.prefix.startswith(head) for head in heads)
+
     def subject(self, key: str) -> str:
         """Where the key lives in the stream."""
         return self.prefix + key

@@ -125,8 +125,13 @@ class Handle:
         )
 
     def check_writes_go_somewhere(self) -> None:
-        """Raises ReadOnly for an aggregate that takes no writes of its own, and for what mirrors no bucket."""
+        """Raises ReadOnly for an aggregate that takes no writes of its own, and for what mirrors no bucket.
+
+        Raises BucketNotFound where the stream of this name has become another, whose subjects are elsewhere.
+        """
         source = self.binding.source
+        if self.fixed and not source.takes_writes:
+            raise BucketNotFound(f"Stream `{source.stream}` takes no writes to `{source.write_prefix}>`")
         if foreign.NAMES.match(source.stream) and not self.fixed:
             raise ReadOnly(f"`{self.name}` mirrors `{source.stream}`, which is no bucket: no key is written to it")
         if not source.writable:

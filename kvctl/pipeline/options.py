@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from kvctl.addresses import check_url, redact
+from kvctl.addresses import addresses, redact
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter
 from kvctl.quantities import format_duration, parse_duration, parse_time
@@ -206,8 +206,7 @@ def _duration(text: str) -> timedelta:
 
 
 def _url(text: str) -> str:
-    for url in filter(None, text.split(",")):
-        check_url(url.strip())
+    addresses(text)
     if redact(text) != text:
         raise UsageError("A URL with a user or password in it would be kept by Spark", hint=_SECRET["password"])
     return text

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists, TableNotFound
+from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists, TableNotFound, UnreachableError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
@@ -29,6 +29,7 @@ from kvctl.tables.config import (
     check_table,
     is_table,
     partition_stream,
+    prefix_of,
     stream_name,
     subject_prefix,
 )
@@ -58,8 +59,13 @@ class Found:
         return int(self.info["config"]["first_seq"])
 
     @property
+    def prefix(self) -> str:
+        """What the subjects of its entries begin with."""
+        return prefix_of(self.info["config"])
+
+    @property
     def sealed(self) -> bool:
-        """Whether it is read-only for ever."""
+        """Whether it is permanently read-only."""
         return bool(self.info["config"].get("sealed"))
 
     @property
@@ -86,7 +92,8 @@ async def create(api: Api, config: TableConfig) -> tuple[Found, bool]:
     _require_same(info, config)
     if state(info) == CREATING:
         fresh = True
-        await _each(config.streams(info["config"]["first_seq"]), lambda part: _create(api, part))
+        parts = config.streams(info["config"]["first_seq"], prefix_of(info["config"]))
+        await _each(parts, lambda part: _create(api, part))
         info = await streams.update(api, _unmarked(info["config"]))
     return found(info), fresh
 
@@ -128,12 +135,7 @@ async def partitions(api: Api, table: Found) -> AsyncIterator[tuple[str, StreamI
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> list[Edit]:
     """The changes of a table's settings, stream by stream; nothing is changed yet. Raises TableNotFound, UsageError."""
     table = await find(api, name)
-    infos = [table.info]
-    async for stream, info in partitions(api, table):
-        if info is None:
-            raise StreamNotFound(f"`{stream}`, a partition of table `{name}`, does not answer")
-        infos.append(info)
-    return [Edit(info, edited(info["config"], changes, clear)) for info in infos]
+    return [Edit(info, edited(info["config"], changes, clear)) for info in [table.info, *await _parts(api, table)]]
 
 
 async def apply_edit(api: Api, edits: Iterable[Edit]) -> None:
@@ -142,13 +144,17 @@ async def apply_edit(api: Api, edits: Iterable[Edit]) -> None:
 
 
 async def seal(api: Api, name: str) -> bool:
-    """Make a table read-only for ever; False when it was so already. Raises TableNotFound, OutcomeUnknown."""
+    """Make a table permanently read-only; False when it was so already.
+
+    Raises TableNotFound, OutcomeUnknown, UnreachableError for a partition that does not answer: nothing is sealed then.
+    """
     table = await find(api, name)
-    if table.sealed:
+    parts = [info["config"] for info in await _parts(api, table)]
+    if table.sealed and all(part.get("sealed") for part in parts):
         return False
-    parts = [info["config"] async for _, info in partitions(api, table) if info is not None]
     await _each([part for part in parts if not part.get("sealed")], lambda part: _seal(api, part))
-    await _seal(api, table.info["config"])  # the last one: until then the table is not sealed, and this goes on
+    if not table.sealed:
+        await _seal(api, table.info["config"])  # the last one: until then the table is not sealed, and this goes on
     return True
 
 
@@ -168,6 +174,19 @@ def found(info: StreamInfo) -> Found:
 def state(info: StreamInfo) -> str | None:
     """`creating` or `deleting`; None for a table that is complete."""
     return (info["config"].get("metadata") or {}).get(_STATE)
+
+
+async def _parts(api: Api, table: Found) -> list[StreamInfo]:
+    """The streams of the partitions. Raises UnreachableError for one that does not answer."""
+    infos: list[StreamInfo] = []
+    async for stream, info in partitions(api, table):
+        if info is None:
+            raise UnreachableError(
+                f"`{stream}`, a partition of table `{table.config.name}`, does not answer; nothing was changed",
+                hint="`kvctl doctor` shows which servers are offline",
+            )
+        infos.append(info)
+    return infos
 
 
 async def _delete(api: Api, table: Found) -> None:
@@ -221,7 +240,7 @@ def _require_same(info: StreamInfo, config: TableConfig) -> None:
     found = info["config"]
     if not is_table(found):
         raise TableExists(f"A stream `{found['name']}` exists that is no table", hint="Choose another name")
-    wanted = config.head(found["first_seq"])
+    wanted = config.head(found["first_seq"], prefix_of(found))
     if differing := [_named(item) for item in differences(_unmarked(found), wanted) if item.field not in _FOLLOWS]:
         listed = "\n".join(f"  {item}" for item in differing)
         raise TableExists(

@@ -11,6 +11,8 @@ from kvctl.tables.keys import check_key, partition_of
 
 MAX_BATCH = 1000
 """Changes in one batch (Pravega: 256)."""
+MAX_BATCH_BYTES = 32 << 20
+"""Bytes of keys and values in one batch: a server drops batches when some 128 MiB of them wait in memory."""
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TEXT = re.compile(r"([1-9a-z][0-9a-z]{0,11})\.(0|[1-9]\d{0,4})\.(0|[1-9]\d{0,18})\Z")
@@ -29,7 +31,7 @@ class Version:
     number: int
 
     def __str__(self) -> str:
-        return _SPECIAL_TEXTS.get(self) or f"{_base36(self.life)}.{self.partition}.{self.number}"
+        return _SPECIAL_TEXTS.get(self) or f"{base36(self.life)}.{self.partition}.{self.number}"
 
     @property
     def special(self) -> bool:
@@ -101,6 +103,11 @@ def check_batch(changes: Sequence[Change], partitions: int, *, apart: bool) -> N
             f"The batch has {len(changes):,} changes, {MAX_BATCH:,} are the most",
             hint="Several batches, one after the other",
         )
+    size = sum(len(change.key) + len(getattr(change, "value", b"")) for change in changes)
+    if size > MAX_BATCH_BYTES:
+        raise UsageError(
+            f"The batch has {size:,} bytes, the maximum is {MAX_BATCH_BYTES:,}", hint="Use several batches"
+        )
     seen: set[tuple[str | None, bytes]] = set()
     for change in changes:
         check_key(change.family, change.key)
@@ -123,7 +130,8 @@ def named(family: str | None, key: bytes) -> str:
     return f"`{text}`" if family is None else f"`{text}` of family `{family}`"
 
 
-def _base36(number: int) -> str:
+def base36(number: int) -> str:
+    """A positive number in digits and lower-case letters."""
     text = ""
     while number:
         number, digit = divmod(number, 36)

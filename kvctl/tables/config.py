@@ -1,7 +1,8 @@
 """What a table is configured to be, and the streams that make it so. [pure]
 
-A table is the stream `KVT_<name>`, whose entries live below `$KVT.<name>.`, out of reach of what is written to
-buckets. With a stream for each partition it holds nothing but the configuration, and partition 3 is `KVTP_<name>_0003`.
+A table is the stream `KVT_<name>`, whose entries live below `$KVT.<name>.<life>.`, out of reach of what is written to
+buckets, and of handles on an earlier table of the same name, whose life is another. With a stream for each partition it
+holds nothing but the configuration, and partition 3 is `KVTP_<name>_0003`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from kvctl.kv.config import BucketConfig, StreamConfig
 from kvctl.kv.fields import FIELDS, edited
 from kvctl.kv.kinds import KIND
 from kvctl.kv.names import BUCKET_PATTERN
+from kvctl.tables.changes import base36
 from kvctl.tables.keys import MAX_PARTITIONS, MAX_TABLE
 
 TABLE = "table"
@@ -54,15 +56,16 @@ class TableConfig:
         if unknown := [name for name in self.settings if name not in SETTINGS]:
             raise UsageError(f"`{unknown[0]}` is not a setting of a table")
 
-    def head(self, life: int) -> StreamConfig:
-        """The stream that is the table; `life` is its first sequence."""
-        subject = f"{SUBJECT_PREFIX}{self.name}.{_HEAD if self.apart else '>'}"
+    def head(self, life: int, prefix: str = "") -> StreamConfig:
+        """The stream that is the table; `life` is its first sequence, `prefix` that of an older layout's subjects."""
+        subject = f"{prefix or life_prefix(self.name, life)}{_HEAD if self.apart else '>'}"
         return self._stream(stream_name(self.name), subject, life)
 
-    def streams(self, life: int) -> list[StreamConfig]:
+    def streams(self, life: int, prefix: str = "") -> list[StreamConfig]:
         """The streams of the partitions; none when they share the table's own."""
+        prefix = prefix or life_prefix(self.name, life)
         return [
-            self._stream(partition_stream(self.name, number), f"{SUBJECT_PREFIX}{self.name}.{number:04x}.>", life)
+            self._stream(partition_stream(self.name, number), f"{prefix}{number:04x}.>", life)
             for number in (range(self.partitions) if self.apart else ())
         ]
 
@@ -112,5 +115,18 @@ def partition_stream(table: str, partition: int) -> str:
 
 
 def subject_prefix(table: str) -> str:
-    """What the subjects of all entries begin with."""
+    """What the subjects of all entries of any table of this name begin with."""
     return f"{SUBJECT_PREFIX}{table}."
+
+
+def life_prefix(table: str, life: int) -> str:
+    """What the subjects of all entries begin with."""
+    return f"{subject_prefix(table)}{base36(life)}."
+
+
+def prefix_of(stream: StreamConfig) -> str:
+    """The same for the table that a stream is: until November 2026 tables had no life in their subjects."""
+    table = stream["name"].removeprefix(STREAM_PREFIX)
+    subject = next(iter(stream.get("subjects") or ()), "")
+    older = subject in (subject_prefix(table) + ">", subject_prefix(table) + _HEAD)
+    return subject_prefix(table) if older else life_prefix(table, stream["first_seq"])

@@ -7,11 +7,11 @@ import asyncio
 from kvctl.jetstream import consumers
 from kvctl.jetstream.api import Api
 from kvctl.tables.catalog import AT_ONCE, Found
-from kvctl.tables.config import partition_stream, stream_name, subject_prefix
+from kvctl.tables.config import partition_stream, stream_name
 
 
 async def counts(api: Api, table: Found) -> list[int]:
-    """The entries of each partition, those removed in the last hour included: their markers cannot be told apart.
+    """The entries of each partition, removed ones included: their markers cannot be told apart.
 
     As consumers made for it count them; nothing is read.
     """
@@ -21,7 +21,7 @@ async def counts(api: Api, table: Found) -> list[int]:
         async with slots:
             name = table.config.name
             stream = partition_stream(name, partition) if table.config.apart else stream_name(name)
-            entries = f"{subject_prefix(name)}{partition:04x}.>"
+            entries = f"{table.prefix}{partition:04x}.>"
             return await consumers.count(api, stream, deliver_policy="last_per_subject", filter_subject=entries)
 
     return list(await asyncio.gather(*(count(partition) for partition in range(table.config.partitions))))

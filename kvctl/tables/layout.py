@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
-from kvctl.errors import BucketNotFound, OutcomeUnknown, ServerError, TableNotFound, TableSealed, UsageError
+from kvctl.errors import (
+    BucketNotFound,
+    OutcomeUnknown,
+    ServerError,
+    TableNotFound,
+    TableSealed,
+    UnreachableError,
+    UsageError,
+)
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
 from kvctl.tables.catalog import Found
 from kvctl.tables.changes import Change, Remove, Version, named
-from kvctl.tables.config import partition_stream, stream_name, subject_prefix
+from kvctl.tables.config import partition_stream, stream_name
 from kvctl.tables.conflicts import unknown
 from kvctl.tables.entry import Entry
 from kvctl.tables.keys import check_key, partition_of, read_tail, tail
 from kvctl.tables.ranges import Families, Range
+
+LIFE_CHECK_S = 1.0
+"""Seconds between two looks at whether the table is still the one that was opened, when entries are missing."""
 
 _SEALED = 10109
 
@@ -32,8 +45,10 @@ class Layout:
     def __init__(self, api: Api, found: Found) -> None:
         self.config = found.config
         self.life = found.life
+        self.prefix = found.prefix
         self._api = api
         self._buckets: dict[int, Bucket] = {}
+        self._checked = time.monotonic()
 
     def place(self, family: str | None, key: bytes) -> str:
         """Where an entry is. Raises UsageError."""
@@ -55,9 +70,14 @@ class Layout:
         """The handle on the stream that holds a place."""
         return self._bucket(_partition(place))
 
+    @property
+    def buckets(self) -> list[Bucket]:
+        """The handles on all streams that hold entries."""
+        return [self._bucket(number) for number in (range(self.config.partitions) if self.config.apart else (0,))]
+
     def readings(self, of: Range) -> list[tuple[Bucket, str]]:
         """Where a range is, stream by stream, and the subjects to read there. Raises UsageError for a bad family."""
-        prefix, count = subject_prefix(self.config.name), self.config.partitions
+        prefix, count = self.prefix, self.config.partitions
         if not isinstance(of.family, Families) and of.family is not None:
             check_key(of.family, b"\0")  # the shortest there is
             partition = partition_of(of.family, b"", count)
@@ -93,21 +113,40 @@ class Layout:
         try:
             return await work
         except BucketNotFound:
-            raise TableNotFound(f"Table `{self.config.name}` does not exist any more") from None
+            raise self._replaced() from None
         except ServerError as error:
             if error.err_code == _SEALED:
-                raise TableSealed(f"Table `{self.config.name}` is sealed: it is read-only for ever") from None
+                raise TableSealed(f"Table `{self.config.name}` is sealed: it is permanently read-only") from None
+            error.hint = error.hint and error.hint.replace("`kvctl bucket edit ", "`kvctl table edit ")
+            raise
+        except UnreachableError:
+            await self.check_life(now=True)
             raise
         except OutcomeUnknown:
             _, family, key = read_tail(place)
             raise unknown(self.config.name, family, key) from None
+
+    async def check_life(self, *, now: bool = False) -> None:
+        """Raises TableNotFound when the table was deleted, or recreated, since it was opened; looks once a second."""
+        if not now and time.monotonic() < self._checked + LIFE_CHECK_S:
+            return
+        info = await streams.find(self._api, stream_name(self.config.name))
+        if info is None or info["config"].get("first_seq") != self.life:
+            raise self._replaced()
+        self._checked = time.monotonic()
+
+    def _replaced(self) -> TableNotFound:
+        return TableNotFound(
+            f"Table `{self.config.name}` was deleted since it was opened",
+            hint="If it was recreated since then, open it again",
+        )
 
     def _bucket(self, partition: int) -> Bucket:
         number = partition if self.config.apart else 0
         if number not in self._buckets:
             name = self.config.name
             stream = partition_stream(name, partition) if self.config.apart else stream_name(name)
-            self._buckets[number] = Bucket(self._api, name, stream=stream, prefix=subject_prefix(name))
+            self._buckets[number] = Bucket(self._api, name, stream=stream, prefix=self.prefix)
         return self._buckets[number]
 
 

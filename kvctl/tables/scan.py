@@ -19,7 +19,7 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
 from kvctl.tables.changes import Version
 from kvctl.tables.entry import Entry, Key
-from kvctl.tables.keys import read_group, read_key
+from kvctl.tables.keys import partition_of, read_group, read_key
 from kvctl.tables.ranges import Range, continuation, resume
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ AHEAD = 4
 """Pages that are fetched at once."""
 
 _TAIL = 8 + 4 + 2
-"""Bytes of a record after the tokens: zero, sequence, partition, whether it lives."""
+"""Bytes of a record after the tokens: zero, partition, sequence, whether it lives."""
+_SUBJECT = -9
+"""The end of what stands for the subject in a record."""
 _GONE, _LIVE = b"\0", b"\1"
 
 
@@ -59,6 +61,7 @@ async def pages(
     `after` is the token of a page of any scan of the same range; `limit` ends it after so many entries. Holds some
     100 bytes a key of the range, or of `limit` where that is given. Raises UsageError for a foreign token.
     """
+    await table.layout.check_life()
     begin = resume(after, table.name, table.life, of) if after is not None else b""
     records = await _listed(table, of, begin, None if limit is None else limit + 1)
     cut = limit is not None and len(records) > limit
@@ -81,7 +84,7 @@ async def pages(
 async def _listed(table: Table, of: Range, begin: bytes, most: int | None) -> list[bytes]:
     """The records of a range after `begin`, sorted, the first `most` of them.
 
-    A record is the family and key tokens, a zero byte, the sequence, the partition token, and whether the entry lives:
+    A record is the family and key tokens, a zero byte, the partition token, the sequence, and whether the entry lives:
     it sorts as the key.
     """
     smallest = _Smallest(most) if most is not None else None
@@ -110,7 +113,7 @@ def _records(batch: Iterable[tuple[bytes, bytes, bytes, bytes]], cut: int, of: R
         if tokens > begin and (whole or of.takes(tokens.partition(b".")[2])):
             mark = _GONE if is_tombstone(header) else _LIVE
             partition = subject[cut - 5 : cut - 1]
-            found.append(b"%b\0%b%b%b" % (tokens, delivery(reply)[0].to_bytes(8), partition, mark))
+            found.append(b"%b\0%b%b%b" % (tokens, partition, delivery(reply)[0].to_bytes(8), mark))
     return found
 
 
@@ -118,7 +121,7 @@ def _newest(records: Iterable[bytes]) -> Iterator[bytes]:
     """Of each key's records, which stand together, the last: one written under the listing may come twice."""
     before = b""
     for record in records:
-        if before and _tokens(record) != _tokens(before):
+        if before and record[:_SUBJECT] != before[:_SUBJECT]:
             yield before
         before = record
     if before:
@@ -146,25 +149,42 @@ def _tokens(record: bytes) -> bytes:
 
 def _keys(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, Key]]:
     life = table.life
-    for record, tokens, partition, family, key in _decoded(records):
-        sequence = int.from_bytes(record[-_TAIL + 1 : -5])
-        yield tokens, Key(key, Version(life, partition, sequence - life), family)
+    for record, tokens, partition, family, key in _decoded(table, records):
+        yield tokens, Key(key, Version(life, partition, _sequence(record) - life), family)
 
 
 async def _entries(table: Table, records: Sequence[bytes]) -> list[tuple[bytes, Entry | Key]]:
-    """The entries of records that live still."""
-    decoded = list(_decoded(records))
+    """The entries of records that live still; where a replica is behind the listing, the leader is asked."""
+    decoded = list(_decoded(table, records))
     places = [f"{partition:04x}.{tokens.decode()}" for _, tokens, partition, *_ in decoded]
-    entries = await table.entries_at(places, [(family, key) for *_, family, key in decoded])
+    names = [(family, key) for *_, family, key in decoded]
+    entries = await table.entries_at(places, names)
+    listed = [_sequence(record) for record, *_ in decoded]
+    behind = [
+        at for at, (entry, sequence) in enumerate(zip(entries, listed, strict=True))
+        if entry is None or table.layout.sequence(entry.version) < sequence
+    ]  # fmt: skip
+    if behind:
+        asked = await table.entries_at([places[at] for at in behind], [names[at] for at in behind], leader=True)
+        for at, entry in zip(behind, asked, strict=True):
+            entries[at] = entry
     return [(tokens, entry) for (_, tokens, *_), entry in zip(decoded, entries, strict=True) if entry is not None]
 
 
-def _decoded(records: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int, str | None, bytes]]:
+def _decoded(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int, str | None, bytes]]:
     """Record, tokens, partition, family and key; without what others have put among the entries."""
+    count = table.config.partitions
     for record in records:
         tokens = record[:-_TAIL]
         family, _, key = tokens.partition(b".")
         try:
-            yield record, tokens, *read_group(record[-5:-1], family), read_key(key)
+            partition, name = read_group(record[-13:-9], family)
+            found = read_key(key)
         except ValueError:
             continue
+        if partition_of(name, found, count) == partition:
+            yield record, tokens, partition, name, found
+
+
+def _sequence(record: bytes) -> int:
+    return int.from_bytes(record[_SUBJECT:-1])

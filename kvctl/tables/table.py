@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Container, Sequence
 
 from kvctl.errors import (
     BadKeyVersion,
     ConditionalUpdateError,
     ConditionsFailed,
     KeyExists,
+    KeyNotFound,
     ReadOnly,
     UsageError,
     WrongRevision,
@@ -29,8 +29,8 @@ from kvctl.tables.scan import Page
 
 __all__ = ["Entry", "Table"]
 
-MARKER_TTL = timedelta(hours=1)
-"""How long a removal leaves a trace."""
+BATCHES_AT_ONCE = 8
+"""Batches of a handle that are under way at once: a stream takes 50, and carries them out one after the other."""
 EVERYTHING = Range()
 
 
@@ -43,6 +43,7 @@ class Table:
         self.layout = Layout(api, found)
         self._read_only = read_only
         self._closed = False
+        self._batches = asyncio.Semaphore(BATCHES_AT_ONCE)
 
     @classmethod
     async def open(cls, api: Api, name: str, *, read_only: bool = False) -> Table:
@@ -63,18 +64,26 @@ class Table:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    async def get(self, key: bytes, *, family: str | None = None) -> Entry | None:
-        """The entry, None where there is none. Raises TableNotFound, UsageError."""
-        return await self._read(self._place(family, key))
+    async def get(self, key: bytes, *, family: str | None = None, leader: bool = False) -> Entry | None:
+        """The entry, None where there is none; without `leader` any replica answers, which may be behind.
+
+        Raises TableNotFound, UsageError.
+        """
+        return await self._read(self._place(family, key), leader=leader)
 
     async def exists(self, key: bytes, *, family: str | None = None) -> bool:
         """Whether there is such an entry."""
         return await self.get(key, family=family) is not None
 
-    async def get_all(self, keys: Sequence[bytes], *, family: str | None = None) -> list[Entry | None]:
-        """The entries of many keys in the order asked, None for those that are not there."""
+    async def get_all(
+        self, keys: Sequence[bytes], *, family: str | None = None, leader: bool = False
+    ) -> list[Entry | None]:
+        """The entries of many keys in the order asked, None for those that are not there; `leader` as in `get`."""
         places = [self._place(family, key) for key in keys]
-        return await self.entries_at(places, [(family, key) for key in keys])
+        found = await self.entries_at(places, [(family, key) for key in keys], leader=leader)
+        if None in found:
+            await self.layout.check_life()
+        return found
 
     async def entries_at(
         self, places: Sequence[str], names: Sequence[Name] = (), *, leader: bool = False
@@ -146,8 +155,8 @@ class Table:
             raise await self._conflict([change])
         expected = None if version.special else self.layout.sequence(version)
         try:
-            await self.layout.tell(bucket.purge(place, revision=expected, ttl=MARKER_TTL), place)
-        except WrongRevision:
+            await self.layout.tell(bucket.purge(place, revision=expected), place)
+        except (KeyNotFound, WrongRevision):
             raise await self._conflict([change]) from None
 
     # -- writing together ----------------------------------------------------------------------------------
@@ -163,15 +172,21 @@ class Table:
         if len(changes) == 1:
             return [await self._alone(changes[0])]
         places = await self._checked_batch(changes)
-        if all(isinstance(change, Remove) and change.version == NOT_EXISTS for change in changes):
+        await self.layout.check_life()
+        absent = await self._absent(places, changes)
+        if all(
+            place in absent or (isinstance(change, Remove) and change.version == NOT_EXISTS)
+            for place, change in zip(places, changes, strict=True)
+        ):
             await self.check(changes)
             return [None] * len(changes)
-        try:
-            return await self._commit(places, changes, fresh=True)
-        except BadKeyVersion as error:
-            if error.failed:
-                raise
-        return await self._commit(places, changes, fresh=False)
+        async with self._batches:
+            try:
+                return await self._commit(places, changes, fresh=True, absent=absent)
+            except BadKeyVersion as error:
+                if error.failed:
+                    raise
+            return await self._commit(places, changes, fresh=False)
 
     async def check(self, changes: Sequence[Change]) -> None:
         """Whether the conditions hold now; writes nothing. Raises as `update`."""
@@ -200,19 +215,35 @@ class Table:
             return None
         return await self.replace(change.key, change.value, change.version, family=change.family)
 
-    async def _commit(self, places: Sequence[str], changes: Sequence[Change], *, fresh: bool) -> list[Version | None]:
+    async def _absent(self, places: Sequence[str], changes: Sequence[Change]) -> set[str]:
+        """The places of removals without a condition that have nothing to remove, as the leader knows it."""
+        pairs = zip(places, changes, strict=True)
+        asked = [place for place, one in pairs if isinstance(one, Remove) and one.version == NO_VERSION]
+        found = await self.entries_at(asked, leader=True) if asked else []
+        return {place for place, entry in zip(asked, found, strict=True) if entry is None}
+
+    async def _commit(
+        self, places: Sequence[str], changes: Sequence[Change], *, fresh: bool, absent: Container[str] = ()
+    ) -> list[Version | None]:
         """Carry out a batch, at first as if no inserted key had ever been written (`fresh`): that needs no reading.
 
-        When nothing but the traces of removed entries is in the way, the error names nothing.
+        What is `absent` is to stay so instead of being removed. When nothing but the traces of removed entries is in
+        the way, or what was absent has come, the error names nothing.
         """
         transaction = Transaction()
         for place, change in zip(places, changes, strict=True):
-            self._add(transaction, place, change, fresh=fresh)
+            if place in absent:
+                transaction.expect(place, absent=True)
+            else:
+                self._add(transaction, place, change, fresh=fresh)
         try:
             revisions = await self.layout.tell(self.layout.bucket(places[0]).commit(transaction), places[0])
         except ConditionsFailed as error:
             found = {failure.key: self.layout.entry(failure.key, failure.found) for failure in error.failures}
             raise refusal(zip(places, changes, strict=True), found) from None
+        except WrongRevision:
+            await self.layout.check_life(now=True)
+            raise
         written = dict(zip((change.key for change in transaction.changes), revisions, strict=True))
         return [
             None if isinstance(change, Remove) else self.layout.version(place, written[place])
@@ -227,7 +258,7 @@ class Table:
             if version == NOT_EXISTS:
                 transaction.expect(place, absent=True)
             else:
-                transaction.purge(place, revision=revision, ttl=MARKER_TTL)
+                transaction.purge(place, revision=revision)
         elif revision is not None:
             transaction.update(place, change.value, revision)
         elif version == NO_VERSION:
@@ -260,6 +291,8 @@ class Table:
 
     async def _read(self, place: str, *, leader: bool = False) -> Entry | None:
         stored = await self.layout.tell(self.layout.bucket(place).last_entry(place, leader=leader), place)
+        if stored is None:
+            await self.layout.check_life()
         return self.layout.entry(place, stored)
 
     def _ours(self, place: str, change: Change) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvctl.errors import ReadOnly
@@ -22,12 +23,14 @@ class Tables:
         self._api = client.api
 
     async def create(self, config: TableConfig | str, **settings: Any) -> Table:
-        """Create a table, from a configuration or a name and its settings; the same again is no error.
+        """Create a table, from a configuration or a name and its settings (`partitions`, `apart`, SETTINGS).
+
+        The same again changes nothing.
 
         Raises TableExists (another configuration), OutcomeUnknown, ServerError, UsageError.
         """
         self._check_writable()
-        wanted = TableConfig(config, **settings) if isinstance(config, str) else config
+        wanted = _config(config, settings) if isinstance(config, str) else config
         found, _ = await catalog.create(self._api, wanted)
         return Table(self._api, found)
 
@@ -68,3 +71,9 @@ class Tables:
     def _check_writable(self) -> None:
         if self._client.connection.context.read_only:
             raise ReadOnly("The connection is for reading only")
+
+
+def _config(name: str, settings: Mapping[str, Any]) -> TableConfig:
+    own = {field: settings[field] for field in ("partitions", "apart", "settings") if field in settings}
+    others = {field: value for field, value in settings.items() if field not in own}
+    return TableConfig(name, **{**own, "settings": {**own.get("settings", {}), **others}})

@@ -7,7 +7,6 @@ ordered, and those of changes that depend on each other, such that every state i
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -204,15 +203,11 @@ async def _make(api: Api, plan: Plan, write: Write, filling: Filling) -> bool:
 
 
 async def _update(api: Api, change: Change, live: StreamInfo) -> None:
-    """Change a stream; keys that have to go are marked as such before, as nothing else tells that they are too many."""
     assert change.after is not None
     if change.leaving:
-        mark = {LEAVING: json.dumps(list(change.leaving))}
-        marked = {**change.after, "metadata": {**change.after["metadata"], **mark}}
-        edit = catalog.Edit(live, marked)
-        live = await catalog.apply_edit(api, edit) if edit.differences else live
-        await removal.take_out(api, change.after, list(change.leaving))
-    await catalog.apply_edit(api, catalog.Edit(live, change.after))
+        await removal.leave(api, live, change.after, change.leaving)
+    else:
+        await catalog.apply_edit(api, catalog.Edit(live, change.after))
 
 
 def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:

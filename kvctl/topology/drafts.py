@@ -6,7 +6,6 @@ field that equals what the origins gave it before the change gets what they give
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from kvctl.kv.kinds import LEAVING, TOPOLOGY, Kind, StreamConfig, started
 from kvctl.topology.document import Topology
 from kvctl.topology.locating import Located, Locator, Where
 from kvctl.topology.model import Aggregate, Mirror
-from kvctl.topology.sources import added, removed, same_mirror, source_key, sources_of
+from kvctl.topology.sources import added, leaving, removed, same_mirror, source_key, sources_of
 
 if TYPE_CHECKING:
     from kvctl.topology.world import StreamInfo
@@ -66,7 +65,8 @@ class Draft:
     @property
     def leaving(self) -> list[dict[str, Any]]:
         """The sources whose keys go: those that leave, and those that have left but for their keys."""
-        return leaving(self.before or {}, self.after)
+        before = self.before or {}
+        return [*removed(before.get("sources") or [], self.after.get("sources") or []), *leaving(before)]
 
     @property
     def in_place(self) -> bool:
@@ -248,9 +248,3 @@ class Drafts:
     def _live_config(self, where: Where | None) -> StreamConfig | None:
         live = self.origins.live(where)
         return live["config"] if live else None
-
-
-def leaving(before: StreamConfig, after: StreamConfig) -> list[dict[str, Any]]:
-    """The sources that are taken out of an aggregate, with those that were begun to be."""
-    begun = json.loads((before.get("metadata") or {}).get(LEAVING, "[]"))
-    return [*removed(before.get("sources") or [], after.get("sources") or []), *begun]

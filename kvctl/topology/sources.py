@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from kvctl.kv.kinds import LEAVING
 
 Source = Mapping[str, Any]
 
@@ -32,6 +35,18 @@ def same_mirror(one: Source | None, other: Source | None) -> bool:
     if not one or not other:
         return bool(one) == bool(other)
     return _whole(meaning(one)) == _whole(meaning(other))
+
+
+def leaving(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The sources that an aggregate reads no more, and whose keys are still to be taken out of it."""
+    found: list[dict[str, Any]] = json.loads((config.get("metadata") or {}).get(LEAVING, "[]"))
+    return found
+
+
+def marked_leaving(config: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The configuration with the mark that the keys of these sources are still to be taken out."""
+    metadata = {key: text for key, text in (config.get("metadata") or {}).items() if key != LEAVING}
+    return {**config, "metadata": {**metadata, **({LEAVING: json.dumps(sources)} if sources else {})}}
 
 
 def removed(before: Iterable[dict[str, Any]], after: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

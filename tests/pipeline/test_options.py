@@ -33,7 +33,7 @@ def test_every_option_has_a_field_and_every_field_an_option() -> None:
         ({"bucket": "B", "filter": "a..b"}, "`filter`: `a..b` is not a filter"),
         ({"bucket": "B", "timeout": "0s"}, "`timeout`: It must be longer than nothing"),
         ({"bucket": "B", "tlsFirst": "yes"}, "`tlsFirst`: `yes` is neither true nor false"),
-        ({"bucket": "B", "url": "x://y"}, "`url`: `x://y` is not a server's URL"),
+        ({"bucket": "B", "url": "x://y"}, "`url`: `x://y` is not the URL of a server"),
         ({"bucket": "B", "fromRevision": "3"}, "`fromRevision` goes with `mode` changes"),
         ({"bucket": "B", "mode": "changes", "fromRevision": "3", "toRevision": "2"}, "3 is above `toRevision`, 2"),
         ({"bucket": "B", "domain": "hub", "apiPrefix": "$JS.hub.API"}, "exclude each other"),

@@ -113,11 +113,11 @@ async def test_a_limit_that_ends_among_removed_entries_loses_nothing(
     gone = versions[3:11]
     entries_at = table.entries_at
 
-    async def removed_first(places: list[str], names: object) -> object:
+    async def removed_first(places: list[str], names: object, **how: bool) -> object:
         for family, key in gone:
             await table.remove(key, family=family)
         gone.clear()
-        return await entries_at(places, names)  # type: ignore[arg-type]
+        return await entries_at(places, names, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(table, "entries_at", removed_first)
     page = [page async for page in table.pages(limit=10)][-1]
@@ -162,7 +162,7 @@ async def test_what_is_no_entry_of_a_table_disturbs_no_scan(table: Table, raw: R
     for tokens in (f"{partition}.{family}.-", f"{partition}.x.00", f"{partition}.{family}.0", f"zz.{family}.00"):
         if tokens.startswith("zz") and table.config.apart:
             continue  # there is no such stream
-        assert "seq" in raw.request(f"$KVT.{table.name}.{tokens}", b"x").json()
+        assert "seq" in raw.request(f"{table.layout.prefix}{tokens}", b"x").json()
     for values in (True, False):
         assert await read(table, Range(), values=values) == [("f", b"k")]
 

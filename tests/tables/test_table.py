@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -12,14 +13,17 @@ from kvctl.errors import (
     ConditionalUpdateError,
     NoSuchKey,
     ReadOnly,
+    ServerError,
     TableNotFound,
     TableSealed,
     UsageError,
 )
-from kvctl.tables import catalog
+from kvctl.tables import catalog, compacting
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Insert, Remove
 from kvctl.tables.keys import MAX_KEY
+from kvctl.tables.layout import LIFE_CHECK_S
 from kvctl.tables.table import Table
+from kvctl.tables.tables import Tables
 from tests.raw import RawClient
 
 
@@ -127,7 +131,7 @@ async def test_whatever_trace_a_removal_left_the_key_can_be_inserted(
 ) -> None:
     for batch in (False, True):
         version = await table.put(b"k", b"v")
-        raw.request(f"$KVT.{table.name}.{table.layout.place(None, b'k')}", b"", headers)
+        raw.request(f"{table.layout.prefix}{table.layout.place(None, b'k')}", b"", headers)
         assert await table.get(b"k") is None
         with pytest.raises(NoSuchKey):
             await table.replace(b"k", b"w", version)
@@ -176,9 +180,10 @@ async def test_a_session_of_an_earlier_life_can_do_no_harm(table: Table, client:
     again = await Table.open(client.api, table.name)
     new = await again.put(b"k", b"new")
     assert new.number == version.number
-    for handle in (table, again):
-        with pytest.raises(ConditionalUpdateError):
-            await handle.replace(b"k", b"lost", version)
+    with pytest.raises(ConditionalUpdateError):
+        await again.replace(b"k", b"lost", version)
+    with pytest.raises(TableNotFound, match="deleted since it was opened"):
+        await table.replace(b"k", b"lost", version)
     entry = await again.get(b"k")
     assert entry is not None
     assert entry.value == b"new"
@@ -228,3 +233,81 @@ async def test_a_read_only_handle_writes_nothing(table: Table, client: kvctl.Cli
 async def test_a_table_that_is_gone_is_named(client: kvctl.Client, unique: Callable[..., str]) -> None:
     with pytest.raises(TableNotFound, match="does not exist"):
         await Table.open(client.api, unique("NONE"))
+
+
+async def test_stale_handle_with_another_partition_count_writes_and_reads_nothing(
+    table: Table, client: kvctl.Client
+) -> None:
+    keys = [b"%d" % number for number in range(12)]
+    await catalog.delete(client.api, table.name)
+    await catalog.create(client.api, replace(table.config, partitions=7))
+    again = await Table.open(client.api, table.name)
+    for key in keys:
+        with pytest.raises(TableNotFound, match="deleted since it was opened"):
+            await table.put(key, b"stale")
+    await asyncio.sleep(LIFE_CHECK_S)
+    for reading in (table.get(b"0"), table.get_all(keys), anext(table.pages())):
+        with pytest.raises(TableNotFound):
+            await reading
+    assert [page.entries async for page in again.pages()] == [[]]
+
+
+async def test_versions_on_keys_never_written_are_no_such_key(table: Table) -> None:
+    version = await table.put(b"k", b"v", family="f")
+    for attempt in (
+        table.remove(b"ghost", version, family="f"),
+        table.replace(b"ghost", b"w", version, family="f"),
+    ):
+        with pytest.raises(NoSuchKey):
+            await attempt
+
+
+async def test_removal_leaves_a_permanent_marker(table: Table, raw: RawClient) -> None:
+    """What has no marker comes back when a server is killed; markers with a ttl do not stay."""
+    await table.put(b"k", b"v")
+    await table.remove(b"k")
+    await table.put(b"j", b"v")
+    await table.update([Remove(b"j")])
+    for key in (b"k", b"j"):
+        place = table.layout.place(None, key)
+        stream = table.layout.bucket(place).binding.stream
+        reply = raw.request(f"$JS.API.DIRECT.GET.{stream}.{table.layout.prefix}{place}")
+        assert reply.headers["KV-Operation"] == "PURGE"
+        assert "Nats-TTL" not in reply.headers
+
+
+async def test_compaction_removes_markers_and_no_entry(table: Table) -> None:
+    for number in range(10):
+        await table.put(b"%d" % number, b"v")
+    for number in range(5):
+        await table.remove(b"%d" % number)
+    await table.put(b"0", b"again")
+    found = await compacting.find(table)
+    assert sum(len(one.entries) for one in found) == 4
+    await table.put(b"1", b"between")
+    await compacting.remove(table, found)
+    assert [e.key async for page in table.pages() for e in page.entries] == [
+        b"0",
+        b"1",
+        *(b"%d" % n for n in range(5, 10)),
+    ]
+    assert sum(len(one.entries) for one in await compacting.find(table)) == 0
+    assert sum([len(one.entries) for one in await compacting.find(table, older_than=timedelta(days=1))]) == 0
+
+
+async def test_messages_in_the_wrong_partition_are_no_entries(table: Table, raw: RawClient) -> None:
+    await table.put(b"k", b"right")
+    number, _, rest = table.layout.place(None, b"k").partition(".")
+    other = f"{(int(number, 16) + 1) % table.config.partitions:04x}.{rest}"
+    assert "seq" in raw.request(f"{table.layout.prefix}{other}", b"wrong").json()
+    for values in (True, False):
+        found = [one async for page in table.pages(values=values) for one in page.entries]
+        assert [(one.key, getattr(one, "value", b"right")) for one in found] == [(b"k", b"right")]
+
+
+async def test_refusals_name_the_commands_of_tables(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    table = await Tables(client).create(unique("T"), partitions=1, max_value_size=300)
+    with pytest.raises(ServerError) as caught:
+        await table.put(b"k", b"v" * 400)
+    assert caught.value.hint is not None
+    assert f"`kvctl table edit {table.name} --max-value-size SIZE`" in caught.value.hint

@@ -3,15 +3,19 @@
 import asyncio
 import random
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 import kvctl
-from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, UnreachableError
+from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, TableSealed, UnreachableError
+from kvctl.jetstream import streams
 from kvctl.labs import Lab
 from kvctl.server import Server
+from kvctl.tables import catalog
 from kvctl.tables.changes import Insert, Put
+from kvctl.tables.config import partition_stream, stream_name
 from kvctl.tables.table import Table
 from kvctl.tables.tables import Tables
 from tests.test_faults import connections, leader_of, seed
@@ -170,3 +174,53 @@ async def test_a_table_on_three_servers_reads_its_own_writes(cluster: Lab) -> No
             found = await table.get_all([b"k", b"none"])
             assert [item and item.version for item in found] == [version, None]
         await tables.delete("OWN")
+
+
+async def test_seal_without_an_answer_of_every_partition_seals_nothing(
+    client: kvctl.Client, unique: Callable[..., str]
+) -> None:
+    name = unique("T")
+    table = await Tables(client).create(name, partitions=4, apart=True)
+    part = await streams.info(client.api, partition_stream(name, 3))
+    await streams.delete(client.api, partition_stream(name, 3))
+    with pytest.raises(UnreachableError, match=f"`KVTP_{name}_0003`, .* does not answer; nothing was changed"):
+        await catalog.seal(client.api, name)
+    await streams.create(client.api, part["config"])
+    for key in (b"%d" % number for number in range(40)):
+        await table.put(key, b"v")
+    assert await catalog.seal(client.api, name)
+    for key in (b"%d" % number for number in range(40)):
+        with pytest.raises(TableSealed):
+            await table.put(key, b"v")
+
+
+async def test_seal_of_a_sealed_table_completes_its_partitions(
+    client: kvctl.Client, unique: Callable[..., str]
+) -> None:
+    name = unique("T")
+    table = await Tables(client).create(name, partitions=4, apart=True)
+    head = await streams.info(client.api, stream_name(name))
+    await streams.update(client.api, {**head["config"], "sealed": True})
+    assert await catalog.seal(client.api, name)
+    assert not await catalog.seal(client.api, name)
+    with pytest.raises(TableSealed):
+        await table.put(b"k", b"v")
+
+
+async def test_scan_beside_a_lagging_replica_shows_every_listed_entry(own_cluster: Lab) -> None:
+    """A follower that stood still answers reads before it has caught up."""
+    async with connections(own_cluster, 1) as (client,):
+        table = await Tables(client).create("T", partitions=2, settings={"replicas": 3})
+        leader = await leader_of(table.layout.buckets[0], own_cluster)
+    followers = [server for server in own_cluster.servers.values() if server is not leader]
+    async with kvctl.connect(leader.url) as client:
+        table = await Tables(client).open("T")
+        for number in range(12):
+            away = followers[number % 2]
+            away.pause()
+            for key in range(25):
+                await table.put(b"%d" % key, b"%d" % number)
+            away.resume()
+            async with kvctl.connect(away.url) as other:
+                found = [e async for page in (await Tables(other).open("T")).pages() for e in page.entries]
+            assert {(e.key, e.value) for e in found} == {(b"%d" % key, b"%d" % number) for key in range(25)}  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 import kvctl
-from kvctl.errors import BadKeyVersion, ReadOnly, TableExists, TableNotFound
+from kvctl.errors import BadKeyVersion, ReadOnly, TableExists, TableNotFound, UsageError
 from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS
 from kvctl.tables.serializers import Bytes, Json, Text
@@ -58,3 +58,11 @@ async def test_a_read_only_connection_changes_no_table(server: Server, unique: C
     async with kvctl.connect(server.url, read_only=True) as client:
         with pytest.raises(ReadOnly):
             await Tables(client).create(unique("T"))
+
+
+async def test_creation_by_name_takes_settings(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    table = await Tables(client).create(unique("T"), partitions=2, replicas=1, ttl=timedelta(hours=1))
+    assert table.config.partitions == 2
+    assert table.config.settings == {"ttl": timedelta(hours=1)}
+    with pytest.raises(UsageError, match="`partition` is not a setting of a table"):
+        await Tables(client).create(unique("T"), partition=2)

@@ -144,3 +144,49 @@ async def test_a_sealed_table_takes_no_batch(table: Table, client: kvctl.Client)
     await catalog.seal(client.api, table.name)
     with pytest.raises(TableSealed):
         await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v", family=FAMILY)])
+
+
+async def test_removals_of_missing_entries_write_nothing(table: Table) -> None:
+    await table.put(b"00", b"v", family=FAMILY)
+    before = await last_sequence(table)
+    assert await table.update([Remove(b"01", family=FAMILY), Remove(b"02", NOT_EXISTS, FAMILY)]) == [None, None]
+    assert await last_sequence(table) == before
+    await table.update([Remove(b"01", family=FAMILY), Remove(b"00", family=FAMILY), Put(b"03", b"v", family=FAMILY)])
+    assert await last_sequence(table) == before + 2
+    assert await held(table, KEYS[:4]) == [None, None, None, b"v"]
+
+
+async def test_entry_that_appears_before_its_removal_is_removed(
+    table: Table, client: kvctl.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, commit = await Table.open(client.api, table.name), table._commit
+
+    async def written_first(*arguments: object, **how: object) -> object:
+        await other.put(b"01", b"between", family=FAMILY)
+        monkeypatch.setattr(table, "_commit", commit)
+        return await commit(*arguments, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(table, "_commit", written_first)
+    await table.update([Remove(b"01", family=FAMILY), Put(b"02", b"v", family=FAMILY)])
+    assert await held(table, KEYS[:3]) == [None, None, b"v"]
+
+
+async def test_batches_over_the_limit_of_bytes_are_refused(table: Table) -> None:
+    changes = [Put(key, b"v" * 900_000, family=FAMILY) for key in KEYS]
+    before = await last_sequence(table)
+    with pytest.raises(UsageError, match=r"36,000,\d+ bytes, the maximum is 33,554,432"):
+        await table.update(changes)
+    assert await last_sequence(table) == before
+
+
+async def test_more_batches_at_once_than_a_stream_takes_are_all_made(table: Table) -> None:
+    names = [[b"%d.%d" % (batch, number) for number in range(50)] for batch in range(80)]
+    await asyncio.gather(*(table.update([Insert(key, b"v", FAMILY) for key in keys]) for keys in names))
+    assert None not in await held(table, [key for keys in names for key in keys])
+
+
+async def last_sequence(table: Table) -> int:
+    bucket = table.layout.bucket(table.layout.place(FAMILY, b"00"))
+    info = (await bucket.locate(fresh=True)).info
+    assert info is not None
+    return int(info["state"]["last_seq"])

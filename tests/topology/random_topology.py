@@ -323,10 +323,13 @@ def behind_head(text: str) -> str:
 
 
 class Writes:
-    """Random writes to the buckets of a topology, and what lives in them afterwards."""
+    """Random writes to the buckets of a topology, and what lives in them afterwards.
 
-    def __init__(self, dice: random.Random, raws: Mapping[str, RawClient]) -> None:
-        self.dice, self.raws = dice, raws
+    Without `expiring` no key has a ttl: a server that is killed brings expired ones back (nats-server 8505).
+    """
+
+    def __init__(self, dice: random.Random, raws: Mapping[str, RawClient], *, expiring: bool = True) -> None:
+        self.dice, self.raws, self.expiring = dice, raws, expiring
         self.alive: dict[str, Contents] = {}
         self._number = 0
         self.last_expiry = 0.0
@@ -350,7 +353,7 @@ class Writes:
         key, value = ".".join(self.dice.choices(TOKENS, k=self.dice.randint(1, 3))), str(self._number).encode()
         chance = self.dice.random()
         headers: dict[str, str] | None = None
-        if chance < 0.1 and "marker_ttl" in item.fields:
+        if chance < 0.1 and self.expiring and "marker_ttl" in item.fields:
             key, headers = f"{key}.ttl-{self._number}", {"Nats-TTL": "1s"}  # of its own: what it held would come back
             self.last_expiry = time.monotonic() + 1
         elif chance < 0.25:

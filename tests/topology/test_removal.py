@@ -6,10 +6,13 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, HazardRefused, NotFoundError, RefusedError
+from kvctl.kv.kinds import LEAVING
+from kvctl.server import Server
 from kvctl.topology import removal
-from kvctl.topology.builders import create_aggregate, create_mirror
+from kvctl.topology.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from tests.raw import RawClient
+from tests.topology import killed
 from tests.topology.conftest import Replicas, source, until
 
 Names = Callable[..., str]
@@ -33,7 +36,7 @@ async def test_its_keys_go_and_others_stay(client: kvctl.Client, replicas: Repli
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
     found = await removal.plan(client.api, name, other)
     assert (found.whole, found.keys, found.mixed) == ([f"$KV.{name}.other.>"], [], [])
-    assert await removal.carry_out(client.api, found) == 4
+    assert (await removal.carry_out(client.api, found)).messages == 4
     assert await keys_of(client, name) == ["one.a", "one.b"]
     await client.bucket(other).put("d", b"v")
     await client.bucket(one).put("e", b"v")
@@ -44,7 +47,8 @@ async def test_its_keys_go_and_others_stay(client: kvctl.Client, replicas: Repli
 async def test_data_is_kept_when_asked_to(client: kvctl.Client, unique: Names) -> None:
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
-    assert await removal.carry_out(client.api, await removal.plan(client.api, name, other, keep_data=True)) == 0
+    found = await removal.plan(client.api, name, other, keep_data=True)
+    assert (await removal.carry_out(client.api, found)).messages == 0
     assert await keys_of(client, name) == ["one.a", "other.b"]
     sources = (await client.api.call(f"STREAM.INFO.KV_{name}"))["config"]["sources"]
     assert [item["name"] for item in sources] == [f"KV_{one}"]
@@ -59,7 +63,7 @@ async def test_of_overlapping_places_each_key_is_looked_at(
     until(lambda: replicas.info(f"KV_{name}")["state"]["messages"] == 8)
     found = await removal.plan(client.api, name, other)
     assert (found.whole, found.keys, found.mixed) == ([], [f"$KV.{name}.b"], [f"$KV.{name}.both"])
-    assert await removal.carry_out(client.api, found) == 2
+    assert (await removal.carry_out(client.api, found)).messages == 2
     assert await keys_of(client, name) == ["a", "both"]
 
 
@@ -124,3 +128,43 @@ async def test_what_is_not_there_is_not_removed(client: kvctl.Client, unique: Na
         await removal.plan(client.api, unique("NONE"), bucket)
     with pytest.raises(RefusedError, match="denies purges"):
         await removal.plan(client.api, denying, bucket)
+
+
+async def test_write_since_the_plan_survives_the_removal(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "x", "y"), unique("A")
+    origins = (Origin(one, prefix="one"), Origin(other, prefix="two"))
+    await create_aggregate(client, Aggregate(name, origins, writable=True))
+    found = await removal.plan(client.api, name, other)
+    raw.put(name, "two.x", b"LOCAL")
+    taken = await removal.carry_out(client.api, found)
+    assert taken.kept == [f"$KV.{name}.two.x"]
+    assert await keys_of(client, name) == ["one.a", "two.x"]
+    assert (await client.bucket(name).get("two.x")).value == b"LOCAL"
+
+
+async def test_origin_added_since_the_plan_survives_the_removal(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    one, other, third = [await filled(client, unique(), "a") for _ in range(3)]
+    name = unique("A")
+    await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="two"))))
+    found = await removal.plan(client.api, name, other)
+    await add_aggregate_origin(client, name, Origin(third, prefix="three"))
+    await removal.carry_out(client.api, found)
+    sources = raw.api(f"STREAM.INFO.KV_{name}")["config"]["sources"]
+    assert [item["name"] for item in sources] == [f"KV_{one}", f"KV_{third}"]
+    assert await keys_of(client, name) == ["one.a", "three.a"]
+
+
+@pytest.mark.parametrize(("at", "answered"), [(0, True), (1, False), (1, True), (2, False)])
+async def test_removal_that_was_killed_is_finished_by_the_next_with_success(
+    client: kvctl.Client, raw: RawClient, server: Server, unique: Names, at: int, answered: bool
+) -> None:
+    one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
+    await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="two"))))
+    args = ["aggregate", "remove-origin", name, other, "--yes", "-s", server.url]
+    assert killed.run(args, at=at, answered=answered)[0] == killed.KILLED
+    assert killed.run(args)[0] == 0
+    assert await keys_of(client, name) == ["one.a"]
+    assert LEAVING not in raw.api(f"STREAM.INFO.KV_{name}")["config"]["metadata"]
+    assert killed.run(args)[0] == NotFoundError.exit_code

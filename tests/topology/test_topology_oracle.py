@@ -41,7 +41,8 @@ class Scene:
         self.topology.grow(self.dice.randint(3, 8))
         self.restarts = restarts
         self.raws = {place: RawClient(server.url) for place, server in servers.items()}
-        self.writes = Writes(self.dice, self.raws)
+        self.kills = restarts and self.dice.random() < 0.5
+        self.writes = Writes(self.dice, self.raws, expiring=not self.kills)
         print(f"seed {seed}")
 
     def close(self) -> None:
@@ -110,10 +111,9 @@ class Scene:
 
     def _restart(self) -> None:
         place = self.dice.choice([*self.servers])
-        hard = self.dice.random() < 0.5
-        print(f"{'kill and start' if hard else 'restart'} the server {place}")
+        print(f"{'kill and start' if self.kills else 'restart'} the server {place}")
         self.raws[place].close()
-        if hard:
+        if self.kills:
             self.servers[place].kill()
             self.servers[place].start()
         else:

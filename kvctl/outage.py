@@ -1,0 +1,86 @@
+"""A connection that was lost and does not come back: why, how often to try again, and when to give up."""
+
+from __future__ import annotations
+
+import time
+
+from kvctl.addresses import redact
+from kvctl.contexts import Context
+from kvctl.errors import AuthenticationRefused, KvctlError, NoServer
+from kvctl.handshake import REFUSED_HINT, START_HINT, explain, is_refusal
+
+RECONNECT_WAIT_S = 0.1
+"""Between two attempts at one server."""
+LONGEST_WAIT_S = 5.0
+"""Between two attempts with credentials that were refused, or could not be read."""
+REFUSED_PATIENCE_S = 60.0
+"""For which refused credentials are tried again: they may be renewed in their file, or on the server."""
+REFUSALS = 5
+"""Refusals in a row before that is given up."""
+QUIET_S = 5.0
+"""For which a server may be away before somebody is told."""
+
+
+class Refused(AuthenticationRefused, NoServer):
+    """A connection that ended because its credentials were refused, however often they were tried."""
+
+
+class Outage:
+    """What has stood in the way of a reconnect since the connection was lost."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.begin()
+
+    def begin(self) -> None:
+        """The connection was lost just now."""
+        self._since = time.monotonic()
+        self._refused_since: float | None = None
+        self._refusals = 0
+        self._setbacks = 0
+        self._reason: KvctlError | None = None
+        self._told: set[str] = set()
+
+    def end(self) -> str | None:
+        """The connection is back; what to say of it, if its loss was told."""
+        told = bool(self._told)
+        self.begin()
+        return f"Connected to `{redact(self._context.url)}` again" if told else None
+
+    def met(self, error: Exception) -> str | None:
+        """An attempt failed; what to say of it, if it is news."""
+        now, refused = time.monotonic(), is_refusal(error)
+        if refused:
+            self._refusals += 1
+            self._refused_since = now if self._refused_since is None else self._refused_since
+        if refused or isinstance(error, KvctlError):
+            self._setbacks += 1
+        elif self._setbacks or now - self._since < QUIET_S:
+            return None
+        self._reason = explain([(error, {})], self._context)
+        if self._reason.message in self._told:
+            return None
+        self._told.add(self._reason.message)
+        return f"{self._reason.message}; trying again"
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the same server is tried again: the longer, the more often it said no."""
+        return min(RECONNECT_WAIT_S * 2.0 ** min(self._setbacks, 10), LONGEST_WAIT_S)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the credentials have been refused for so long that nobody seems to renew them."""
+        if self._refused_since is None or self._refusals < REFUSALS:
+            return False
+        return time.monotonic() - self._refused_since > REFUSED_PATIENCE_S
+
+    def error(self, last_word: str) -> NoServer:
+        """Why there is no connection; `last_word` is what the server said before it closed it."""
+        url = redact(self._context.url)
+        if self._reason is not None and self.hopeless:
+            return Refused(self._reason.message, hint=self._reason.hint)
+        if self._reason is not None and self._setbacks:
+            return NoServer(f"Not connected to `{url}`: {self._reason.message}", hint=self._reason.hint)
+        hint = REFUSED_HINT if is_refusal(Exception(last_word)) else START_HINT
+        return NoServer(f"Not connected to `{url}`{f': {last_word}' if last_word else ''}", hint=hint)

@@ -1,0 +1,107 @@
+"""Saved plans whose surroundings have changed: what arose since is refused, asked about, or stale."""
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvctl.server import Server
+from tests.cli.conftest import Run
+from tests.raw import RawClient
+
+HAZARD, USAGE, STALE = 1, 2, 4
+
+
+@pytest.fixture
+def saved(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
+) -> Callable[[str, str], tuple[str, tuple[str, ...]]]:
+    """Saves the plan from one file to another, `NAME` for the bucket; its name, and the call that applies the plan."""
+    bucket, title = unique(), unique("t")
+    file, plan = tmp_path / "topology.yaml", tmp_path / "topology.plan"
+
+    def save(before: str, after: str) -> tuple[str, tuple[str, ...]]:
+        for text, command in ((before, ["apply", "--yes"]), (after, ["plan", "--prune", "--out", str(plan)])):
+            file.write_text(f"version: 1\nname: {title}\n{text.replace('NAME', bucket)}")
+            result = run("topology", *command, "-f", str(file), "-s", server.url)
+            assert result.exit_code == 0, result.transcript()
+        return bucket, ("topology", "apply", str(plan), "-s", server.url)
+
+    return save
+
+
+Saved = Callable[[str, str], tuple[str, tuple[str, ...]]]
+RECREATED = ("buckets: {NAME: {}}", "buckets: {NAME: {storage: memory}}")
+PRUNED = ("buckets: {NAME: {}}", "buckets: {}")
+
+
+@pytest.mark.parametrize("change", [RECREATED, PRUNED], ids=["recreated", "pruned"])
+def test_mirror_created_since_the_plan_is_a_hazard(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], saved: Saved, change: tuple[str, str]
+) -> None:
+    bucket, apply = saved(*change)
+    raw.put(bucket, "k", b"v")
+    assert run("mirror", "create", unique("LATE"), "--origin", bucket, "-s", server.url).exit_code == 0
+    result = run(*apply, "--yes", "--confirm", bucket)
+    assert result.exit_code == HAZARD
+    assert "recreated-origin" in result.err
+    info = raw.api(f"STREAM.INFO.KV_{bucket}")
+    assert (info["config"]["storage"], info["state"]["messages"]) == ("file", 1)
+
+
+def test_aggregate_created_since_the_plan_asks_for_the_name_of_what_is_deleted(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], saved: Saved
+) -> None:
+    bucket, apply = saved(*PRUNED)
+    assert run("aggregate", "create", unique("LATE"), "--origin", bucket, "-s", server.url).exit_code == 0
+    result = run(*apply, "--yes")
+    assert result.exit_code == USAGE
+    assert f"--confirm {bucket}" in result.err
+    assert "error" not in raw.api(f"STREAM.INFO.KV_{bucket}")
+
+
+def test_question_names_what_the_bucket_holds_now(run: Run, raw: RawClient, server: Server, saved: Saved) -> None:
+    bucket, apply = saved(*RECREATED)
+    for number in range(50):
+        raw.put(bucket, f"k{number}", b"v")
+    result = run(*apply, "--yes")
+    assert result.exit_code == USAGE
+    assert "drops 50 entries" in result.err
+    assert "holds nothing" not in result.err
+
+
+def test_bucket_filled_while_the_question_stands_makes_the_plan_stale(
+    raw: RawClient, server: Server, saved: Saved
+) -> None:
+    bucket, apply = saved(*RECREATED)
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "kvctl", *apply], stdin=slave, stdout=slave, stderr=slave, close_fds=True
+    ) as process:
+        os.close(slave)
+        _read_until(master, "[y/N]")
+        raw.put(bucket, "k", b"v")
+        os.write(master, b"y\n")
+        _read_until(master, bucket)
+        time.sleep(0.2)
+        os.write(master, f"{bucket}\n".encode())
+        text = _read_until(master, None)
+        assert process.wait(30) == STALE, text
+    assert "holds 1 entry now" in text
+    assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 1
+
+
+def _read_until(terminal: int, text: str | None) -> str:
+    """What comes until a text, or the end."""
+    found = ""
+    while text is None or text not in found:
+        try:
+            found += os.read(terminal, 4096).decode()
+        except OSError:
+            break
+    return found

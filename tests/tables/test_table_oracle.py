@@ -1,0 +1,231 @@
+"""Tables against a dictionary with versions: every operation, several handles, recreation, restarts, kills.
+
+The model is a dictionary of (family, key) to value and version. After each operation all entries of the table are
+compared, by scans and by gets, at the handle that wrote and at another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+import kvctl
+from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, TableNotFound
+from kvctl.server import Server
+from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
+from kvctl.tables.ranges import Families, Range
+from kvctl.tables.table import Table
+from kvctl.tables.tables import Tables
+
+FAMILIES = (None, "", "f", "g.*")
+KEYS = (b"\0", b"a", b"ab", b"b", b"b\0", b"\xff", b"\xff\xff", b"*", b"long" * 40)
+VALUES = (b"", b"1", b"1", b"2", b"\0\xff" * 50)
+
+Name = tuple[str | None, bytes]
+
+
+def in_order(names: set[Name] | dict[Name, object]) -> list[Name]:
+    return sorted(names, key=lambda name: (name[0] is not None, (name[0] or "").encode(), name[1]))
+
+
+@dataclass
+class Model:
+    """What a table holds, and versions that were once true."""
+
+    held: dict[Name, tuple[bytes, Version]] = field(default_factory=dict)
+    past: list[Version] = field(default_factory=list)
+
+    def holds(self, change: Change) -> bool:
+        """Whether the change's condition is true."""
+        there = self.held.get((change.family, change.key))
+        if change.version == NO_VERSION:
+            return True
+        return there is None if change.version == NOT_EXISTS else there is not None and there[1] == change.version
+
+    def carry_out(self, change: Change, version: Version | None) -> None:
+        """Make a change that was reported as made."""
+        name = (change.family, change.key)
+        if isinstance(change, Remove):
+            assert version is None
+            self.held.pop(name, None)
+            return
+        assert version is not None
+        assert version not in self.past
+        self.past.append(version)
+        self.held[name] = (change.value, version)
+
+
+class Run:
+    """One table under random operations."""
+
+    def __init__(self, dice: random.Random, tables: list[Tables], name: str, *, apart: bool) -> None:
+        self.dice, self.tables, self.name, self.apart = dice, tables, name, apart
+        self.model = Model()
+        self.handles: list[Table] = []
+        self.log: list[str] = []
+
+    async def begin(self) -> None:
+        await self.tables[0].create(self.name, partitions=self.dice.choice([1, 3, 16]), apart=self.apart)
+        self.handles = [await tables.open(self.name) for tables in self.tables]
+
+    def name_of(self) -> Name:
+        return self.dice.choice(FAMILIES), self.dice.choice(KEYS)
+
+    def version_for(self, name: Name) -> Version:
+        there = self.model.held.get(name)
+        options = [
+            NO_VERSION,
+            NOT_EXISTS,
+            there[1] if there else NOT_EXISTS,
+            self.dice.choice(self.model.past or [NO_VERSION]),
+        ]
+        return self.dice.choice(options)
+
+    def change(self, name: Name) -> Change:
+        family, key = name
+        value = self.dice.choice(VALUES)
+        kind = self.dice.randrange(4)
+        if kind == 0:
+            return Insert(key, value, family)
+        return (Remove(key, self.version_for(name), family) if kind == 1
+                else Put(key, value, self.version_for(name), family))  # fmt: skip
+
+    async def single(self, table: Table) -> None:
+        change = self.change(self.name_of())
+        self.log.append(repr(change))
+        await self.make(table, [change], single=True)
+
+    async def batch(self, table: Table) -> None:
+        names = {self.name_of() for _ in range(self.dice.choice([2, 3, 12]))}
+        if self.apart:
+            partition = table.layout.place(*next(iter(names)))[:4]
+            names = {name for name in names if table.layout.place(*name)[:4] == partition}
+        changes = [self.change(name) for name in sorted(names, key=str)]
+        if self.dice.random() < 0.5:  # with conditions that hold, most of the time
+            changes = [one for one in changes if self.model.holds(one)]
+        self.log.append(repr(changes))
+        await self.make(table, changes, single=False)
+
+    async def make(self, table: Table, changes: list[Change], *, single: bool) -> None:
+        """Make changes; what the table says of them is what the model says."""
+        true = all(map(self.model.holds, changes))
+        try:
+            versions = [await self.alone(table, changes[0])] if single else await table.update(changes)
+        except ConditionalUpdateError:
+            assert not true, "refused, though every condition holds"
+            return
+        except OutcomeUnknown:
+            await self.settle(table, changes)
+            return
+        assert true, "accepted, though a condition does not hold"
+        for change, version in zip(changes, versions, strict=True):
+            self.model.carry_out(change, version)
+
+    async def settle(self, table: Table, changes: list[Change]) -> None:
+        """Find out what became of changes that nobody knows of: all of them were made, or none."""
+        self.log.append("unknown")
+        await asyncio.sleep(0.5)  # what was under way is stored by then
+        made = 0
+        for change in changes:
+            name = (change.family, change.key)
+            entry = await table.get(change.key, family=change.family, leader=True)
+            now = entry and (entry.value, entry.version)
+            if isinstance(change, Remove):
+                assert now is None or now == self.model.held.get(name)
+                made += now is None and name in self.model.held
+            elif now != self.model.held.get(name):
+                assert entry is not None
+                assert entry.value == change.value
+                made += 1
+            if now is None:
+                self.model.held.pop(name, None)
+            else:
+                self.model.held[name] = now
+                self.model.past.append(now[1])
+        real = [one for one in changes if not isinstance(one, Remove)]
+        assert made == 0 or made >= len(real), "a part of a batch"
+
+    @staticmethod
+    async def alone(table: Table, change: Change) -> Version | None:
+        if isinstance(change, Insert):
+            return await table.put_if_absent(change.key, change.value, family=change.family)
+        if isinstance(change, Put):
+            return await table.replace(change.key, change.value, change.version, family=change.family)
+        await table.remove(change.key, change.version, family=change.family)
+        return None
+
+    async def recreate(self, _: Table) -> None:
+        """Another table of the same name, with other partitions; the old handles do no harm."""
+        self.log.append("recreate")
+        stale, self.handles = self.handles, []
+        await self.tables[0].delete(self.name)
+        self.model.held.clear()
+        await self.begin()
+        for handle in stale:
+            family, key = self.name_of()
+            for attempt in (
+                handle.put(key, b"stale", family=family),
+                handle.put_if_absent(key, b"stale", family=family),
+                handle.update([Put(key, b"stale", family="f"), Insert(key + b"!", b"stale", "f")]),
+            ):
+                with pytest.raises(TableNotFound):
+                    await attempt
+
+    async def step(self) -> None:
+        table = self.dice.choice(self.handles)
+        kinds = [self.single] * 6 + [self.batch] * 4 + [self.recreate] * (self.dice.random() < 0.1)
+        await self.dice.choice(kinds)(table)
+        await self.compare(table if table in self.handles else self.handles[0])
+        if self.dice.random() < 0.2:
+            await self.compare(self.dice.choice(self.handles))
+
+    async def compare(self, table: Table) -> None:
+        """All contents, and a part of them, by every way of reading."""
+        wanted = [(name, *self.model.held[name]) for name in in_order(self.model.held)]
+        size, limit = self.dice.choice([1, 3, 1000]), self.dice.choice([None, 1, 5])
+        found = [one async for page in table.pages(size=size) for one in page.entries]
+        assert [((one.family, one.key), one.value, one.version) for one in found] == wanted  # type: ignore[union-attr]
+        names = [(family, key) for family in FAMILIES for key in KEYS]
+        for family in FAMILIES:
+            entries = await table.get_all(KEYS, family=family)
+            got = {
+                (family, key): entry and (entry.value, entry.version) for key, entry in zip(KEYS, entries, strict=True)
+            }
+            assert got == {name: self.model.held.get(name) for name in names if name[0] == family}
+        of = Range(self.dice.choice([Families.ALL, *FAMILIES]), prefix=self.dice.choice([b"", b"a", b"\xff"]))
+        inside = [
+            name for name, *_ in wanted
+            if (of.family is Families.ALL or name[0] == of.family) and name[1].startswith(of.prefix)
+        ]  # fmt: skip
+        listed: list[Name] = []
+        after: str | None = None
+        while True:
+            pages = [page async for page in table.pages(of, values=False, after=after, limit=limit)]
+            listed += [(one.family, one.key) for page in pages for one in page.entries]
+            if (after := pages[-1].next) is None:
+                break
+        assert listed == inside
+
+
+@pytest.mark.oracle
+async def test_tables_hold_what_a_dictionary_holds(
+    own_server: Server, apart: bool, seed: int, steps: Callable[[int], int]
+) -> None:
+    dice = random.Random(f"{seed} {apart}")
+    async with kvctl.connect(own_server.url) as one, kvctl.connect(own_server.url) as other:
+        run = Run(dice, [Tables(one), Tables(other)], "T", apart=apart)
+        await run.begin()
+        try:
+            for number in range(steps(80)):
+                if number % 40 == 39:  # what was acknowledged on this server survives its being killed
+                    run.log.append("kill")
+                    own_server.kill()
+                    own_server.start()
+                await run.step()
+        except BaseException:
+            print(*run.log[-12:], sep="\n")
+            raise
