@@ -9,6 +9,7 @@ from typing import Any
 
 from kvctl.errors import ConflictError, ConsumerNotFound, StreamNotFound
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.paging import all_pages
 from kvctl.jetstream.streams import require_writable
 from kvctl.tokens import check_filter_subject, check_name
 
@@ -76,14 +77,13 @@ async def pause(api: Api, stream: str, consumer: str, until: str | None) -> dict
 
 async def names(api: Api, stream: str) -> list[str]:
     """The names of a stream's consumers, every page. Raises StreamNotFound."""
-    found: list[str] = []
-    while True:
+
+    async def page(offset: int) -> tuple[dict[str, None], int]:
         with _naming(stream):
-            page = await api.call(f"CONSUMER.NAMES.{stream}", {"offset": len(found)}, retry=True)
-        batch = page.get("consumers") or []
-        found.extend(batch)
-        if not batch or len(found) >= page.get("total", 0):
-            return sorted(set(found))
+            reply = await api.call(f"CONSUMER.NAMES.{stream}", {"offset": offset}, retry=True)
+        return dict.fromkeys(reply.get("consumers") or []), reply.get("total", 0)
+
+    return sorted(await all_pages(page))
 
 
 async def listing(api: Api, stream: str) -> tuple[list[dict[str, Any]], list[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound, StreamOffline
 from kvctl.jetstream.api import OFFLINE_HINT, Api
+from kvctl.jetstream.paging import all_pages
 from kvctl.tokens import check_filter_subject, check_name
 
 SUBJECTS_PAGE = 100_000
@@ -89,16 +90,13 @@ async def delete_message(api: Api, stream: str, sequence: int, *, erase: bool = 
 
 async def names(api: Api, subject: str | None = None) -> list[str]:
     """The names of all streams, every page; a subject filter hides mirrors and read-only aggregates."""
-    found: list[str] = []
-    while True:
-        request: dict[str, Any] = {"offset": len(found)}
-        if subject:
-            request["subject"] = check_filter_subject(subject)
-        page = await api.call("STREAM.NAMES", request, retry=True)
-        batch = page.get("streams") or []
-        found.extend(batch)
-        if not batch or len(found) >= page.get("total", 0):
-            return sorted(set(found))
+    request = {"subject": check_filter_subject(subject)} if subject else {}
+
+    async def page(offset: int) -> tuple[dict[str, None], int]:
+        reply = await api.call("STREAM.NAMES", {**request, "offset": offset}, retry=True)
+        return dict.fromkeys(reply.get("streams") or []), reply.get("total", 0)
+
+    return sorted(await all_pages(page))
 
 
 async def listing(api: Api) -> Listing:
@@ -134,16 +132,13 @@ async def infos(api: Api, wanted: Sequence[str], at_once: int = 32) -> AsyncIter
 
 async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
     """Subjects matching the filter, with their message counts, every page of 100,000."""
-    found: dict[str, int] = {}
-    offset = 0
     check_filter_subject(subject)
-    while True:
+
+    async def page(offset: int) -> tuple[dict[str, int], int]:
         reply = await info(api, stream, subjects_filter=subject, offset=offset)
-        page = reply["state"].get("subjects") or {}
-        found.update(page)
-        offset += len(page)
-        if not page or offset >= reply.get("total", 0):
-            return found
+        return reply["state"].get("subjects") or {}, reply.get("total", 0)
+
+    return await all_pages(page)
 
 
 async def _pages(

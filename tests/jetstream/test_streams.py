@@ -34,6 +34,29 @@ async def test_thousands_are_listed_page_by_page(own_server: Server) -> None:
         assert found == [("S5", "S5"), ("NONE", None), ("S3", "S3")]
 
 
+async def test_names_are_complete_though_streams_are_deleted_between_pages(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RawClient(own_server.url) as raw:
+        for number in range(1100):
+            assert "error" not in raw.api(f"STREAM.CREATE.S{number:04}", config(f"S{number:04}"))
+        async with kvctl.connect(own_server.url) as client:
+            call, calls = client.api.call, 0
+
+            async def deleting(endpoint: str, *args: Any, **options: Any) -> Any:
+                nonlocal calls
+                reply = await call(endpoint, *args, **options)
+                calls += 1
+                if calls == 1:
+                    for number in range(50):
+                        raw.api(f"STREAM.DELETE.S{number:04}")
+                return reply
+
+            monkeypatch.setattr(client.api, "call", deleting)
+            names = await streams.names(client.api)
+    assert names == [f"S{number:04}" for number in range(50, 1100)]
+
+
 async def test_an_account_without_streams_has_none(own_server: Server) -> None:
     async with kvctl.connect(own_server.url) as client:
         assert await streams.names(client.api) == []
