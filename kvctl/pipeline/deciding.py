@@ -89,8 +89,13 @@ class Decider:
         self._given: array[int] | None = None
         self._matched: set[int] = set()
         """Revisions that were taken for rows at another place."""
-        self.owed: set[int] = set()
-        """Revisions that stand for rows of this attempt that are still to come."""
+        self._owed: dict[int, int] = {}
+        """Revisions that stand for rows of this attempt that are still to come, and the digests of these."""
+
+    @property
+    def owed(self) -> set[int]:
+        """Revisions that stand for rows of this attempt that did not come yet."""
+        return set(self._owed)
 
     def note(self, rows: Sequence[Row]) -> None:
         """Remember what the rows of this attempt are, from the first one on: four bytes each."""
@@ -113,6 +118,9 @@ class Decider:
         Of an `absent` row it is known that it is not stored: the server refused it, or it was never sent.
         """
         row = asked.row
+        if self._owed:  # it has come, even where somebody has overwritten it since
+            came = _digest(row)
+            self._owed = {revision: digest for revision, digest in self._owed.items() if digest != came}
         if not since and not self._if_different:
             return self._on_condition(asked, last)
         mine = [(number, m) for m in since if (number := self._ids.number(m.header)) is not None]
@@ -129,7 +137,7 @@ class Decider:
             return Decision(Outcome.REFUSED, cause=_LATER if absent else ANOTHER)
         follows = mine or any(m.sequence in self._matched for m in since[-1:])
         if not whole and (later or not (follows or absent)):
-            self.owed.update(m.sequence for number, m in later if not self._accounted(row, number, m))
+            self._owed |= {m.sequence: _digest(row, m) for number, m in later if not self._accounted(row, number, m)}
             return self._overtaken(since[-1].sequence)
         return self._on_condition(asked, last)
 
@@ -151,11 +159,9 @@ class Decider:
         same = [(number, m) for number, m in mine if m.sequence > floor and _digest(row, m) == _digest(row)]
         for number, message in same:
             if number == row.line:
-                self.owed.discard(message.sequence)
                 return message.sequence
         unaccounted = (m for number, m in same if not self._accounted(row, number, m))
         if found := next(unaccounted, None) or self._elsewhere(row, since, floor):
-            self.owed.discard(found.sequence)
             self._matched.add(found.sequence)
             return found.sequence
         return 0

@@ -82,6 +82,17 @@ def test_a_row_that_stands_for_others_has_to_come_again() -> None:
     assert decider.decide(Asked(row(3, "y")), stored, [stored]).outcome is Outcome.WRITE
 
 
+def test_row_that_others_overwrote_meanwhile_has_come_again() -> None:
+    """It stood for an earlier one of its key, and is not there any more when it comes."""
+    decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
+    decider.note([row(0)])
+    assert decider.decide(Asked(row(0)), stored, [stored]).outcome is Outcome.STORED
+    assert decider.owed == {9}
+    decider.note([row(1, "x"), row(2, "x"), row(3, "x"), row(4, "w")])
+    assert decider.decide(Asked(row(4, "w")), theirs(10), [theirs(10)]).outcome is Outcome.STORED
+    assert not decider.owed
+
+
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
 def test_nothing_unknown_is_a_success_on_condition(mode: WriteMode) -> None:
     decision = Decider(IDS, mode, 1).decide(Asked(row(0), 0), theirs(9), [theirs(9)])
