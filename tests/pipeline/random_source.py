@@ -14,7 +14,7 @@ from kvctl.pipeline.stream_reader import KvStreamReader
 from tests.pipeline.revisions import Revision, Revisions, held
 
 COLUMNS = ("key", "value", "revision", "operation")
-KEYS = [f"{prefix}.{number}" for prefix in ("a", "b") for number in range(8)]
+KEYS = [f"{prefix}.{number}" for prefix in ("a", "b") for number in range(30)]
 Document = dict[str, Any]
 
 
@@ -41,27 +41,30 @@ class RandomSource:
         self._planned: tuple[Document, Document] | None = None
         self._before = -1
         """The last revision that the query need not read; -1 before it began."""
+        self.write(60, 30)  # which it has to catch up with
 
     # -- what happens --------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Write some keys, wait, or run a batch, which may be cut off."""
         chance = self.dice.random()
-        if chance < 0.45:
+        if chance < 0.35:
             self.write(self.dice.choice((1, 5, 30)))
-        elif chance < 0.55 and self.loses:
-            time.sleep(self.dice.choice((0.1, 0.6)))
+        elif chance < 0.5 and self.loses:
+            time.sleep(self.dice.choice((0.3, 1.3)))
             print("sleep")
-        elif chance < 0.65:
+            if self.dice.random() < 0.6:
+                self.write(3)
+        elif chance < 0.6:
             print("restart")
             self.close()
             self._stream = None
         else:
             self.run_batch()
 
-    def write(self, most: int) -> None:
+    def write(self, most: int, least: int = 1) -> None:
         """Write or delete some keys as other clients do."""
-        for _ in range(self.dice.randint(1, most)):
+        for _ in range(self.dice.randint(least, most)):
             self._values += 1
             value = None if self.dice.random() < 0.15 else f"v{self._values}".encode()
             self.revisions.put(self.dice.choice(KEYS), value)
@@ -85,7 +88,7 @@ class RandomSource:
         start = self.committed or stream.initialOffset()
         if self._before < 0:
             self._before = int(self.revisions.info()["first_seq"]) - 1
-        limit: ReadLimit = ReadMaxRows(self.dice.randint(1, 40)) if self.dice.random() < 0.7 else ReadAllAvailable()
+        limit: ReadLimit = ReadMaxRows(self.dice.randint(1, 20)) if self.dice.random() < 0.7 else ReadAllAvailable()
         start, end = self._planned or (start, stream.latestOffset(start, limit))
         if start == end:
             return
