@@ -41,12 +41,16 @@ async def stored_rows(target: Binding, position: Position, batches: Iterator[Bat
     return Stored({key: count for key, count in found.items() if count}, doubtful, until)
 
 
-async def all_arrived(target: Binding) -> None:
-    """Wait until the server has stored what a killed process sent last: it grows no more, or others write anyway."""
-    before = -1
-    for _ in range(LOOKS):
+async def all_arrived(target: Binding, looks: int = LOOKS, *, quiet: int = 1) -> None:
+    """Wait until the server has stored what a killed process sent last: it grows no more, or others write anyway.
+
+    It grows no more where it did not `quiet` times in 0.1 s; where others write all the time `looks` such times pass.
+    """
+    before, same = -1, 0
+    for _ in range(looks):
         last = int((await streams.info(target.api, target.stream))["state"]["last_seq"])
-        if last == before:
+        same = same + 1 if last == before else 0
+        if same == quiet:
             return
         before = last
         await asyncio.sleep(PAUSE)

@@ -35,6 +35,8 @@ from kvctl.pipeline.row_ids import RowIds
 from kvctl.pipeline.rows import Chunk
 
 WINDOW = 8_000
+LOOKS = 50
+"""Tenths of a second for which rows of a killed attempt are waited for, where others write all the time."""
 REFUSED = 1_000
 """Rows that a server refused, and that are looked at together."""
 LARGE, LONG = 1 << 15, 1000
@@ -103,7 +105,7 @@ class Publisher:
         connection, bucket = self._target.binding.api.connection, self._target.binding.bucket
         try:
             if self._plan.begun:
-                await all_arrived(self._target.binding)
+                await self._wait_for_others()
             async with PublishWindow(connection, self._done, self._failed, window=WINDOW) as self._window:
                 async for chunk in chunks:
                     await self._take(chunk)
@@ -114,6 +116,13 @@ class Publisher:
         except StreamNotFound:
             raise BucketNotFound(f"Bucket `{bucket}` was deleted while rows were written into it") from None
         return self.counts
+
+    async def _wait_for_others(self) -> None:
+        """Wait for what a killed attempt has sent, longer where it is known that there was one."""
+        if self._plan.since is None and self._plan.floor is None:
+            await all_arrived(self._target.binding)
+        else:
+            await all_arrived(self._target.binding, LOOKS, quiet=2)
 
     async def _take(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)

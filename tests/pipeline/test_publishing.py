@@ -141,6 +141,25 @@ async def test_a_retry_leaves_what_others_wrote_meanwhile(client: kvctl.Client, 
     assert last_seq(raw, bucket) == 11
 
 
+async def test_late_rows_of_a_killed_attempt_are_waited_for_in_a_busy_bucket(
+    client: kvctl.Client, bucket: str, raw: RawClient
+) -> None:
+    """An older row that the server gets two seconds after its sender was killed does not end up on top."""
+    rows = [{"key": "k", "value": b"older"}, {"key": "k", "value": b"newer"}]
+    writing = asyncio.create_task(Task(client, bucket)(rows, begun=True, since=0))
+    until = asyncio.get_running_loop().time() + 2
+    while asyncio.get_running_loop().time() < until:
+        raw.publish(f"$KV.{bucket}.busy")
+        await asyncio.sleep(0.01)
+    raw.put(bucket, "k", b"older", {"Kvctl-Row": "JOB.0.00000000"})
+    while not writing.done():
+        raw.publish(f"$KV.{bucket}.busy")
+        await asyncio.sleep(0.01)
+    assert await writing == (2, 0, 0)
+    stored = [value for key, value, _ in await contents(client, bucket) if key == "k"]
+    assert stored in ([b"newer"], [b"older", b"newer"])
+
+
 async def test_what_was_there_before_the_job_is_overwritten(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
     for row in puts(20):
         raw.put(bucket, row["key"], b"old")
