@@ -16,6 +16,8 @@ _LIMITS = {
     "memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers",
 }  # fmt: skip
 _READING = ("look at a bucket", "read a key", "list and watch keys")
+_ALLOWED = {True: "yes", False: "no", None: "unknown"}
+_STYLE = {True: "green", False: "red", None: "yellow"}
 
 
 async def report(session: Session, context: "Context", bucket: str | None) -> None:
@@ -95,7 +97,7 @@ def _view(facts: dict[str, Any]) -> View:
     permissions = View(
         columns=[
             Column("action"),
-            Column("allowed", "", text=lambda yes: "yes" if yes else "no", style=lambda yes: "green" if yes else "red"),
+            Column("allowed", "", text=_ALLOWED.__getitem__, style=_STYLE.__getitem__),
             Column("subject", flex=True),
             Column("reason"),
         ],

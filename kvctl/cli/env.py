@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -12,12 +12,22 @@ from kvctl.cli.command import command, group
 from kvctl.cli.inputs import listed, open_bucket, split_keys
 from kvctl.cli.options import BucketName, Filters, Program
 from kvctl.cli.session import Session
-from kvctl.errors import ConflictError, KeyNotFound, KvctlError, UsageError
+from kvctl.errors import ConflictError, KeyNotFound, KvctlError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
 app = group()
+
+_LOADING = re.compile(
+    r"(?:PATH|HOME|SHELL|IFS|ENV|PS4|SHELLOPTS|BASHOPTS|BASH_.*|ZDOTDIR|FPATH|CDPATH|PROMPT_COMMAND|LD_.*|DYLD_.*"
+    r"|GCONV_PATH|LOCPATH|NLSPATH|GLIBC_TUNABLES|HOSTALIASES|RESOLV_HOST_CONF|PYTHON.*|VIRTUAL_ENV|PERL.*|RUBY.*"
+    r"|GEM_HOME|GEM_PATH|BUNDLE_.*|NODE_OPTIONS|NODE_PATH|NPM_CONFIG_.*|JAVA_HOME|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS"
+    r"|_JAVA_OPTIONS|CLASSPATH|DOTNET_STARTUP_HOOKS|DOTNET_ROOT|CORECLR_.*|LUA_PATH|LUA_CPATH|LUA_INIT|PHPRC"
+    r"|PHP_INI_SCAN_DIR|GOFLAGS|RUSTC|RUSTC_WRAPPER|GIT_.*|SSH_ASKPASS|EDITOR|VISUAL|PAGER|MANPAGER|BROWSER"
+    r"|LESSOPEN|LESSCLOSE|MAKEFLAGS|TERMINFO|OPENSSL_CONF|OPENSSL_MODULES)\Z"
+)
+"""Names that change which programs, libraries or configurations are loaded, or how they run."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OTHER = re.compile(r"[^A-Za-z0-9_]")
@@ -40,6 +50,12 @@ async def env(
     *,
     words: Program,
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="What the names begin with, as it is")] = "",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow", metavar="NAME", help="Set this variable though it changes how programs run; repeatable"
+        ),
+    ] = None,
     upper: Annotated[bool, typer.Option("--upper/--no-upper", help="Names in capitals, or as the keys are")] = True,
 ) -> None:
     """Run a command with keys as environment variables.
@@ -49,6 +65,9 @@ async def env(
     so is a named key that is missing (3), or a value with a NUL, which no variable can hold (1). Variables that are set
     already are replaced. Values are bytes and pass as they are; they are on no command line. Up to 1,024 keys are read
     as they were at one moment.
+
+    Names that change how programs are loaded or run (PATH, LD_PRELOAD, BASH_ENV, PYTHONPATH, GIT_SSH and others)
+    are refused (1), because whoever writes the bucket would choose what is run; --allow NAME sets one.
 
     COMMAND replaces kvctl: signals and the exit code are its own. It is looked for before its environment is set. One
     that cannot be found is 127, one that cannot be run 126, like in a shell. What keys change to later it does not see:
@@ -64,6 +83,7 @@ async def env(
     path = find_program(words[0])
     found = await _values(await open_bucket(session, bucket), named, wild)
     variables = _variables(found, prefix, upper)
+    _refuse_loading(variables, allow or [])
     await session.close()
     _become(path, words, variables)
 
@@ -96,6 +116,18 @@ def _variables(found: dict[str, bytes], prefix: str, upper: bool) -> dict[bytes,
             )
         keys[name] = key
     return {name.encode(): found[key] for name, key in keys.items()}
+
+
+def _refuse_loading(variables: Iterable[bytes], allowed: Collection[str]) -> None:
+    """Raises RefusedError for variables that change how programs are loaded or run."""
+    found = sorted({name.decode() for name in variables if _LOADING.match(name.decode())} - set(allowed))
+    if not found:
+        return
+    options = " ".join(f"--allow {name}" for name in found)
+    raise RefusedError(
+        f"{', '.join(f'`{name}`' for name in found)} would change how programs are loaded or run",
+        hint=f"Leave the keys out by filters, add a `--prefix`, or set them with `{options}`",
+    )
 
 
 def variable_name(key: str, prefix: str = "", *, upper: bool = True) -> str:

@@ -12,7 +12,7 @@ from kvctl.cli.entries import Shape
 from kvctl.cli.inputs import Encoding, Headers, check_keys, open_bucket, revision
 from kvctl.cli.options import BucketName, KeyName, duration
 from kvctl.cli.session import Session
-from kvctl.errors import UnreachableError, UsageError, WaitExpired
+from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
 from kvctl.quantities import format_duration
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ async def wait(
     Ends as soon as the condition holds, which may be at once, and prints the entry (nothing for --missing). Of several
     conditions all must hold, of one entry. Exits 9 when the time is up.
 
-    It watches, rather than asking again and again, and goes on over restarts of the server.
+    It watches, rather than asking again and again, and goes on over restarts of the server. When the time is up the
+    leader is asked once more; exits 5 when it does not answer, because then nobody knows.
     """
     import asyncio
 
@@ -67,7 +68,9 @@ async def wait(
         async with asyncio.timeout(limit.total_seconds() or None):
             entry = await _until(source, key, condition, once=not limit)
     except TimeoutError:
-        raise condition.expired(key, limit) from None
+        entry = await _last_look(source, key, condition, session.context.timeout)
+        if not condition.holds(entry):
+            raise condition.expired(key, limit) from None
     if entry is not None and not missing:
         session.show(Shape(encoding=encoding, headers=headers).document(entry))
 
@@ -98,6 +101,26 @@ class Condition(NamedTuple):
             what = "does not exist"
         waited = f" (waited {format_duration(limit)})" if limit else ""
         return WaitExpired(f"`{key}` {what}{waited}", hint="`--for` waits longer")
+
+
+async def _last_look(bucket: "Bucket", key: str, condition: Condition, limit: timedelta) -> "Entry | None":
+    """The key's last entry, read at the leader now: a watch may have been cut off without knowing.
+
+    Raises UnreachableError where nobody answers; WaitExpired where only the watch may read.
+    """
+    import asyncio
+
+    try:
+        async with asyncio.timeout(limit.total_seconds()):
+            return await bucket.last_entry(key, leader=True)
+    except PermissionDenied:
+        raise condition.expired(key, timedelta()) from None
+    except (TimeoutError, UnreachableError) as error:
+        reason = f": {error.message}" if isinstance(error, UnreachableError) else ""
+        raise RequestTimeout(
+            f"`{key}` could not be read when the time was up{reason}",
+            hint=error.hint if isinstance(error, UnreachableError) else "Check the server with `kvctl context test`",
+        ) from None
 
 
 async def _until(bucket: "Bucket", key: str, condition: Condition, *, once: bool) -> "Entry | None":

@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kvctl.connection import Connection
-from kvctl.errors import KvctlError, NoResponders, PermissionDenied
+from kvctl.errors import KvctlError, NoResponders, PermissionDenied, RequestTimeout
 from kvctl.jetstream.api import Api
 from kvctl.wire import encode_headers
 
+SILENCE_S = 1.0
+"""For which an answer is waited for: a denial comes at once."""
 _NO_JSON = b"!"
 # A stream that takes the subject all the same refuses the message: it is not the expected one.
 _REFUSED = encode_headers({"Nats-Expected-Stream": "kvctl-probe"})
@@ -29,7 +31,8 @@ class Access:
     """What it is for: "read a key"."""
     subject: str
     """With BUCKET and KEY for the names that were tried."""
-    allowed: bool
+    allowed: bool | None
+    """None where nobody said: the server was silent."""
     reason: str | None = None
 
 
@@ -77,6 +80,7 @@ def _probes(api: Api, name: str, *, absent: bool) -> Iterator[_Probe]:
     yield _Probe("read several keys", f"{api.prefix}.DIRECT.GET.{stream}", silent=True)
     yield _Probe("read a key at the leader", f"{api.prefix}.STREAM.MSG.GET.{stream}")
     yield _Probe("list and watch keys", f"{api.prefix}.CONSUMER.CREATE.{stream}.kvctl.{key}")
+    yield _Probe("receive what is listed", f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.kvctl-probe", silent=True)
     yield _Probe("write a key", f"{api.write_prefix}{key}", b"", _REFUSED, silent=True)
     if absent:
         yield _Probe("create buckets", f"{api.prefix}.STREAM.CREATE.{stream}")
@@ -88,8 +92,11 @@ def _probes(api: Api, name: str, *, absent: bool) -> Iterator[_Probe]:
 
 async def _ask(connection: Connection, item: _Probe, timeout: float | None) -> Access:
     reason = None
+    limit = SILENCE_S if timeout is None else min(timeout, SILENCE_S)
     try:
-        await connection.request(item.subject, item.payload, item.header, timeout=timeout)
+        await connection.request(item.subject, item.payload, item.header, timeout=limit)
+    except RequestTimeout as error:  # servers of a cluster leave requests about what is not there to one another
+        return Access(item.action, item.subject, None, error.message)
     except NoResponders:
         reason = None if item.silent else "nobody answers"
     except PermissionDenied as error:

@@ -106,4 +106,38 @@ def test_a_missing_key_bucket_or_command(keyed: Keyed) -> None:
 
 def test_the_command_is_found_by_the_path_that_is_set(keyed: Keyed) -> None:
     keyed.put("path", b"/nowhere")
+    assert keyed("env", "B", "--allow", "PATH", "--", "true").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ld.preload",
+        "LD_LIBRARY_PATH",
+        "dyld/insert_libraries",
+        "bash-env",
+        "pythonpath",
+        "path",
+        "git.ssh.command",
+        "home",
+    ],
+)
+def test_names_that_change_what_is_run_need_to_be_allowed(keyed: Keyed, key: str) -> None:
+    name = variable_name(key)
+    keyed.put(key, b"/nowhere")
+    keyed.put("app.port", b"1")
+    refused = keyed("env", "B", "--", "/bin/true")
+    assert (refused.exit_code, refused.stdout) == (1, b"")
+    assert f"`{name}` would change how programs are loaded or run" in refused.err
+    assert f"--allow {name}" in refused.err
+    assert keyed("env", "B", "--allow", "OTHER", "--", "/bin/true").exit_code == 1
+    shown = keyed("env", "B", "--allow", name, "--", "/bin/sh", "-c", f"echo ${name}")
+    assert shown.out == "/nowhere\n"
+    assert keyed("env", "B", "app.*", "--", "/bin/true").exit_code == 0
+    assert keyed("env", "B", "--prefix", "X_", "--", "/bin/true").exit_code == 0
+
+
+def test_names_of_applications_pass(keyed: Keyed) -> None:
+    for key in ("node.env", "rust.log", "nats.url", "app.path", "pathname", "http.proxy"):
+        keyed.put(key, b"1")
     assert keyed("env", "B", "--", "true").exit_code == 0

@@ -90,3 +90,19 @@ def _wait_for_a_consumer(keyed: Keyed) -> None:
     while not keyed.consumers():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("options", [(), ("--missing",), ("--value", "new"), ("--revision-above", "7")])
+def test_a_wait_that_cannot_look_when_the_time_is_up_exits_5(
+    own_server: Server, start: Start, options: tuple[str, ...]
+) -> None:
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("R")
+        if options == ("--missing",):
+            raw.put("R", "k", b"v")
+        limits = ("--for", "3s", "--timeout", "1s")
+        waiting = start("wait", "R", "k", *limits, *options, env={"NATS_URL": own_server.url})
+        _wait_for_a_consumer(Keyed("R", own_server.url, raw))
+    own_server.pause()
+    _, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, b"could not be read when the time was up" in err) == (5, True), err
