@@ -41,6 +41,8 @@ OPEN = (RequestTimeout, ConnectionLost)
 _ABSENT = (*OPEN, NoServer, JetStreamDisabled)
 EDIT_ATTEMPTS = 5
 """How often a change is written that others overwrite."""
+_OF_THE_STREAM = ("discard", "allow_direct", "allow_rollup_hdrs", "deny_delete", "deny_purge", "retention")
+"""Fields of ADR-8's configuration that `bucket edit` has no option for."""
 _USABLE = (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR)
 
 
@@ -291,12 +293,22 @@ def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
     if differing:
         what = "Bucket" if kind is Kind.BUCKET else str(kind).capitalize()
         changes = f"`kvctl bucket edit {name}` changes it"
+        if settings := [_setting(item) for item in differing if item.field in _OF_THE_STREAM]:
+            changes = f"`kvctl stream edit {found['name']} {' '.join(settings)}` changes it"
+            if len(settings) < len(differing):
+                changes += f" together with `kvctl bucket edit {name}`"
         if kind is Kind.AGGREGATE and any(item.field == "sources" for item in differing):
             changes = f"`kvctl aggregate add-origin {name}` and `remove-origin` change what it reads"
         raise BucketExists(
             f"{what} `{name}` exists with another configuration (there -> asked for):\n{listed(differing)}",
             hint=f"{changes}, `kvctl bucket show {name}` shows it",
         )
+
+
+def _setting(difference: Difference) -> str:
+    """The option of `stream edit` that gives the field the value that was asked for."""
+    value = difference.after if difference.after is not None else False
+    return f"--set {difference.field}={str(value).lower() if isinstance(value, bool) else value}"
 
 
 def _incomplete(name: str) -> ConflictError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from kvctl.errors import (
     NoResponders,
     PermissionDenied,
     ReadOnly,
+    RefusedError,
     RequestTimeout,
     StreamNotFound,
     UnreachableError,
@@ -24,6 +26,7 @@ from kvctl.kv import binding as bindings
 from kvctl.kv import foreign
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_message
+from kvctl.kv.kinds import Kind, kind_of
 from kvctl.kv.names import check_bucket, check_key
 from kvctl.kv.own_writes import OwnWrites
 from kvctl.tokens import encoded
@@ -57,7 +60,7 @@ class Handle:
                 raise BucketNotFound(f"Bucket `{self.name}` does not exist: there is no stream `{self.binding.stream}`")
             self.binding = bindings.with_info(self.binding, info)
         elif fresh or not self._located:
-            self.binding = await bindings.locate(self._api, self.name)
+            self.binding = _of_a_bucket(await bindings.locate(self._api, self.name))
         self._located = True
         return self.binding
 
@@ -83,6 +86,8 @@ class Handle:
         try:
             async with asyncio.timeout(RESOLVE_TIMEOUT):
                 await self.locate()
+        except RefusedError:
+            raise
         except (TimeoutError, KvctlError):
             return False
         return (before.stream, before.prefix) != (self.binding.stream, self.binding.prefix)
@@ -240,3 +245,26 @@ class Handle:
         binding = self.binding
         asked = f"{binding.api.prefix}.CONSUMER.CREATE.{binding.stream}.kvctl-000000000000.{binding.subject(key)}"
         self._api.connection.check_message(encoded(asked), b"", b"")
+
+
+def _of_a_bucket(binding: Binding) -> Binding:
+    """Return the binding. Raises RefusedError for a stream that is named like a bucket and takes none of its keys."""
+    assert binding.info is not None
+    config = binding.info["config"]
+    elsewhere = not (config.get("mirror") or config.get("sources"))
+    if kind_of(config) is Kind.STREAM and elsewhere and not _takes_keys(config.get("subjects") or (), binding.prefix):
+        raise RefusedError(
+            f"Stream `{binding.stream}` is not a bucket: it does not take `{binding.prefix}>`",
+            hint=f"`kvctl stream show {binding.stream}` shows what it takes",
+        )
+    return binding
+
+
+def _takes_keys(subjects: Iterable[str], prefix: str) -> bool:
+    """Whether one of the subjects can match a key under the prefix."""
+    wanted = prefix.split(".")
+    return any(
+        all(token in ("*", ">", want) for token, want in zip(subject.split("."), wanted[:-1], strict=False))
+        for subject in subjects
+        if subject.endswith(">") or subject.count(".") >= len(wanted) - 1
+    )

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from kvctl.errors import (
     KeyExists,
     KeyNotFound,
     ReadOnly,
+    RefusedError,
     RevisionNotFound,
     ServerError,
     UsageError,
@@ -500,3 +502,45 @@ class TestPutWhile:
             await bucket.put_while("key", b"w", "fence", revision)
         assert (await bucket.get("key")).value == b"v"
         await bucket.put_while("other", b"v", "never-written", 0)
+
+
+class TestAStreamThatIsNoBucket:
+    """It is named like one, and takes other subjects."""
+
+    @pytest.mark.parametrize("subject", ["foo", "foo.>", "$KV.other.>", "$KV"])
+    async def test_every_use_names_it(self, client: Client, raw: RawClient, bucket_name: str, subject: str) -> None:
+        subject = subject if subject.startswith("$") else f"{bucket_name}.{subject}"
+        raw.api(
+            f"STREAM.CREATE.KV_{bucket_name}",
+            {"name": f"KV_{bucket_name}", "subjects": [subject], "allow_direct": True, "storage": "memory"},
+        )
+        bucket = client.bucket(bucket_name)
+        uses: list[Callable[[Bucket], Any]] = [
+            lambda bucket: bucket.put("k", b""), lambda bucket: bucket.create("k", b""),
+            lambda bucket: bucket.delete("k"), lambda bucket: bucket.get("k"),
+            lambda bucket: bucket.get("k", leader=True), lambda bucket: bucket.get_many(["k", "l"]),
+            _listed(lambda bucket: bucket.keys()), _listed(lambda bucket: bucket.history()),
+            _listed(lambda bucket: bucket.entries()), lambda bucket: bucket.watch(), lambda bucket: bucket.as_of(1),
+        ]  # fmt: skip
+        for use in uses:
+            with pytest.raises(RefusedError, match=f"`KV_{bucket_name}` is not a bucket"):
+                await use(client.bucket(bucket.name))
+        raw.api(f"STREAM.DELETE.KV_{bucket_name}", {})
+
+    async def test_one_that_takes_some_of_the_keys_is_read(
+        self, client: Client, raw: RawClient, bucket_name: str
+    ) -> None:
+        raw.api(
+            f"STREAM.CREATE.KV_{bucket_name}",
+            {"name": f"KV_{bucket_name}", "subjects": [f"$KV.{bucket_name}.a.*"], "storage": "memory"},
+        )
+        bucket = client.bucket(bucket_name)
+        assert await bucket.put("a.b", b"1") == 1
+        assert [key async for key in bucket.keys()] == ["a.b"]
+
+
+def _listed(listing: Callable[[Bucket], Any]) -> Callable[[Bucket], Any]:
+    async def read(bucket: Bucket) -> list[Any]:
+        return [item async for item in listing(bucket)]
+
+    return read

@@ -100,8 +100,11 @@ class Model:
         return len(gone)
 
     def _compacted(self, one: Operation) -> bool:
-        later = [other for other in self.log if other.key == one.key and other.revision >= one.revision]
-        return all(other.revision in self.removed for other in later)
+        """Whether compaction has removed the entry, or would have, had it not been evicted before."""
+        return any(
+            other.key == one.key and other.revision >= one.revision and other.revision in self.removed
+            for other in self.log
+        )
 
 
 def matching(keys: list[str], text: str) -> list[str]:
@@ -238,6 +241,10 @@ class World:
         source = open_input("rows.ndjson", io.BytesIO(content))
         loaded = await bulk.load(self.bucket, source, LoadOptions(mode=mode))
         assert (loaded.written, loaded.unchanged) == (len(stored), len(rows) - len(stored))
+        if mode is bulk.Mode.CREATE_ONLY:  # over a marker a row is written once more, after others
+            new = [entry async for entry in self.bucket.history() if entry.revision > self.model.last]
+            assert sorted(stored) == sorted((entry.key, entry.value) for entry in new)
+            stored = [(entry.key, entry.value) for entry in new]
         for key, value in stored:
             self.model.add(self.model.last + 1, key, "PUT", value)
 
@@ -479,7 +486,7 @@ async def test_an_interrupted_load_stores_each_row_once_and_hides_nothing_newer(
 ) -> None:
     for number in range(steps(240) // 8):
         chance = random.Random(seed * 1000 + number)
-        history, keys = chance.choice([1, 2, 64]), chance.choice([30, 200, 2000])
+        history, keys = chance.choice([1, 2, 64]), chance.choice([60, 200, 2000])
         rows = [(f"k.{chance.randrange(keys)}", b"%d" % n) for n in range(chance.choice([300, 1500]))]
         print(f"load {number} of seed {seed}: history {history}, {keys} keys, {len(rows)} rows")
         file = tmp_path / f"{number}.ndjson"

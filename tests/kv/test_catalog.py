@@ -71,6 +71,17 @@ async def test_creating_again_is_no_error_and_changes_nothing(client: kvctl.Clie
     assert again.info["state"]["messages"] == 1
 
 
+async def test_a_field_of_the_stream_is_changed_by_a_command_that_can(
+    client: kvctl.Client, raw: RawClient, bucket_name: str
+) -> None:
+    stream = {**BucketConfig(bucket_name).to_stream(), "discard": "old", "allow_direct": False}
+    raw.api(f"STREAM.CREATE.KV_{bucket_name}", stream)
+    with pytest.raises(BucketExists) as exists:
+        await client.create_bucket(bucket_name)
+    command = f"kvctl stream edit KV_{bucket_name} --set discard=new --set allow_direct=true"
+    assert f"`{command}` changes it" in (exists.value.hint or "")
+
+
 async def test_a_recreated_bucket_holds_nothing_of_the_deleted_one(own_server: Server) -> None:
     """Servers may read the files of the deleted stream into the new one (in about one of twenty rounds)."""
     async with kvctl.connect(own_server.url) as client:

@@ -273,7 +273,7 @@ async def test_what_is_no_whole_bucket_is_not_copied(
     half, other, name = unique(), unique(), unique()
     raw.create_bucket(half, metadata={UNFINISHED: "x"})
     raw.create_bucket(other, subjects=[f"{other}.>"])
-    for source, message in ((half, "not whole"), (other, "named like a bucket")):
+    for source, message in ((half, "not whole"), (other, "not a bucket")):
         with pytest.raises(RefusedError, match=message):
             await copying.copy(client.bucket(source), client.api, name, data=HISTORY)
     assert name not in await client.bucket_names()
