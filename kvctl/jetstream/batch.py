@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from kvctl.connection import Connection
-from kvctl.errors import ServerError
+from kvctl.errors import ServerError, UsageError
 from kvctl.jetstream.publish import acknowledgement_error
 from kvctl.tokens import encoded, header_lines
 from kvctl.wire import publish_frame
@@ -22,17 +22,28 @@ _Part = tuple[bytes, bytes, bytes]
 """The same as they go out: subject, payload, header block."""
 
 
-async def publish_batch(connection: Connection, messages: Sequence[BatchMessage], identity: str | None = None) -> int:
+class MessageTooLarge(UsageError):
+    """One message of a batch is over a limit; nothing was sent. `number` counts from 0, `size` has the headers."""
+
+    def __init__(self, number: int, size: int, most: int) -> None:
+        super().__init__(f"Message {number + 1} of the batch is {size} bytes, {most} is the limit")
+        self.number, self.size, self.most = number, size, most
+
+
+async def publish_batch(
+    connection: Connection, messages: Sequence[BatchMessage], identity: str | None = None, most: int = 0
+) -> int:
     """Store all messages at once; returns the sequence of the last, the others are contiguous before it.
 
-    `identity` is stored with each of them, as their header Nats-Batch-Id. Only for streams whose configuration reads
-    back `allow_atomic`: servers before 2.12 store the messages one by one. Raises WrongRevision (some condition failed,
-    it is not said which), ServerError, PermissionDenied, NoResponders and NoServer (nothing was stored), RequestTimeout
-    and ConnectionLost (the outcome is open).
+    `identity` is stored with each of them, as their header Nats-Batch-Id. `most` is the stream's own limit on a
+    message: the server drops all but the last one in silence when they are larger. Only for streams whose configuration
+    reads back `allow_atomic`: servers before 2.12 store the messages one by one. Raises MessageTooLarge, WrongRevision
+    (some condition failed, it is not said which), ServerError, PermissionDenied, NoResponders and NoServer (nothing was
+    stored), RequestTimeout and ConnectionLost (the outcome is open).
     """
     import json
 
-    parts = _encoded(connection, messages, identity or os.urandom(12).hex())
+    parts = _encoded(connection, messages, identity or os.urandom(12).hex(), most)
     subject, payload, header = parts.pop()
     async with connection.subscribe() as told:
         await _send(connection, parts)
@@ -49,15 +60,18 @@ async def publish_batch(connection: Connection, messages: Sequence[BatchMessage]
     return int(json.loads(frame.payload)["seq"])
 
 
-def _encoded(connection: Connection, messages: Sequence[BatchMessage], identity: str) -> list[_Part]:
-    """The messages with the headers that make them one batch. Raises UsageError for what is too large."""
+def _encoded(connection: Connection, messages: Sequence[BatchMessage], identity: str, most: int) -> list[_Part]:
+    """The messages with the headers that make them one batch. Raises UsageError, MessageTooLarge."""
     parts = []
+    most = min(most, connection.max_payload) if most > 0 else connection.max_payload
     for number, (subject, payload, headers) in enumerate(messages, 1):
         own = header_lines(headers) if headers else ""
         place = f"Nats-Batch-Id: {identity}\r\nNats-Batch-Sequence: {number}\r\n"
         end = "Nats-Batch-Commit: 1\r\n" if number == len(messages) else ""
         header = encoded(f"NATS/1.0\r\n{own}{place}{end}\r\n")
         to = encoded(subject)
+        if len(header) + len(payload) > most:
+            raise MessageTooLarge(number - 1, len(header) + len(payload), most)
         connection.check_message(to, header, payload)
         parts.append((to, payload, header))
     return parts

@@ -29,13 +29,15 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream import direct, streams
-from kvctl.jetstream.batch import publish_batch
+from kvctl.jetstream.batch import MessageTooLarge, publish_batch
+from kvctl.jetstream.publish import Busy
+from kvctl.kv import binding as bindings
 from kvctl.kv import many
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry
 from kvctl.kv.outcome import OPEN
 from kvctl.kv.transaction import Transaction, refusal
-from kvctl.kv.transaction_batch import Pins, batch_of
+from kvctl.kv.transaction_batch import Pins, batch_of, too_large, value_limit
 from kvctl.kv.writing import TTL_SINCE, explained, no_ttl
 from kvctl.wire import header_value
 
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
 BATCHES_SINCE = (2, 12)
-_TRANSIENT = (10008, 10176, 10210)
+LOST_MESSAGES = 10176
+_TRANSIENT = (10008, LOST_MESSAGES, 10210)
 """No leader, a batch that lost messages (the leader changed under it), too many batches at once: nothing was stored."""
 
 
@@ -88,7 +91,7 @@ async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
         if version < BATCHES_SINCE:
             remedy = f"They need nats-server 2.12; this one is {'.'.join(map(str, version))}"
         raise KvctlError(f"Bucket `{source.bucket}` does not allow atomic batches; nothing was sent", hint=remedy)
-    return source
+    return bindings.with_info(source, info)
 
 
 async def _found(bucket: Bucket, transaction: Transaction, *, leader: bool = False) -> dict[str, Entry | None]:
@@ -122,6 +125,10 @@ class _Commit:
         self._keys = [change.key for change in transaction.changes]
         self._deadline = time.monotonic() + 2 * target.api.connection.timeout
         self._refused = False
+        self._obstacle: KvctlError | None = None
+        """What refused the last try, where that is no condition."""
+        self._looked = False
+        """Whether the stream's limit was read again."""
         self._lost: KvctlError | None = None
         """Why it is not known what became of a try."""
         self._tries: list[_Try] = []
@@ -167,9 +174,15 @@ class _Commit:
         messages, places = batch_of(self._transaction, self._target, pins)
         self._tries.append(_Try(os.urandom(12).hex().encode(), places))
         try:
-            last = await publish_batch(self._target.api.connection, messages, self._tries[-1].identity.decode())
+            identity = self._tries[-1].identity.decode()
+            last = await publish_batch(self._target.api.connection, messages, identity, value_limit(self._target))
             return [last - len(messages) + places[key] for key in self._keys]
-        except WrongRevision:
+        except MessageTooLarge as error:
+            if not await self._is_limit_read_again():
+                raise too_large(self._target, messages[error.number][0], error) from None
+            return None
+        except WrongRevision as error:
+            self._obstacle = error if isinstance(error, Busy) else None
             if not self._refused:  # mostly a condition that does not hold: reading tells
                 self._refused = True
                 return None
@@ -181,8 +194,18 @@ class _Commit:
         except ServerError as error:
             if self._lost is None and error.err_code not in _TRANSIENT:
                 raise explained(error, self._target) from None
+            self._obstacle = error
+            if error.err_code == LOST_MESSAGES and self._lost is None:
+                await self._is_limit_read_again()
         await self._pause()
         return None
+
+    async def _is_limit_read_again(self) -> bool:
+        """Read the stream's limit once more, which somebody may have changed; whether that was the first time."""
+        first, self._looked = not self._looked, True
+        if first:
+            self._target = await _target(self._bucket, fresh=True)
+        return first
 
     async def _unreachable(self, error: UnreachableError) -> None:
         """This try was not stored. Raises the error if no earlier one is open, and there is no hope."""
@@ -196,10 +219,16 @@ class _Commit:
         self._target = await _target(self._bucket, fresh=True)
 
     async def _pause(self) -> None:
-        """Before another try. Raises OutcomeUnknown or WrongRevision when the time is up."""
+        """Before another try. Raises OutcomeUnknown, UnreachableError or WrongRevision when the time is up."""
         if time.monotonic() > self._deadline:
             if self._lost is not None:
                 raise self._unknown()
+            if self._obstacle is not None:
+                raise UnreachableError(
+                    f"Bucket `{self._bucket.name}` takes no batches at the moment: {self._obstacle.message}; "
+                    "nothing was written",
+                    hint="Try again later, with fewer or smaller batches at the same time",
+                )
             raise WrongRevision(f"Keys of the transaction on bucket `{self._bucket.name}` change too fast for it")
         await asyncio.sleep(random.uniform(0.005, 0.05))
 

@@ -13,6 +13,8 @@ from kvctl.kv.names import check_key
 
 LIMIT = 1000
 """Messages of one transaction (ADR-50)."""
+LIMIT_BYTES = 64 << 20
+"""Bytes of one transaction: servers drop messages of batches that they cannot take in fast enough (10176)."""
 PREVIEW = 60
 """Characters of a value that a message shows."""
 
@@ -181,7 +183,7 @@ class Transaction:
         return len(self.changes) + max(len(self.guards) - free, 0)
 
     def check(self) -> None:
-        """Raises UsageError for a transaction that changes nothing or needs too many messages."""
+        """Raises UsageError for a transaction that changes nothing, needs too many messages or is too large."""
         if not self.changes:
             raise UsageError("The transaction changes nothing")
         if self.messages > LIMIT:
@@ -189,6 +191,13 @@ class Transaction:
             guards = f", {extra} of them for conditions on keys that are not changed" if extra else ""
             raise UsageError(
                 f"The transaction takes {self.messages:,} messages{guards}; {LIMIT:,} are the most",
+                hint="Split it; what is in two transactions is not atomic",
+            )
+
+        size = sum(len(change.key) + len(change.value) for change in self.changes)
+        if size > LIMIT_BYTES:
+            raise UsageError(
+                f"The transaction is {size:,} bytes; {LIMIT_BYTES:,} are the most",
                 hint="Split it; what is in two transactions is not atomic",
             )
 

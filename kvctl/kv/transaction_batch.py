@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from kvctl.jetstream.batch import BatchMessage
+from kvctl.errors import UsageError
+from kvctl.jetstream.batch import BatchMessage, MessageTooLarge
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Operation
 from kvctl.kv.outcome import EXPECTED, EXPECTED_OF
@@ -51,3 +52,23 @@ def _headers(change: Change) -> dict[str, str]:
 
 def _guard(target: Binding, key: str, pins: Pins) -> dict[str, str]:
     return {EXPECTED: str(pins[key]), EXPECTED_OF: target.subject(key)}
+
+
+def value_limit(target: Binding) -> int:
+    """The bucket's limit on a message, headers included, as far as it is known; 0 for none."""
+    config = target.info["config"] if target.info else {}
+    return max(int(config.get("max_msg_size", 0)), 0)
+
+
+def too_large(target: Binding, subject: str, error: MessageTooLarge) -> UsageError:
+    """The error that names the key and whose limit it is."""
+    whose, hint = "server", "The limit is the server's `max_payload`; headers count"
+    if error.most == value_limit(target):
+        whose = f"bucket `{target.bucket}`"
+        hint = f"Headers count; `kvctl bucket edit {target.bucket} --max-value-size SIZE` allows larger values"
+    key = subject.removeprefix(target.write_prefix)
+    return UsageError(
+        f"`{key}` takes {error.size} bytes with its headers, the limit of the {whose} is {error.most}; "
+        "nothing was written",
+        hint=hint,
+    )

@@ -1,6 +1,7 @@
 """Transactions on real servers: all or nothing, on every condition, and truthful when an answer is lost."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,7 @@ from kvctl.kv import committing
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
 from tests.differences import differences
+from tests.raw import RawClient
 
 
 @pytest.fixture
@@ -219,13 +221,61 @@ class TestRefused:
     async def test_bad_names_sizes_and_handles_before_anything_is_sent(self, client: Client, bucket: Bucket) -> None:
         with pytest.raises(UsageError):
             await bucket.commit(Transaction())
-        with pytest.raises(UsageError, match="the server takes"):
+        with pytest.raises(UsageError, match="`b` takes .* the limit of the server"):
             await bucket.commit(Transaction().put("a", b"").put("b", b"x" * (2 << 20)))
         with pytest.raises(ReadOnly):
             await client.bucket(bucket.name, read_only=True).commit(Transaction().put("a", b""))
         with pytest.raises(BucketNotFound):
             await client.bucket("nowhere").commit(Transaction().put("a", b""))
         assert (await bucket.status()).last_revision == 0
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    async def test_a_value_over_the_buckets_limit_is_named_at_once_wherever_it_stands(
+        self, client: Client, bucket_name: str, place: int
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name, atomic=True, max_value_size=300)
+        transaction = Transaction()
+        for number in range(3):
+            transaction.put(f"k{number}", b"x" * (500 if number == place else 5))
+        begun = time.monotonic()
+        with pytest.raises(UsageError, match=f"`k{place}` takes .* the limit of the bucket `{bucket_name}` is 300"):
+            await bucket.commit(transaction)
+        assert time.monotonic() - begun < 5
+        assert await content(bucket) == {}
+
+    async def test_a_limit_that_was_changed_in_the_meantime_is_read_again(
+        self, client: Client, raw: RawClient, bucket_name: str
+    ) -> None:
+        config = (await client.create_bucket(bucket_name, atomic=True, max_value_size=5000)).binding
+        bucket = client.bucket(bucket_name, stream=config.stream)  # bound to it, so the info is kept
+        await bucket.locate()
+        edited = raw.api(f"STREAM.INFO.KV_{bucket_name}")["config"]
+        large = Transaction().put("a", b"x" * 1000).put("b", b"y")
+        for limit, refused in ((300, True), (2000, False)):
+            raw.api(f"STREAM.UPDATE.KV_{bucket_name}", edited | {"max_msg_size": limit})
+            if refused:
+                with pytest.raises(UsageError, match="`a` takes"):
+                    await bucket.commit(large)
+            else:
+                assert await bucket.commit(large) == [1, 2]
+
+    async def test_one_over_the_limit_of_bytes_is_refused_before_it_is_sent(self, bucket: Bucket) -> None:
+        transaction = Transaction()
+        for number in range(70):
+            transaction.put(f"k.{number}", b"x" * (1 << 20))
+        with pytest.raises(UsageError, match="are the most"):
+            await bucket.commit(transaction)
+
+    async def test_too_many_at_the_same_time_are_no_conflict(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def overloaded(*_: Any, **__: Any) -> int:
+            raise ServerError("batch publish too many inflight", code=429, err_code=10210)
+
+        monkeypatch.setattr(committing, "publish_batch", overloaded)
+        monkeypatch.setattr(bucket._api.connection, "timeout", 0.3)
+        with pytest.raises(UnreachableError, match="takes no batches at the moment"):
+            await bucket.commit(Transaction().put("a", b"1"))
 
     async def test_a_full_bucket_takes_nothing_and_the_way_out_is_said(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name, atomic=True, max_bytes=1000)
