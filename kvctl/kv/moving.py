@@ -37,7 +37,7 @@ async def rename(source: Bucket, key: str, target: Bucket, new_key: str, *, over
     entry = await source.get(key, leader=True)
     binding = await source.readable()
     atomic = binding.info is not None and binding.info["config"].get("allow_atomic")
-    if same and atomic and binding.origin is None and entry.ttl is None:
+    if same and atomic and binding.origin is None:
         return await _rename_at_once(source, entry, new_key, overwrite)
     revision = await _place(source, entry, target, new_key, overwrite)
     try:
@@ -65,7 +65,8 @@ async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite:
     last = await bucket.last_entry(new_key, leader=True)
     if last is not None and last.operation is Operation.PUT and not overwrite:
         raise KeyExists(f"`{new_key}` exists", revision=last.revision, hint="`--overwrite` replaces it")
-    transaction = Transaction().update(new_key, entry.value, last.revision if last else 0)
+    ttl = await remaining_ttl(bucket, entry)
+    transaction = Transaction().update(new_key, entry.value, last.revision if last else 0, ttl=ttl)
     transaction.delete(entry.key, revision=entry.revision)
     try:
         return (await bucket.commit(transaction))[0]

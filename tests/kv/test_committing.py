@@ -221,7 +221,7 @@ class TestRefused:
     async def test_bad_names_sizes_and_handles_before_anything_is_sent(self, client: Client, bucket: Bucket) -> None:
         with pytest.raises(UsageError):
             await bucket.commit(Transaction())
-        with pytest.raises(UsageError, match="`b` takes .* the limit of the server"):
+        with pytest.raises(UsageError, match=r"`b` takes .* the limit of the server"):
             await bucket.commit(Transaction().put("a", b"").put("b", b"x" * (2 << 20)))
         with pytest.raises(ReadOnly):
             await client.bucket(bucket.name, read_only=True).commit(Transaction().put("a", b""))

@@ -23,6 +23,7 @@ from kvctl.kv import committing, writing
 from kvctl.kv.moving import copy, rename
 from kvctl.labs import Lab
 from kvctl.server import Server
+from kvctl.wire import header_value
 
 SECOND = timedelta(seconds=1)
 
@@ -127,6 +128,19 @@ class TestRename:
         with pytest.raises(ReadOnly):
             await rename(reader, "a", reader, "b")
         assert await values(bucket) == {"a": b"1"}
+
+    async def test_of_a_key_with_a_ttl_is_one_batch_and_keeps_what_is_left(
+        self, client: Client, bucket_name: str
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name, atomic=True, marker_ttl=timedelta(seconds=1))
+        await bucket.create("a", b"1", ttl=timedelta(hours=1))
+        assert await rename(bucket, "a", bucket, "b") == 2
+        entry = await bucket.get("b")
+        assert entry.ttl is not None
+        assert timedelta(minutes=59) < entry.ttl <= timedelta(hours=1)
+        entries = [item async for item in bucket.entries(deleted=True)]
+        assert len({header_value(item.header, b"Nats-Batch-Id") for item in entries}) == 1
+        assert await values(bucket) == {"b": b"1"}
 
     async def test_at_once_is_one_batch(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name, atomic=True)
