@@ -55,7 +55,7 @@ class Entries:
                 if method.startswith("_") or method in TOLD:
                     continue
                 for parameter in inspect.signature(function).parameters.values():
-                    if "str" in str(parameter.annotation):
+                    if "str" in str(parameter.annotation) and _fillable(function, parameter):
                         yield f"{name}.{method}({parameter.name})", function, parameter
 
     def by_hand(self) -> dict[str, Callable[[str], Any]]:
@@ -180,6 +180,16 @@ def _arguments(function: Callable[..., Any], chosen: inspect.Parameter, text: st
         else:
             positional.append(value)
     return positional, named
+
+
+def _fillable(function: Callable[..., Any], chosen: inspect.Parameter) -> bool:
+    """Whether there are values for the other parameters that it needs."""
+    needed = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in (2, 4) and parameter.name != chosen.name
+    ]
+    return all(item.name in FILLERS or str(item.annotation) in _FILLER_OF_KIND for item in needed)
 
 
 def _wrapped(parameter: inspect.Parameter, text: str) -> Any:
