@@ -28,6 +28,7 @@ from kvctl.render.view import document
 if TYPE_CHECKING:
     from kvctl.jetstream.settings import Change, Config
     from kvctl.topology.hazards import Hazard
+    from kvctl.topology.observe import Dependent
 
 app = group(
     "stream",
@@ -260,35 +261,64 @@ async def purge(
     sequence: Annotated[int | None, number("--seq", help="Only messages before this sequence")] = None,
     keep: Annotated[int | None, number("--keep", help="All but the last so many")] = None,
     yes: Yes = False,
+    confirm: Confirm = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
     """Remove messages, all or some.
 
-    Removed messages leave no trace, in a bucket no marker either: watchers and replicas do not hear of it, and mirrors
-    keep what they have copied. --keep counts over all that match. Sequences go on as before.
+    Removed messages leave no trace, in a bucket no marker either: watchers and replicas do not hear of it. Mirrors and
+    aggregates keep what they have copied, and go on answering reads with it; what is removed from a mirror or an
+    aggregate itself does not come again. So where a stream is replicated, or replicates others, its name has to be
+    typed, or given with --confirm. What arrives after the question stays. --keep counts over all that match. Sequences
+    go on as before.
     """
     from kvctl.kv import foreign
+    from kvctl.topology import hazards, observe
 
     if subject == "":
         raise UsageError("`--subject` is empty", hint="Without it, messages on all subjects go")
     if sequence is not None and keep is not None:
-        raise UsageError("`--seq` and `--keep` exclude each other")
-    check_forced(force, foreign.FOREIGN_KIND)
+        raise UsageError("`--seq` and `--keep` cannot be combined")
+    check_forced(force, foreign.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     check_stream(stream)
-    if not (dry_run or session.interactive):
+    if not (dry_run or session.interactive or confirm):
         await session.confirm(f"Purge stream `{stream}`?", yes=yes)  # before anything is sent
     info = await find(session, stream)
     foreign.refuse(info["config"], force or ())
-    if dry_run or not yes:
-        count = await _purgeable(session, info, subject, sequence, keep)
-        if dry_run:
-            session.show(document({"stream": stream, "messages": count}, name="stream"))
-            return
-        await session.confirm(f"Purge {'up to ' if sequence else ''}{count} messages of stream `{stream}`?", yes=yes)
     client = await session.client()
+    readers = await observe.dependents(client.api, stream)
+    count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0
+    if dry_run:
+        row = {"stream": stream, "messages": count, "dependents": [item.stream for item in readers]}
+        session.show(document(row, name="stream"))
+        return
+    hazards.refuse(observe.unknown(readers), force, f"Stream `{stream}` was not purged")
+    question = f"Purge {'up to ' if sequence else ''}{count} messages of stream `{stream}`?"
+    await _confirm_purge(session, info, readers, question, yes=yes, confirm=confirm)
+    if sequence is None and keep is None:
+        sequence = info["state"]["last_seq"] + 1
     removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep)
     tell(session, {"stream": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")
+
+
+async def _confirm_purge(
+    session: Session, info: dict[str, Any], readers: "list[Dependent]", question: str, *, yes: bool, confirm: str | None
+) -> None:
+    """Ask y/N, or for the name where replicas are left with what is purged, or replicas are what is purged."""
+    from kvctl.cli.bucket import replicated
+    from kvctl.topology.sources import sources_of
+
+    stream = info["config"]["name"]
+    for item in readers:
+        session.note(replicated(stream, item), always=True)
+    for source in sources_of(info["config"]):
+        origin = source["name"].removeprefix("KV_")
+        session.note(f"`{stream}` reads from `{origin}`: what is purged does not come again", always=True)
+    if readers or sources_of(info["config"]) or confirm is not None:
+        await session.confirm(f"Purging stream `{stream}`", typed_name=stream, confirmed=confirm)
+    else:
+        await session.confirm(question, yes=yes)
 
 
 async def find(session: Session, stream: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
 from tests.cli.conftest import Result, Run
+from tests.cli.dialogue import Dialogue
 from tests.raw import RawClient
 
 Streams = Callable[..., Result]
@@ -285,6 +286,44 @@ class TestRemoving:
             True,
         )
         assert filled("delete", "S", "--confirm", name).exit_code == 0
+
+
+class TestPurgeOfReplicatedStreams:
+    @pytest.fixture(params=["mirror", "sources"])
+    def replica(self, raw: RawClient, name: str, request: pytest.FixtureRequest) -> str:
+        """A stream that reads `S`."""
+        reads = {"mirror": {"name": name}} if request.param == "mirror" else {"sources": [{"name": name}]}
+        raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", **reads})
+        return f"{name}_M"
+
+    def test_purge_of_an_origin_asks_for_its_name(
+        self, filled: Streams, raw: RawClient, name: str, replica: str
+    ) -> None:
+        assert rows(filled("purge", "S", "--dry-run", "-o", "json"))["dependents"] == [replica]
+        refused = filled("purge", "S", "--yes")
+        assert (refused.exit_code, f"`{replica}`" in refused.err) == (2, True)
+        assert filled("purge", "S", "--confirm", f"{name}x").exit_code == 2
+        assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
+        assert filled("purge", "S", "--confirm", name).exit_code == 0
+        assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 0
+
+    def test_purge_of_a_replica_asks_for_its_name(
+        self, filled: Streams, raw: RawClient, name: str, replica: str
+    ) -> None:
+        refused = filled("purge", replica, "--yes")
+        assert (refused.exit_code, "does not come again" in refused.err) == (2, True)
+        assert filled("purge", replica, "--confirm", replica).exit_code == 0
+
+
+def test_message_that_arrives_while_the_question_stands_is_not_purged(
+    filled: Streams, raw: RawClient, server: Server, name: str
+) -> None:
+    with Dialogue("stream", "purge", name, "-s", server.url) as dialogue:
+        assert "Purge 5 messages" in dialogue.hear("[y/N]")
+        raw.request(f"{name}.a", b"late")
+        dialogue.say("y")
+        assert dialogue.end() == 0
+    assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 1
 
 
 def test_a_connection_for_reading_changes_nothing(filled: Streams, raw: RawClient, name: str) -> None:

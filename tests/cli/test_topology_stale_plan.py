@@ -1,10 +1,5 @@
 """Saved plans whose surroundings have changed: what arose since is refused, asked about, or stale."""
 
-import os
-import pty
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +7,7 @@ import pytest
 
 from kvctl.server import Server
 from tests.cli.conftest import Run
+from tests.cli.dialogue import Dialogue
 from tests.raw import RawClient
 
 HAZARD, USAGE, STALE = 1, 2, 4
@@ -79,29 +75,14 @@ def test_bucket_filled_while_the_question_stands_makes_the_plan_stale(
     raw: RawClient, server: Server, saved: Saved
 ) -> None:
     bucket, apply = saved(*RECREATED)
-    master, slave = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "kvctl", *apply], stdin=slave, stdout=slave, stderr=slave, close_fds=True
-    ) as process:
-        os.close(slave)
-        _read_until(master, "[y/N]")
+    with Dialogue(*apply) as dialogue:
+        dialogue.hear("[y/N]")
         raw.put(bucket, "k", b"v")
-        os.write(master, b"y\n")
-        _read_until(master, bucket)
-        time.sleep(0.2)
-        os.write(master, f"{bucket}\n".encode())
-        text = _read_until(master, None)
-        assert process.wait(30) == STALE, text
+        dialogue.say("y")
+        dialogue.hear("made anew")
+        dialogue.hear(bucket)
+        dialogue.say(bucket)
+        text = dialogue.hear()
+        assert dialogue.end() == STALE, text
     assert "holds 1 entry now" in text
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 1
-
-
-def _read_until(terminal: int, text: str | None) -> str:
-    """What comes until a text, or the end."""
-    found = ""
-    while text is None or text not in found:
-        try:
-            found += os.read(terminal, 4096).decode()
-        except OSError:
-            break
-    return found
