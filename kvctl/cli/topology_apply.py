@@ -216,11 +216,14 @@ async def _carried_out(
 ) -> "Report":
     """Carry out the plan, wait for what fills, compare with the file; what went wrong stands in the report."""
     from kvctl.topology import applying
-    from kvctl.topology.filling import Filling
+    from kvctl.topology.filling import Filling, unfilled
+    from kvctl.topology.world import survey
 
     filling = Filling(limit)
-    if (before := journal.interrupted()) is not None:
-        await filling.resume(apis, before.filling)
+    if limit is not None:
+        before = journal.interrupted()
+        left = unfilled(saved.topology(), await survey(apis))
+        await filling.resume(apis, dict.fromkeys([*left, *(before.filling if before else ())]))
     with session.progress("Applying", len(applying.writes(saved.plan.changes))) as progress:
         report = await applying.carry_out(apis, saved.plan, journal, filling, progress.advance)
     if report.error is not None:

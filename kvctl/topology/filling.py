@@ -14,11 +14,13 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology import origins, waiting
-from kvctl.topology.locating import Where
+from kvctl.topology.document import Topology
+from kvctl.topology.locating import Locator, Where
 from kvctl.topology.model import Origin
+from kvctl.topology.observe import SILENCE, live_part
 from kvctl.topology.sources import added, sources_of
 from kvctl.topology.waiting import Goal
-from kvctl.topology.world import StreamInfo
+from kvctl.topology.world import Link, StreamInfo, World
 
 Advance = Callable[[int], None]
 
@@ -74,6 +76,28 @@ class Filling:
             await waiting.until_filled(api, stream, goals, self.limit, advance, shown=held)
         except WaitExpired as error:
             self.late.append(error)
+
+
+def unfilled(topology: Topology, world: World) -> list[Where]:
+    """The file's replicas that are connected and lag, or have an origin in view and nothing of it yet.
+
+    An apply that was killed left them, on whatever machine, or they are behind for a moment.
+    """
+    named = Locator(topology, world.places)
+    wheres = {named.where(name) for name in (*topology.mirrors, *topology.aggregates)}
+    found = dict.fromkeys((link.place.name, link.info["config"]["name"]) for link in world.links if _is_behind(link))
+    return [where for where in found if where in wheres]
+
+
+def _is_behind(link: Link) -> bool:
+    if link.origin is None or not link.origin["state"]["messages"]:
+        return False
+    mirror = link.info.get("mirror")
+    told = live_part(link.source, [mirror] if mirror else link.info.get("sources") or [])
+    active = told.get("active", -1)
+    if active < 0:
+        return not told.get("seq")
+    return bool(active < SILENCE * 10**9 and told.get("lag"))
 
 
 async def _goals(api: Api, config: StreamConfig, fresh: Sequence[dict[str, object]]) -> list[Goal]:

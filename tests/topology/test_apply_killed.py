@@ -179,3 +179,25 @@ def test_a_saved_plan_goes_on_where_it_was(scene: Callable[[], Scene], wanted: d
     assert (code, len(rest) - (len(WRITES) - at) in (0, 1)) == (0, True)
     assert one.state() == wanted
     assert one.apply_saved(plan) == (0, [])
+
+
+def test_apply_after_a_kill_waits_on_any_machine_until_replicas_are_filled(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal of the killed one lies elsewhere: what is not filled is told from the servers."""
+    entries = 100_000
+    file = tmp_path / "topology.yaml"
+    file.write_text("version: 1\nbuckets: {B: {}}\naggregates: {A: {origins: [{bucket: B, prefix: p}]}}\n")
+    args = ["topology", "apply", "-f", str(file), "--yes", "-s", own_server.url]
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("B")
+        for number in range(entries):
+            raw.publish(f"$KV.B.k{number}", b"v")
+        raw.flush()
+        while raw.api("STREAM.INFO.KV_B")["state"]["messages"] < entries:
+            pass
+        assert killed.run(args, at=0, answered=True)[0] == killed.KILLED
+        assert raw.api("STREAM.INFO.KV_A")["state"]["messages"] < entries
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+        assert killed.run(args) == (0, [])
+        assert raw.api("STREAM.INFO.KV_A")["state"]["messages"] == entries
