@@ -17,7 +17,7 @@ from kvctl.errors import (
     StreamNotFound,
     UnreachableError,
 )
-from kvctl.jetstream import consumers
+from kvctl.jetstream import consumers, single_answers
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.buffering import Buffer
 from kvctl.jetstream.delivery import RawFrame
@@ -245,7 +245,9 @@ class Consumption(MessageIteration):
             await self._check()
         elif self._puller.messages and time.monotonic() - self._puller.heard >= 2 * self._buffer.heartbeat:
             self._told = ""
-            self._tell("warning", f"Nothing was heard of consumer `{self.consumer}` for two heartbeats; pulling anew")
+            hint = single_answers.suspicion(self._puller.asked, self._puller.answers)
+            text = f"Nothing was heard of consumer `{self.consumer}` for two heartbeats; pulling anew"
+            self._tell("warning", f"{text}. {hint}" if hint else text)
             self._puller.forget()
             self._doubtful = True
 

@@ -18,7 +18,7 @@ from kvctl.errors import (
     RequestTimeout,
     ServerError,
 )
-from kvctl.jetstream import consumers
+from kvctl.jetstream import consumers, single_answers
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.delivery import RawFrame
 from kvctl.jetstream.iteration import MessageIteration
@@ -158,7 +158,10 @@ class Fetch(MessageIteration):
             self._tell("warning", f"Nothing was heard of consumer `{self.consumer}` for two heartbeats")
             self._failure = RequestTimeout(f"Consumer `{self.consumer}` has fallen silent")
         elif now >= self._deadline:
-            self._failure = RequestTimeout(f"The server did not end the pull of consumer `{self.consumer}` in time")
+            self._failure = RequestTimeout(
+                f"The server did not end the pull of consumer `{self.consumer}` in time",
+                hint=single_answers.suspicion(self._puller.asked, self._puller.answers),
+            )
         self._over = self._failure is not None
 
     async def _explained(self, error: KvctlError) -> KvctlError:

@@ -16,6 +16,14 @@ SILENCE_S = 0.5
 """How long more answers are waited for after the first, which servers send in one go with it."""
 HINT = "The account that exports the service can set `response_type: stream`"
 
+
+def suspicion(asked: int, answers: int) -> str | None:
+    """Return the hint for pulls that had no more than one answer each, None for others."""
+    return (
+        f"If JetStream is imported from another account: {HINT[:1].lower()}{HINT[1:]}" if 0 < answers <= asked else None
+    )
+
+
 _prefixes: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import kvctl
 from kvctl import Client
 from kvctl.contexts import Context
-from kvctl.errors import ServerError
+from kvctl.errors import RequestTimeout, ServerError
 from kvctl.jetstream import extent, ordered
 from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
@@ -213,6 +214,29 @@ class TestImportedService:
                     elif len(seen) == 30:
                         await there.put_many((f"n{number}", b"v") for number in range(175))
             assert seen == list(range(1, 206))
+
+
+async def test_fetch_over_a_plain_import_names_the_setting(
+    unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvctl.jetstream.fetching.MARGIN", 0.0)
+    name, config = unique("WORK"), IMPORTED.replace("RESPONSES", "")
+    with (
+        run_server(name="imported", config=config) as server,
+        RawClient(server.url, user="owner", password="owner") as raw,
+    ):
+        raw.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+        for number in range(5):
+            raw.request(f"{name}.{number}")
+        context = Context(
+            url=server.url, user="guest", password="guest", api_prefix="owner", timeout=timedelta(seconds=1)
+        )
+        async with kvctl.connect(context) as client:
+            consumer = await client.jetstream.stream(name).create_consumer("c")
+            with pytest.raises(RequestTimeout) as caught:
+                async with consumer.fetch(5, expires=timedelta(seconds=1)) as fetch:
+                    _ = [message async for message in fetch]
+            assert "response_type: stream" in (caught.value.hint or "")
 
 
 async def test_reading_that_begins_behind_the_end_shows_nothing_from_before(client: Client, bucket_name: str) -> None:
