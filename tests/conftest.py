@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("oracles")
     group.addoption("--seed", type=int, default=1, help="First seed of random operations")
     group.addoption("--steps", type=int, default=None, help="Number of operations of each oracle")
+    group.addoption("--faults-report", metavar="FILE", help="Write the figures of `-m faults` into a file")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
