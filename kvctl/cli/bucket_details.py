@@ -19,13 +19,21 @@ def bucket_view(sight: "Sight") -> View:
     """Everything about one bucket."""
     row = bucket_row(sight)
     sections = [
-        ("Servers", View(columns=_PEERS, rows=(row["cluster"] or {}).get("replicas", []))),
+        ("Servers", servers_view(row["cluster"] or {})),
         ("Origins", _table(_ORIGINS, row["origins"])),
         ("Alternates, nearest first", _table(_ALTERNATES, row["alternates"])),
         ("Replicated by", _table(_DEPENDENTS, row["dependents"] or [])),
     ]
     shown = [replace(column, tsv=False) for column in (*_DETAILS, *_settings(row["config"] or {}), *_TAIL)]
     return document(row, *_FIELDS, *shown, sections=sections)
+
+
+def servers_view(cluster: dict[str, Any]) -> View:
+    """Every server that holds a stream, the leader first; the JSON object names the leader apart from the others."""
+    leader = {"name": cluster.get("leader"), "role": "leader", "current": True, "offline": False, "lag": None,
+              "active": None}  # fmt: skip
+    followers = [{"role": "follower", **peer} for peer in cluster.get("replicas", [])]
+    return View(columns=_PEERS, rows=[*([leader] if followers and cluster.get("leader") else []), *followers])
 
 
 def remarks(sight: "Sight") -> Iterator[str]:
@@ -226,6 +234,7 @@ _TAIL = (
 )
 _PEERS = (
     Column("name"),
+    Column("role"),
     Column("current"),
     Column("offline", style=lambda offline: "red" if offline else ""),
     Column("lag", right=True),

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from kvctl.cli.bucket_details import servers_view
 from kvctl.quantities import format_time, parse_utc
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
 
@@ -37,7 +38,7 @@ def stream_view(info: dict[str, Any]) -> View:
     row = stream_row(info)
     cluster = row["cluster"] or {}
     sections = [
-        ("Servers", View(columns=_PEERS, rows=cluster.get("replicas", []))),
+        ("Servers", servers_view(cluster)),
         ("Origins", View(columns=_ORIGINS, rows=row["origins"])),
         ("Alternates, nearest first", View(columns=_ALTERNATES, rows=row["alternates"])),
     ]
@@ -159,13 +160,6 @@ _DETAILS = (
     Column("replicas"),
     Column("cluster", "Leader", text=lambda cluster: cluster["leader"] if cluster else ""),
     Column("created", text=age_text),
-)
-_PEERS = (
-    Column("name"),
-    Column("current"),
-    Column("offline", style=lambda offline: "red" if offline else ""),
-    Column("lag", right=True),
-    Column("active", text=active_text),
 )
 _ORIGINS = (
     Column("stream"),

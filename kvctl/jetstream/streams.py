@@ -10,6 +10,7 @@ from typing import Any
 from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound, StreamOffline
 from kvctl.jetstream.api import OFFLINE_HINT, Api
 from kvctl.jetstream.paging import all_pages
+from kvctl.jetstream.placement import placed
 from kvctl.tokens import check_filter_subject, check_name
 
 SUBJECTS_PAGE = 100_000
@@ -40,13 +41,15 @@ class Listing:
 async def create(api: Api, config: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
     """Create a stream and return its info; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
     require_writable(api)
-    return await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config, timeout=timeout)
+    async with placed(api, config):
+        return await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config, timeout=timeout)
 
 
 async def update(api: Api, config: dict[str, Any]) -> dict[str, Any]:
     """Replace a stream's configuration; returns its info. Raises StreamNotFound, ServerError, ReadOnly."""
     require_writable(api)
-    return await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
+    async with placed(api, config):
+        return await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
 
 
 async def info(api: Api, stream: str, *, timeout: float | None = None, **request: Any) -> dict[str, Any]:

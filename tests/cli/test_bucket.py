@@ -273,7 +273,22 @@ def test_a_cluster_s_servers_and_lag_are_shown(cluster: Lab, run: Run, bucket_na
         "name", "current", "offline", "active", "lag",
     }  # fmt: skip
     assert shown["replicas"] == 3
-    assert "Servers" in run("bucket", "show", bucket_name, env=env, tty=True).out
+    for command in (("bucket", "show", bucket_name), ("stream", "show", f"KV_{bucket_name}")):
+        text = run(*command, env=env, tty=True).out.partition("Servers\n")[2]
+        roles = dict(line.split()[:2] for line in text.splitlines()[1:4])
+        followers = {peer["name"]: "follower" for peer in shown["cluster"]["replicas"]}
+        assert roles == {shown["cluster"]["leader"]: "leader", **followers}
+
+
+def test_placement_that_no_server_satisfies_names_the_clusters_seen(
+    supercluster: Lab, run: Run, bucket_name: str
+) -> None:
+    env = {"NATS_URL": supercluster.contexts["lon"].url}
+    result = run("bucket", "add", bucket_name, "--cluster", "par", "--tag", "ssd", env=env)
+    assert (result.exit_code, f"No server in cluster `par` can hold `KV_{bucket_name}`" in result.err) == (1, True)
+    assert "Clusters seen: `lon` (lon)" in result.err
+    assert "Asked for: 1 replica, tags `ssd`" in result.err
+    assert run("bucket", "add", bucket_name, "--cluster", "nyc", "--replicas", "3", env=env).exit_code == 1
 
 
 def test_alternates_are_shown_nearest_first(supercluster: Lab, run: Run, bucket_name: str) -> None:

@@ -1,0 +1,55 @@
+"""Say why no server can hold a stream: what was asked for, and which clusters there are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from kvctl.errors import KvctlError, ServerError
+from kvctl.jetstream.api import Api
+
+NO_PLACE = 10005
+
+
+@asynccontextmanager
+async def placed(api: Api, config: Mapping[str, Any]) -> AsyncGenerator[None]:
+    """Explain the server's refusal to place a stream of this configuration (10005)."""
+    try:
+        yield
+    except ServerError as error:
+        if error.err_code != NO_PLACE:
+            raise
+        clusters = await _clusters(api)
+        hint = f"Clusters seen: {clusters}. {_asked(config)}" if clusters else _asked(config)
+        message = f"No server{_where(config)} can hold `{config['name']}` ({NO_PLACE})"
+        raise ServerError(message, code=error.code, err_code=error.err_code, hint=hint) from None
+
+
+def _where(config: Mapping[str, Any]) -> str:
+    cluster = (config.get("placement") or {}).get("cluster")
+    return f" in cluster `{cluster}`" if cluster else ""
+
+
+def _asked(config: Mapping[str, Any]) -> str:
+    replicas, tags = config.get("num_replicas") or 1, (config.get("placement") or {}).get("tags") or []
+    asked = f"{replicas} {'replica' if replicas == 1 else 'replicas'}"
+    tagged = ", tags " + ", ".join(f"`{tag}`" for tag in tags) if tags else ", no tags"
+    return f"Asked for: {asked}{tagged}"
+
+
+async def _clusters(api: Api) -> str:
+    """The clusters that hold streams of this account, with the servers seen there; the listing tells no others."""
+    from kvctl.jetstream import streams
+
+    found: dict[str, set[str]] = {}
+    with suppress(KvctlError):
+        own = api.connection.server_info
+        if own.get("cluster"):
+            found.setdefault(own["cluster"], set()).add(own["server_name"])
+        for info in (await streams.listing(api)).answering:
+            cluster = info.get("cluster") or {}
+            peers = [cluster.get("leader"), *(peer["name"] for peer in cluster.get("replicas") or ())]
+            if cluster.get("name"):
+                found.setdefault(cluster["name"], set()).update(filter(None, peers))
+    return ", ".join(f"`{name}` ({', '.join(sorted(servers))})" for name, servers in sorted(found.items()))
