@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nats.aio.client import Client as NatsClient
-from nats.aio.client import __version__ as NATS_PY
+from nats.aio.client import __version__ as CLIENT_VERSION
 
 from kvctl.addresses import Address
 from kvctl.contexts import Context
@@ -183,7 +183,7 @@ class Link(NatsClient):
             await self.listener.ended()
 
 
-def require_supported(version: str = NATS_PY) -> None:
+def require_supported(version: str = CLIENT_VERSION) -> None:
     """Raises KvctlError for a nats-py whose internals may be others than those that are used here."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) != SUPPORTED:
         known = ".".join(map(str, SUPPORTED))
