@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
-from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
+from kvctl.kv.kinds import Kind, StreamConfig, begins_somewhere, bucket_name, kind_of
 from kvctl.quantities import format_size
 
 StreamInfo = dict[str, Any]
@@ -37,6 +37,7 @@ def examine(infos: Mapping[str, StreamInfo], servers: int) -> Iterator[Finding]:
         elif kind in (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR):
             yield from _limits(name, info)
             yield from _settings(name, config, kind)
+            yield from _starts(name, info)
             yield from _alone(name, info, kind, servers)
 
 
@@ -118,6 +119,10 @@ def _settings(name: str, config: StreamConfig, kind: Kind) -> Iterator[Finding]:
     if kind is Kind.BUCKET and not config.get("allow_rollup_hdrs") and not config.get("sealed"):
         text = "Rollups are off: purges are refused"
         yield Finding(WARNING, "no-rollup", name, text, f"`kvctl stream edit {stream} --set allow_rollup_hdrs=true`")
+    if config.get("subjects") and (transform := config.get("subject_transform")):
+        way = f"`{transform.get('src') or '>'}` as `{transform.get('dest')}`"
+        text = f"Its stream stores {way}: a key is not found after a put"
+        yield Finding(ERROR, "renamed-keys", name, text, f"Remove `subject_transform` from the stream `{stream}`")
     if kind in (Kind.AGGREGATE, Kind.MIRROR) and config.get("deny_purge"):
         text = "Purges are denied: what is purged at an origin stays readable here"
         yield Finding(NOTE, "deny-purge", name, text, "`kvctl help topologies`")
@@ -126,6 +131,21 @@ def _settings(name: str, config: StreamConfig, kind: Kind) -> Iterator[Finding]:
         origin = config["mirror"]["name"].removeprefix("KV_")
         remedy = f"`kvctl mirror create {name}_COPY --origin {origin}` makes one that answers under the origin's name"
         yield Finding(NOTE, "mirror-name", name, text, remedy)
+
+
+def _starts(name: str, info: StreamInfo) -> Iterator[Finding]:
+    """Sources that do not begin with their origin's first entry; one that has brought something goes on from there."""
+    sources = [source for source in info["config"].get("sources") or () if not begins_somewhere(source)]
+    brought = {told.get("name") for told in info.get("sources") or () if told.get("seq")}
+    audit = f"`kvctl topology audit {name}` finds what is missing"
+    remedy = f"Any edit sets it, as in `kvctl bucket edit {name} --description TEXT`; {audit}"
+    for origin in dict.fromkeys(source["name"] for source in sources):
+        text = f"The source `{origin.removeprefix('KV_')}` has no `opt_start_seq`"
+        if origin in brought:
+            yield Finding(NOTE, "no-first-entry", name, f"{text}: keys may have been lost before it connected", remedy)
+        else:
+            text += ": once an entry of the aggregate is overwritten, what the origin holds by then does not arrive"
+            yield Finding(WARNING, "no-first-entry", name, text, remedy)
 
 
 def _alone(name: str, info: StreamInfo, kind: Kind, servers: int) -> Iterator[Finding]:

@@ -58,6 +58,7 @@ async def test_hazards_in_what_exists_are_found_with_what_mends_them(own_server:
         ("warning", "key-collision", "ALL"),
         ("warning", "duplicate-window", "ALL"),
         ("error", "shorter-ttl", "ALL"),
+        ("warning", "no-first-entry", "ALL"),
     }
     remedies = {(item.check, item.subject): item.remedy for item in found}
     assert remedies["shorter-history", "SHORT"] == "`kvctl bucket edit SHORT --history 3`"
@@ -76,7 +77,7 @@ async def test_replicas_that_get_nothing_are_found(own_server: Server, seeds: Ra
     until(lambda: replicas.subjects("POISONED"))
     seeds.api("STREAM.DELETE.KV_OLD")
     seeds.create_bucket("OLD")
-    replicas.aggregate("STUCK", source("B", "STUCK"), max_bytes=200)
+    replicas.aggregate("STUCK", source("B", "STUCK", opt_start_seq=1), max_bytes=200)
     until(lambda: replicas.info("KV_STUCK")["sources"][0]["active"] >= 0)
     replicas.mirror("kvctl-repair-M", "B", metadata={"kvctl.repair": "M"})
     seeds.create_bucket("HALF", metadata={"kvctl.unfinished": "x"})
