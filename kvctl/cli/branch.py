@@ -52,7 +52,7 @@ async def show(session: Session, at: AtBranch) -> None:
 
     place = parse_branch(at)
     repository = await open_branch(session, place, write=False)
-    status = await repository.status(place.ref)
+    status = await repository.status(place.ref, values=False)
     commit = commit_row(await repository.show(status.commit))
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
     row["last"] = commit
@@ -82,7 +82,7 @@ async def create(
     from kvctl.versions import refs
 
     place = parse_at(at)
-    refs.check_name(place.ref)
+    refs.check_new_name(place.ref)
     repository = await open_repository(session, place.repository, write=not dry_run)
     commit = await refs.committed(repository.store, parse_ref(source, place.repository))
     found = (await repository.branches()).get(place.ref)
@@ -117,7 +117,7 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
     if not session.interactive and not dry_run:
         await session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent
     repository = await open_branch(session, place, write=not dry_run)
-    status = await repository.status(place.ref)
+    status = await repository.status(place.ref, values=False)
     staged = f" with {counted(len(status.changes), 'staged change')}" if status.changes else ""
     what = f"branch `{place.ref}` of `{place.repository}`{staged}, at commit `{short(status.commit)}`"
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}

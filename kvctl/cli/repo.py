@@ -17,6 +17,7 @@ from kvctl.errors import UsageError
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.versions.catalog import Found
+    from kvctl.versions.repository import Repository
 
 app = group(
     "repo",
@@ -96,6 +97,8 @@ async def init(
     repository, fresh = await repositories.create(await writable(session), config, author=author)
     begun = bucket is not None and await begin_with(session, repository, bucket)
     text = f"Created repository `{name}`" if fresh else f"Repository `{name}` exists already, with this configuration"
+    if not fresh and not await repository.branches():
+        text += f"; it has no branch. {await _way_back(name, repository)}"
     if not fresh and bucket is not None:
         text += f"; {'it begins with' if begun else 'nothing was taken from'} bucket `{bucket.name}`"
     tell(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
@@ -170,6 +173,14 @@ async def delete(
         await session.confirm(question, yes=yes)
     await catalog.delete(api, name)
     tell(session, {**row, "changed": True}, f"Deleted repository `{name}`")
+
+
+async def _way_back(name: str, repository: "Repository") -> str:
+    """The command that creates a branch again, where the last one was deleted."""
+    from kvctl.versions import refs
+
+    newest = await refs.newest(repository.store)
+    return f"`kvctl branch create {name}@main --from {newest}` creates one at the newest commit"
 
 
 async def _mirrors(api: "Api", found: "Found") -> list[str]:

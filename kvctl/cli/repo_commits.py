@@ -57,7 +57,7 @@ async def status(session: Session, at: AtBranch) -> None:
 
     place = parse_branch(at)
     repository = await open_branch(session, place, write=False)
-    found = await repository.status(place.ref)
+    found = await repository.status(place.ref, values=False)
     last = await repository.show(found.commit)
     session.show(status_view(session, place.repository, found, last))
     if not found.changes:
@@ -198,7 +198,7 @@ async def diff(
     --three-dot shows what merging REF into the first would bring: its changes since their common commit, with `*` for
     those that are in conflict with the other side.
     """
-    from kvctl.cli.repo_views import changes_view
+    from kvctl.cli.repo_views import show_changes
 
     place = parse_at(at)
     if other is None and three_dot:
@@ -210,6 +210,6 @@ async def diff(
             hint=f"Only a branch has something staged to compare with: `kvctl repo diff {place} REF`",
         )
     repository = await open_repository(session, place.repository)
-    found = await repository.diff(place.ref, ref, three_dot=three_dot)
-    session.show(changes_view(session, found, empty="No differences"))
+    found = await repository.diff(place.ref, ref, three_dot=three_dot, values=False)
+    await show_changes(session, repository, found, empty="No differences")
     return PENDING if found and exit_code else 0

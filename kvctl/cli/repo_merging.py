@@ -147,16 +147,16 @@ async def _carry_out(
     session: Session, repository: "Repository", place: "At", combined: "Awaitable[Combined]", dry_run: bool, idle: str
 ) -> None:
     """What came of it: the commit, with `dry_run` the changes, or the conflicts. Raises Conflicting."""
-    from kvctl.cli.repo_views import changes_view, conflicts_view, show_made
+    from kvctl.cli.repo_views import show_changes, show_conflicts, show_made
     from kvctl.versions.combining import Conflicting
 
     try:
         done = await combined
     except Conflicting as error:
-        session.show(conflicts_view(session, error.conflicts))
+        await show_conflicts(session, repository, error.conflicts)
         raise
     if dry_run:
-        session.show(changes_view(session, done.changes, empty="Nothing would change"))
+        await show_changes(session, repository, done.changes, empty="Nothing would change")
         return
     if done.commit is None:
         session.note(idle, always=True)
@@ -236,7 +236,7 @@ async def _reset_staged(
 
     if key is not None:
         check_key(key)
-    staged = [one.key for one in (await repository.status(place.ref)).changes]
+    staged = [one.key for one in (await repository.status(place.ref, values=False)).changes]
     dropped = [one for one in staged if (key is None or one == key) and one.startswith(prefix or "")]
     if not dry_run:
         if key is not None:
@@ -252,11 +252,12 @@ async def _reset_staged(
 
 
 async def _reset_hard(session: Session, repository: "Repository", place: "At", ref: str, dry_run: bool) -> None:
-    from kvctl.cli.repo_views import changes_view, show_made
+    from kvctl.cli.repo_views import show_changes, show_made
 
     moved = await repository.reset_hard(place.ref, ref, dry_run=dry_run)
     if dry_run:
-        session.show(changes_view(session, await repository.diff(place.ref, moved.id), empty="Nothing would change"))
+        found = await repository.diff(place.ref, moved.id, values=False)
+        await show_changes(session, repository, found, empty="Nothing would change")
         return
     show_made(session, place.ref, moved)
 

@@ -1,6 +1,6 @@
 """Commits, branches and differences as rows and as lines for people."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +9,13 @@ from kvctl.cli.table_views import text_of
 from kvctl.quantities import format_time, parse_time
 from kvctl.render.escapes import escape
 from kvctl.render.terminal import paint
-from kvctl.render.view import Column, View, age_text, document, size_text
+from kvctl.render.view import Column, Row, View, age_text, document, size_text
 
 if TYPE_CHECKING:
     from kvctl.versions.catalog import Found
-    from kvctl.versions.changes import KeyChange, KeyConflict, Status
+    from kvctl.versions.changes import KeyChange, KeyConflict, Status, Value
     from kvctl.versions.model import Commit
+    from kvctl.versions.repository import Repository
 
 SHORT = 12
 """Characters of an id that people see."""
@@ -151,24 +152,57 @@ def style_of(change: str) -> str:
     return STYLES[change]
 
 
-def changes_view(session: Session, changes: Iterable["KeyChange"], *, empty: str) -> View:
-    """Keys that differ: a sign and the values side by side for people, in JSON objects."""
+async def show_changes(
+    session: Session, repository: "Repository", changes: Iterable["KeyChange"], *, empty: str
+) -> None:  # fmt: skip
+    """Keys that differ: a sign and the values side by side for people, in JSON objects.
+
+    Values are read as they are shown. A table has the first of each only, and is shown at once.
+    """
     shown = _value_of(session)
-    rows = [
-        {"change": str(one.kind), "key": one.key, "before": shown(one.before), "after": shown(one.after)}
-        for one in changes
-    ]
-    return View(columns=CHANGES, rows=rows, name="key", empty=empty)
+
+    async def rows() -> AsyncIterator[list[Row]]:
+        async for some in repository.resolved(changes):
+            yield [
+                {"change": str(one.kind), "key": one.key, "before": shown(one.before), "after": shown(one.after)}
+                for one in some
+            ]
+
+    await _show_rows(session, View(columns=CHANGES, name="key", empty=empty), rows())
 
 
-def conflicts_view(session: Session, conflicts: Iterable["KeyConflict"]) -> View:
+async def show_conflicts(session: Session, repository: "Repository", conflicts: Iterable["KeyConflict"]) -> None:
     """Keys that both sides changed, with the three values."""
+    from kvctl.versions.changes import KeyChange, Kind
+
     shown, sides = _value_of(session), ("base", "source", "dest")
+
+    async def rows() -> AsyncIterator[list[Row]]:
+        for one in conflicts:
+            pairs = [KeyChange(one.key, one.base, one.source, Kind.CONFLICT),
+                     KeyChange(one.key, None, one.dest, Kind.CONFLICT)]  # fmt: skip
+            first, second = [change async for some in repository.resolved(pairs) for change in some]
+            values = zip(sides, (first.before, first.after, second.after), strict=True)
+            yield [{"change": "conflict", "key": one.key} | {side: shown(value) for side, value in values}]
+
+    columns = [*CHANGES[:2], *(Column(side, flex=True) for side in sides)]
+    await _show_rows(session, View(columns=columns, name="key"), rows())
+
+
+async def _show_rows(session: Session, view: View, batches: AsyncIterator[list[Row]]) -> None:
+    """A table in one piece, as wide as its rows want, of values as far as people see them; else rows as they come."""
+    if session.output != "table":
+        await session.stream(view, batches)
+        return
     rows = [
-        {"change": "conflict", "key": one.key} | {side: shown(getattr(one, side)) for side in sides}
-        for one in conflicts
+        {name: value[:SEEN] if isinstance(value, str) and name != "key" else value for name, value in row.items()}
+        async for batch in batches for row in batch
     ]  # fmt: skip
-    return View(columns=[*CHANGES[:2], *(Column(side, flex=True) for side in sides)], rows=rows, name="key")
+    session.show(replace(view, rows=rows))
+
+
+SEEN = 4096
+"""Characters of a value that a table may show."""
 
 
 CHANGES = [
@@ -195,21 +229,21 @@ def status_view(session: Session, repository: str, status: "Status", last: "Comm
     return document(row, *shown, name="branch", sections=[("Staged changes", staged)])
 
 
-def _value_of(session: Session) -> Callable[[bytes | None], Any]:
+def _value_of(session: Session) -> Callable[["Value"], Any]:
     """How the format asked for shows a value, None for a key that is not there."""
     return _value_row if session.output in ("json", "ndjson", "yaml") else _value_text
 
 
-def _value_row(value: bytes | None) -> dict[str, str] | None:
-    if value is None:
+def _value_row(value: "Value") -> dict[str, str] | None:
+    if not isinstance(value, bytes):
         return None
     text, encoding = text_of(value)
     return {"value": text, "encoding": encoding}
 
 
-def _value_text(value: bytes | None) -> str | None:
+def _value_text(value: "Value") -> str | None:
     """Text, or `base64:...`."""
-    if value is None:
+    if not isinstance(value, bytes):
         return None
     text, encoding = text_of(value)
     return text if encoding == "utf-8" else f"base64:{text}"

@@ -17,16 +17,28 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """A large value that was not read; `Repository.resolved` reads it."""
+
+    identity: str
+    """Hex hash of the value."""
+
+
+Value = bytes | Apart | None
+"""A value, one that was not read, or None for a key that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
 class KeyChange:
     """A key whose value is not the same before and after; None: it is not there."""
 
     key: str
-    before: bytes | None
-    after: bytes | None
+    before: Value
+    after: Value
     kind: Kind
 
     @classmethod
-    def of(cls, key: str, before: bytes | None, after: bytes | None, *, conflict: bool = False) -> KeyChange:
+    def of(cls, key: str, before: Value, after: Value, *, conflict: bool = False) -> KeyChange:
         """The change, its kind being told from the values."""
         if conflict:
             return cls(key, before, after, Kind.CONFLICT)
@@ -49,6 +61,6 @@ class KeyConflict:
     """A key that both sides changed since their common commit, each to something else; None: it is not there."""
 
     key: str
-    base: bytes | None
-    source: bytes | None
-    dest: bytes | None
+    base: Value
+    source: Value
+    dest: Value

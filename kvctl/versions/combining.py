@@ -9,7 +9,7 @@ from kvctl.errors import ConflictError, UsageError
 from kvctl.versions import committing, fences, refs, staging
 from kvctl.versions.changes import KeyChange, KeyConflict
 from kvctl.versions.committing import Note
-from kvctl.versions.comparing import Unrelated, between, values_of
+from kvctl.versions.comparing import Unrelated, between, shown
 from kvctl.versions.fences import Stand
 from kvctl.versions.merge import Conflict, Strategy, merge
 from kvctl.versions.model import Commit, Head
@@ -36,7 +36,10 @@ class Conflicting(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What a branch takes, or would take; sorted by key. Without a commit, it has it all, or nothing was to be done."""
+    """What a branch takes, or would take; sorted by key. Without a commit, it has it all, or nothing was to be done.
+
+    Large values are not read (`Repository.resolved`).
+    """
 
     commit: Commit | None
     changes: tuple[KeyChange, ...]
@@ -165,28 +168,21 @@ async def _edits(
     theirs = await between(store, objects, sides.base, head.commit)
     found = merge(ours, theirs, strategy)
     if found.conflicts:
-        raise Conflicting(await _conflicts(objects, found.conflicts), strategies=is_merge)
-    return found.edits, await _changes(objects, found.edits, ours, theirs)
+        raise Conflicting(_conflicts(found.conflicts), strategies=is_merge)
+    return found.edits, _changes(found.edits, ours, theirs)
 
 
-async def _changes(
-    objects: Objects, edits: Sequence[Edit], ours: Sequence[Difference], theirs: Sequence[Difference]
-) -> tuple[KeyChange, ...]:
+def _changes(
+    edits: Sequence[Edit], ours: Sequence[Difference], theirs: Sequence[Difference]
+) -> tuple[KeyChange, ...]:  # fmt: skip
     held = {one.key: one.before for one in ours} | {one.key: one.after for one in theirs}
-    before = await values_of(objects, [held[key] for key, _ in edits])
-    after = await values_of(objects, [value for _, value in edits])
-    return tuple(KeyChange.of(key.decode(), was, now) for (key, _), was, now in zip(edits, before, after, strict=True))
+    return tuple(KeyChange.of(key.decode(), shown(held[key]), shown(value)) for key, value in edits)
 
 
-async def _conflicts(objects: Objects, conflicts: Sequence[Conflict]) -> list[KeyConflict]:
-    sides = [
-        await values_of(objects, side)
-        for side in zip(*((one.base, one.source, one.dest) for one in conflicts), strict=True)
-    ]
+def _conflicts(conflicts: Sequence[Conflict]) -> list[KeyConflict]:
     return [
-        KeyConflict(one.key.decode(), base, source, dest)
-        for one, base, source, dest in zip(conflicts, *sides, strict=True)
-    ]
+        KeyConflict(one.key.decode(), shown(one.base), shown(one.source), shown(one.dest)) for one in conflicts
+    ]  # fmt: skip
 
 
 async def _commit_and_parent(store: Store, ref: str, parent: int | None) -> tuple[str, str]:

@@ -53,15 +53,15 @@ async def annotate(store: Store, objects: Objects, ref: str, pattern: str = ">")
     """
     check_filter(pattern)
     found = await refs.resolve(store, ref)
-    head, staged = found.commit, dict[bytes, bytes | None]()
+    head, staged = found.commit, dict[bytes, bool]()
     if found.branch is not None:
-        status = await comparing.status(store, objects, found.branch)
-        head, staged = status.commit, {change.key.encode(): change.after for change in status.changes}
+        status = await comparing.status(store, objects, found.branch, values=False)
+        head, staged = status.commit, {change.key.encode(): change.after is not None for change in status.changes}
     held = await objects.carry(tree.entries(bytes.fromhex((await refs.commit(store, head)).root)))
     keys = {key for key, _ in held if matches(key.decode(), (pattern,))}
     made = await _Blame(store, objects).run(head, keys - staged.keys())
-    for key, value in staged.items():
-        if value is not None and matches(key.decode(), (pattern,)):
+    for key, there in staged.items():
+        if there and matches(key.decode(), (pattern,)):
             made[key] = Annotation(key.decode(), None, None)
     return [made[key] for key in sorted(made)]
 

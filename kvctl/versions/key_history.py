@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvctl.kv.names import matches
 from kvctl.versions import comparing, refs, tree
+from kvctl.versions.changes import Apart
 from kvctl.versions.chunks import object_id
 from kvctl.versions.model import Commit
 from kvctl.versions.repository import Repository
@@ -29,7 +30,7 @@ class KeyVersion:
 
 
 async def key_history(repository: Repository, ref: str, filters: Sequence[str] = ()) -> AsyncIterator[list[KeyVersion]]:
-    """The versions of keys, a commit at a time, by key; a branch's staged changes come last.
+    """The versions of keys, a commit at a time or less, by key; a branch's staged changes come last.
 
     A merge counts where a key is as in none of its parents. Holds all commits. Raises RefNotFound, UsageError, Broken.
     """
@@ -41,11 +42,12 @@ async def key_history(repository: Repository, ref: str, filters: Sequence[str] =
     commits = [commit async for _, commit in repository.log(start)]
     for commit in reversed(commits):
         found = [one for one in await _changed(repository, commit) if matches(one.key.decode(), chosen)]
-        values = await comparing.values_of(repository.objects, [one.after for one in found])
-        if found:
-            yield [KeyVersion(one.key.decode(), value, commit) for one, value in zip(found, values, strict=True)]
+        for some in comparing.in_parts(found):
+            values = await comparing.values_of(repository.objects, [one.after for one in some])
+            yield [KeyVersion(one.key.decode(), value, commit) for one, value in zip(some, values, strict=True)]
     if status is not None:
-        yield [KeyVersion(one.key, one.after, None) for one in status.changes if matches(one.key, chosen)]
+        staged = [change for change in status.changes if matches(change.key, chosen)]
+        yield [KeyVersion(one.key, one.after, None) for one in staged if not isinstance(one.after, Apart)]
 
 
 async def _changed(repository: Repository, commit: Commit) -> Iterable[Difference]:

@@ -24,13 +24,13 @@ class RefExists(ConflictError):
 
 async def create_branch(store: Store, name: str, ref: str) -> str:
     """A branch at a committed state; its commit. Raises RefExists, RefNotFound, UsageError."""
-    refs.check_name(name)
+    refs.check_new_name(name)
     return await _create(store, HEADS, name, ref)
 
 
 async def create_tag(store: Store, name: str, ref: str) -> str:
     """A tag on a commit; its id. Raises as `create_branch`."""
-    refs.check_name(name, "tag")
+    refs.check_new_name(name, "tag")
     return await _create(store, TAGS, name, ref)
 
 

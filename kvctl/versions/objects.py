@@ -94,8 +94,8 @@ class Objects:
             with suppress(asyncio.CancelledError, KvctlError):
                 await ahead
 
-    async def read(self, wanted: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Objects by their ids. Raises Broken."""
+    async def read(self, wanted: Iterable[bytes], *, keep: bool = True) -> dict[bytes, bytes]:
+        """Objects by their ids, which are at hand afterwards with `keep`. Raises Broken."""
         found: dict[bytes, bytes] = {}
         missing: list[bytes] = []
         for identity in wanted:
@@ -105,7 +105,7 @@ class Objects:
                 found[identity] = data
                 self._held.move_to_end(identity)
         if missing:
-            found |= await self._from_store(missing)
+            found |= await self._from_store(missing, keep=keep)
         return found
 
     async def values(self, stored: Sequence[bytes]) -> list[bytes]:
@@ -129,14 +129,15 @@ class Objects:
             _, data = self._held.popitem(last=False)
             self._size -= len(data)
 
-    async def _from_store(self, identities: Sequence[bytes]) -> dict[bytes, bytes]:
+    async def _from_store(self, identities: Sequence[bytes], *, keep: bool) -> dict[bytes, bytes]:
         stored = await self._store.get_many([(OBJECTS, identity) for identity in identities], lasting=True)
         found: dict[bytes, bytes] = {}
         for identity, one in zip(identities, stored, strict=True):
             if one is None:
                 raise Broken(f"Object `{identity.hex()}` is gone", hint="`kvctl doctor` says what refers to it")
             found[identity] = one.value
-        self.keep(found)
+        if keep:
+            self.keep(found)
         return found
 
 

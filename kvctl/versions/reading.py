@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import takewhile
@@ -124,12 +124,17 @@ async def batches(
         yield found
 
 
-async def staged(store: Store, branch: str) -> tuple[Head, Changes]:
-    """The head and all staged changes of a branch, of one moment. Raises BranchNotFound, ConflictError."""
+async def staged(
+    store: Store, branch: str, take: Callable[[bytes], bytes | None] = decode_staged
+) -> tuple[Head, Changes]:
+    """The head and all staged changes of a branch, of one moment, each as `take` makes it of the record.
+
+    Raises BranchNotFound, ConflictError when it is spent.
+    """
     for _ in range(staging.TRIES):
         held = await staging.read(store, branch)
         head, _ = await refs.head(store, branch)  # not before the record: between them the branch may have moved
-        changes = await staging.listed(store, held.staging.epochs[::-1])
+        changes = await staging.listed(store, held.staging.epochs[::-1], take)
         if await unmoved(store, branch, held):
             return head, changes
     raise staging.busy(branch)

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.versions.model import Commit, Head
-from kvctl.versions.store import EntryNotFound, Predicate, Store
+from kvctl.versions.store import Entries, EntryNotFound, Predicate, Store
 
 HEADS, TAGS, COMMITS = b"heads", b"tags", b"commits"
 MAIN = "main"
 """The first branch."""
 SHORTEST = 4
 """Characters of an id's prefix."""
+MOST_DIGITS = 18
+"""Digits of a step's number that are read: no history is so long."""
 
 _NAME_PATTERN = r"[a-zA-Z0-9_][-a-zA-Z0-9_/]*(?:\.[-a-zA-Z0-9_/]+)*"
 _NAME = re.compile(rf"{_NAME_PATTERN}\Z")
@@ -57,6 +59,16 @@ def check_name(name: str, what: str = "branch") -> str:
     return name
 
 
+def check_new_name(name: str, what: str = "branch") -> str:
+    """The name of a branch or tag that is to be created. Raises UsageError, also for one that reads as a commit's id.
+
+    Branches of such names, of earlier versions, can still be read, written and deleted.
+    """
+    if _ID.fullmatch(name):
+        raise UsageError(f"`{name}` reads as a commit's id, which no {what} may be called", hint="Choose another name")
+    return check_name(name, what)
+
+
 async def head(store: Store, branch: str) -> tuple[Head, Predicate]:
     """Where a branch stands. Raises BranchNotFound."""
     try:
@@ -72,6 +84,13 @@ async def commit(store: Store, identity: str) -> Commit:
         return Commit.decode((await store.get(COMMITS, bytes.fromhex(identity))).value)
     except EntryNotFound:
         raise RefNotFound(f"There is no commit `{identity}`") from None
+
+
+async def newest(store: Store) -> str | None:
+    """The id of the newest commit, whether a branch leads to it or not."""
+    async with store.scan(COMMITS) as entries:
+        found = [(commit.generation, commit.created_ns, commit.id) async for commit in _commits_of(entries)]
+    return max(found)[2] if found else None
 
 
 async def resolve(store: Store, expression: str) -> Ref:
@@ -91,7 +110,7 @@ async def resolve(store: Store, expression: str) -> Ref:
             raise UsageError("Staged changes have no ancestors")
         found = Ref(found.commit, root=found.root)
     for kind, number in _STEP.findall(steps):
-        found = Ref(await _step(store, found.commit, kind, int(number or 1), expression))
+        found = Ref(await _step(store, found.commit, kind, _count(number), expression))
     return found
 
 
@@ -136,6 +155,11 @@ async def merge_base(store: Store, one: str, other: str) -> str | None:
         for parent in (await commit(store, identity)).parents:
             await paint(parent, colours[identity])
     return None
+
+
+async def _commits_of(entries: Entries) -> AsyncIterator[Commit]:
+    async for entry in entries:
+        yield Commit.decode(entry.value)
 
 
 class _Walk:
@@ -206,7 +230,7 @@ async def _by_prefix(store: Store, text: str) -> str:
     """The whole id of a prefix. Raises RefNotFound, UsageError for one that several have."""
     found: list[str] = []
     if re.fullmatch(r"[0-9a-f]{4,40}", text):
-        async with store.scan(COMMITS, bytes.fromhex(text[: len(text) // 2 * 2])) as entries:
+        async with store.scan(COMMITS, bytes.fromhex(text[: len(text) // 2 * 2]), values=False) as entries:
             async for entry in entries:
                 identity = entry.key.hex()
                 if identity.startswith(text):
@@ -228,6 +252,11 @@ async def _step(store: Store, identity: str, kind: str, number: int, expression:
             identity = await _parent(store, identity, 1, expression)
         return identity
     return identity if number == 0 else await _parent(store, identity, number, expression)
+
+
+def _count(digits: str) -> int:
+    """The number of a step; of very many digits one that is beyond any history."""
+    return int((digits.lstrip("0") or digits[:1] or "1")[:MOST_DIGITS])
 
 
 async def _parent(store: Store, identity: str, number: int, expression: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 
 from kvctl.errors import ConflictError
@@ -104,18 +104,29 @@ class Repository:
         """The commit that a ref means; a branch's is its last. Raises RefNotFound, UsageError."""
         return await refs.commit(self.store, (await refs.resolve(self.store, ref)).commit)
 
-    async def status(self, branch: str) -> Status:
-        """Where a branch stands, and its staged changes that are such. Raises BranchNotFound."""
-        return await comparing.status(self.store, self.objects, branch)
+    async def status(self, branch: str, *, values: bool = True) -> Status:
+        """Where a branch stands, and its staged changes that are such. Raises BranchNotFound.
 
-    async def diff(self, before: str, after: str | None = None, *, three_dot: bool = False) -> list[KeyChange]:
+        Without `values` large ones are Apart: memory does not grow with them.
+        """
+        return await comparing.status(self.store, self.objects, branch, values=values)
+
+    async def diff(
+        self, before: str, after: str | None = None, *, three_dot: bool = False, values: bool = True
+    ) -> list[KeyChange]:
         """The keys that differ, sorted; a branch is what is committed there, with `$` its staged changes, too.
 
         Without `after`, what is staged on the branch `before`. With `three_dot`, the changes of `after` since the
-        commit that both come from, where those that `before` changed otherwise are conflicts. Raises RefNotFound,
-        UsageError, Unrelated.
+        commit that both come from, where those that `before` changed otherwise are conflicts. Without `values` large
+        committed ones are Apart: memory does not grow with them. Raises RefNotFound, UsageError, Unrelated.
         """
-        return await comparing.diff(self.store, self.objects, before, after, three_dot=three_dot)
+        return await comparing.diff(
+            self.store, self.objects, before, after, three_dot=three_dot, values=values
+        )  # fmt: skip
+
+    def resolved(self, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
+        """Changes with the values that are Apart, some at a time, so that few are held. Raises Broken."""
+        return comparing.resolved(self.objects, changes)
 
     async def log(
         self, ref: str, *, first_parent: bool = False, key: str | None = None, limit: int | None = None

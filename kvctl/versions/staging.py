@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvctl.errors import ConflictError
@@ -54,13 +54,15 @@ async def read(store: Store, branch: str) -> Held:
     return Held(Staging.decode(found.value), found.predicate)
 
 
-async def listed(store: Store, epochs: Sequence[str]) -> dict[bytes, bytes | None]:
-    """The changes of some epochs, oldest first: the newest of each key."""
+async def listed(
+    store: Store, epochs: Sequence[str], take: Callable[[bytes], bytes | None] = decode_staged
+) -> dict[bytes, bytes | None]:
+    """The changes of some epochs, oldest first: the newest of each key, as `take` makes it of the record."""
     found: dict[bytes, bytes | None] = {}
     for epoch in epochs:
         async with store.scan(partition_of(epoch)) as entries:
             async for entry in entries:
-                found[entry.key] = decode_staged(entry.value)
+                found[entry.key] = take(entry.value)
     return found
 
 

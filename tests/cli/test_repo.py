@@ -25,6 +25,17 @@ def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]
 
 
 class TestRepositories:
+    def test_init_without_a_branch_names_the_newest_commit_and_the_way_back(self, repo: Repo) -> None:
+        repo.text("put", "@main", "k", "v")
+        identity = repo.text("repo", "commit", "@main", "-m", "one")
+        repo.text("branch", "delete", "@main", "--yes")
+        told = repo("init", ".")
+        assert told.exit_code == 0
+        assert "it has no branch" in told.err
+        assert f"kvctl branch create {repo.name}@main --from {identity}" in told.err
+        repo.text("branch", "create", "@main", "--from", identity)
+        assert repo.text("get", "@main", "k") == "v"
+
     def test_made_again_it_is_the_same_or_a_conflict(self, repo: Repo, snapshot: Any) -> None:
         assert repo("init", ".") == snapshot(name="again")
         assert repo("init", ".", "--description", "other") == snapshot(name="other")

@@ -3,7 +3,8 @@
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.versions.changes import Kind
+from kvctl.versions.changes import Apart, Kind
+from kvctl.versions.chunks import object_id
 from kvctl.versions.comparing import Unrelated
 from kvctl.versions.repository import Repository
 from tests.versions.repos import committed, stranger
@@ -57,3 +58,25 @@ async def test_three_dots_show_one_sides_changes_and_mark_conflicts(repo: Reposi
     for attempt in (repo.diff("main", other, three_dot=True), repo.merge_base(other, "main")):
         with pytest.raises(Unrelated):
             await attempt
+
+
+async def test_large_values_are_read_as_they_are_asked_for_and_few_at_a_time(repo: Repository) -> None:
+    """Neither a merge nor a diff without values reads any; what resolves them holds some at a time."""
+    await repo.create_branch("side")
+    content = {f"k{number:02}": bytes([number]) * 5000 for number in range(40)}
+    await repo.put_many("side", dict(content))
+    assert {one.after for one in (await repo.status("side", values=False)).changes} == {
+        Apart(object_id(value).hex()) for value in content.values()
+    }
+    await repo.commit("side", "large")
+    fresh = Repository(repo.store)
+    changes = await fresh.diff("main", "side", values=False)
+    made = await fresh.merge("side", "main")
+    assert list(made.changes) == changes
+    assert all(isinstance(one.after, Apart) for one in changes)
+    assert not any(len(data) == 5000 for data in fresh.objects._held.values())
+    parts = [part async for part in fresh.resolved(changes)]
+    assert [len(part) for part in parts] == [16, 16, 8]
+    assert {one.key: one.after for part in parts for one in part} == content
+    assert not any(len(data) == 5000 for data in fresh.objects._held.values())
+    assert {one.key: one.after for one in await fresh.diff("main~1", "side")} == content

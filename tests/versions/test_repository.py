@@ -194,18 +194,36 @@ class TestRefs:
         expected = {
             "main": b"staged", "main$": b"staged", "main@": b"3", "main~1": b"2", "main~": b"2", "main^": b"2",
             "main^1~1": b"1", "main~2^": b"0", "v1": b"2", "v1~2": b"0", commits[1].id: b"1", commits[1].id[:7]: b"1",
-            "main^0": b"3",
+            "main^0": b"3", "main~0000": b"3", f"main~{'0' * 5000}2": b"1",
         }  # fmt: skip
         for expression, value in expected.items():
             (entry,) = await repo.get(expression, "n")
             assert entry is not None
             assert (expression, entry.value) == (expression, value)
-        for missing in ("none", "main~9", "main^2", "abcd", "f" * 40):
+        many = "9" * 5000
+        for missing in ("none", "main~9", "main^2", "abcd", "f" * 40, f"main~{many}", f"main^{many}", f"main~0{many}"):
             with pytest.raises(NotFoundError):
                 await repo.get(missing, "n")
         for wrong in ("", "main..", "v1$", "main$~1", "-x", "main.", ".x"):
             with pytest.raises(UsageError):
                 await repo.get(wrong, "n")
+
+    async def test_new_name_that_reads_as_a_commit_id_is_refused(self, repo: Repository) -> None:
+        identity = (await committed(repo, "main", "one", a=b"1")).id
+        for name in (identity, "0" * 40):
+            with pytest.raises(UsageError, match="reads as a commit's id"):
+                await repo.create_branch(name)
+            with pytest.raises(UsageError, match="reads as a commit's id"):
+                await repo.create_tag(name)
+        await repo.create_branch("0" * 39)
+        await repo.create_tag("0" * 41)
+
+    async def test_newest_commit_is_found_without_a_branch(self, repo: Repository) -> None:
+        made = await committed(repo, "main", "one", a=b"1")
+        await repo.delete_branch("main")
+        assert await refs.newest(repo.store) == made.id
+        await repo.create_branch("main", made.id)
+        assert await held(repo) == {"a": b"1"}
 
     async def test_where_a_commit_is_meant_staged_changes_are_not_left_out_silently(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1")

@@ -403,8 +403,9 @@ class Run:
             return await self._reopen()
         kill = self.kill
 
-        async def real(_: Repository) -> None:
+        async def real(repo: Repository) -> None:
             kill()
+            await repo.branches()  # reads wait for it; the outcome of a write may be unknown
 
         return Step("kill the server", real, lambda _: None)
 
