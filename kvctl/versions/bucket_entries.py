@@ -22,6 +22,11 @@ BATCH = 1000
 HELD = 32 << 20
 """Bytes of values that a listing keeps; where they are more, they are fetched as the entries are read."""
 
+FETCHED = 8 << 20
+"""Bytes of values that are fetched at once."""
+FIRST = 16
+"""Values that are fetched first, before it is known how large they are."""
+
 Listed = dict[bytes, tuple[int, bytes | None]]
 """Revisions by the tokens of keys, with the values where they came along."""
 
@@ -43,6 +48,8 @@ class BucketEntries:
         self._next = 0
         self._ahead: list[StoreEntry] = []
         """Entries that were fetched, the next one last."""
+        self._pace = FIRST
+        """How many values to fetch at once: as many as come to FETCHED bytes, as the last were."""
         self._closed = False
 
     def __aiter__(self) -> Self:
@@ -120,7 +127,8 @@ class BucketEntries:
 
     async def _fetch(self, listed: Listed) -> None:
         await asyncio.sleep(0)  # what is at hand already must not keep others waiting
-        some = self._keys[self._next : self._next + self._batch]
+        left_out = self._values and listed[self._keys[self._next]][1] is None
+        some = self._keys[self._next : self._next + (min(self._batch, self._pace) if left_out else self._batch)]
         self._next += len(some)
         places = [self._head + key.decode() for key in some]
         known: dict[str, tuple[int, bytes]] = {}
@@ -133,6 +141,8 @@ class BucketEntries:
                 known[place] = revision, value or b""
         if asked:
             known |= await bucket_reading.latest(self._store.bucket, asked)
+            size = sum(len(value) for _, value in known.values())
+            self._pace = max(min(len(some) * 8, len(some) * FETCHED // max(size, 1)), 1)
         self._ahead = self._entries(some, places, known)
 
     def _entries(
