@@ -397,7 +397,7 @@ class OrderedConsumer:
 
     def _aim(self, last: int) -> None:
         """What is there reaches this far."""
-        self._target = last
+        self._target = self._goal = last
         self._bounded = False
         """Whether the target is that of the subjects that are read."""
         self._beyond = last
@@ -545,6 +545,8 @@ class OrderedConsumer:
         Raises ServerError when it goes on counting more than it delivers.
         """
         came = self._next - 1
+        if self._last >= self._goal:
+            return True  # in order, so all that was there at the start; a new consumer counts what came since, too
         if self._due is None or came >= self._due or self._state is None:
             return True
         try:

@@ -17,6 +17,7 @@ from kvctl.jetstream import extent, ordered
 from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
 from kvctl.server import Server, run_server
+from tests.proxy import Proxy
 from tests.raw import RawClient
 
 IMPORTED = """
@@ -253,6 +254,32 @@ async def test_reading_that_begins_behind_the_end_shows_nothing_from_before(clie
             elif found[-1] == 10:
                 break
     assert found == [8, 9, 10]
+
+
+@pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
+async def test_messages_written_after_the_start_are_not_due_before_the_end(
+    server: Server, client: Client, bucket_name: str, deliver: str
+) -> None:
+    """A consumer that is made again counts them, too."""
+    bucket = await client.create_bucket(bucket_name)
+    await bucket.put_many((f"k{number}", b"") for number in range(100))
+    chosen = Selection(subjects=(f"$KV.{bucket_name}.>",), deliver=deliver)
+    found: list[int] = []
+    with Proxy(server.url) as proxy:
+        async with asyncio.timeout(60), kvctl.connect(proxy.url) as away:
+            consumer = OrderedConsumer(away.api, f"KV_{bucket_name}", chosen, follow=True)
+            async with consumer:
+                async for batch in consumer.batches():
+                    found += [delivery(frame[1])[0] for frame in batch]
+                    if found[-1] == 100 and batch:
+                        await bucket.put_many((f"n{number}", b"") for number in range(50))
+                        epoch = away.connection.epoch
+                        proxy.cut()
+                        while away.connection.epoch == epoch:
+                            await asyncio.sleep(0.01)
+                    if found[-1] == 150:
+                        break
+    assert sorted(set(found)) == list(range(1, 151))
 
 
 async def test_list_that_never_comes_further_ends(
