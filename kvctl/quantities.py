@@ -127,6 +127,26 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
     raise UsageError(f"`{text}` is not a time", hint="Write it like `2026-01-31T12:00:00Z` or `-15m` (ago)")
 
 
+class Ago(int):
+    """A time that was given as so long ago: by the client's clock, until `on` counts back from the server's."""
+
+    ago: timedelta
+
+    def on(self, now_ns: int) -> int:
+        """Return the time, in nanoseconds since the epoch, by what time it is on the server."""
+        return now_ns - duration_ns(self.ago)
+
+
+def parse_instant(text: str) -> int:
+    """`parse_time`, which keeps `-15m` as an Ago. Raises UsageError."""
+    time_ns = parse_time(text)
+    if not text.startswith("-"):
+        return time_ns
+    found = Ago(time_ns)
+    found.ago = parse_duration(text[1:])
+    return found
+
+
 def parse_utc(text: str | bytes) -> int:
     """Nanoseconds since the epoch of a time as servers write it, RFC 3339 in UTC: in a tenth of `parse_time`'s time."""
     fraction = text[20:-1]

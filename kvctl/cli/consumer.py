@@ -1,6 +1,5 @@
 """Consumers: create, inspect, change, pause, delete. What they deliver is in consumer_messages.py."""
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +26,7 @@ from kvctl.cli.stream_options import (
     one_of,
 )
 from kvctl.errors import KvctlError, UsageError
+from kvctl.quantities import Ago, duration_ns, format_time
 from kvctl.render.view import document
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ async def add(
         ack_policy=ack_policy, ack_wait=ack_wait, max_deliver=max_deliver, backoff=backoff,
         max_ack_pending=max_ack_pending, inactive_threshold=inactive, num_replicas=replicas, description=description,
     )  # fmt: skip
+    await _start_by_server(session, check_stream(stream), given, start_time)
     wanted = {"ack_policy": "explicit"} | _merged(apply_settings(session, {}, config, settings, CONSUMER), given)
     await _add(session, check_stream(stream), consumer, wanted, durable=durable, dry_run=dry_run)
 
@@ -213,6 +214,7 @@ async def edit(
     if not (given or config or settings):
         raise UsageError("Nothing to change", hint="As in `--ack-wait 1m` or `--set max_deliver=5`")
     check_stream(stream), check_consumer(consumer)
+    await _start_by_server(session, stream, given, start_time)
     asked = apply_settings(session, {}, config, None, CONSUMER)
 
     def change(before: "Config") -> "Config":
@@ -265,8 +267,10 @@ async def pause(
     """
     if (lasting is None) == (until is None):
         raise UsageError("Give either `--for DURATION` or `--until TIME`")
-    end = until if until is not None else time.time_ns() + int((lasting or timedelta()).total_seconds() * 1e9)
-    if end <= time.time_ns():
+    check_stream(stream), check_consumer(consumer)
+    now = await _server_time(session, stream)
+    end = until if until is not None else now + duration_ns(lasting or timedelta())
+    if end <= now:
         raise UsageError("The pause would be over already")
     await _pause(session, stream, consumer, end, dry_run=dry_run)
 
@@ -328,8 +332,6 @@ async def _edit(
 
 
 async def _pause(session: Session, stream: str, consumer: str, end_ns: int | None, *, dry_run: bool) -> None:
-    from kvctl.quantities import format_time
-
     check_stream(stream), check_consumer(consumer)
     client = await session.client()
     handle = client.jetstream.stream(stream).consumer(consumer)
@@ -352,8 +354,6 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
 
 def _options(**given: Any) -> "Config":
     """What was given, in the server's terms. Raises UsageError."""
-    from kvctl.quantities import duration_ns, format_time
-
     found: Config = {name: value for name, value in given.items() if value is not None and value != []}
     if "backoff" in found and "ack_wait" in found:
         raise UsageError("`--backoff` takes the place of `--ack-wait`")
@@ -370,6 +370,18 @@ def _options(**given: Any) -> "Config":
     if "opt_start_time" in found:
         found["opt_start_time"] = format_time(found["opt_start_time"])
     return found
+
+
+async def _start_by_server(session: Session, stream: str, given: "Config", start_time: int | None) -> None:
+    """Have a relative start count back from the server's time."""
+    if isinstance(start_time, Ago):
+        given["opt_start_time"] = format_time(start_time.on(await _server_time(session, stream)))
+
+
+async def _server_time(session: Session, stream: str) -> int:
+    from kvctl.jetstream.server_clock import ServerClock
+
+    return (await ServerClock.read((await session.client()).api, stream)).now_ns()
 
 
 def _merged(config: "Config", given: "Config") -> "Config":

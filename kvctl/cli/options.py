@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.help_page import TAIL
-from kvctl.quantities import parse_duration, parse_size, parse_time
+from kvctl.quantities import parse_duration, parse_instant, parse_size
 
 
 def duration(*spellings: str, help: str, **settings: Any) -> Any:
@@ -19,8 +19,8 @@ def size(*spellings: str, help: str, **settings: Any) -> Any:
 
 
 def moment(*spellings: str, help: str, **settings: Any) -> Any:
-    """An option whose value is nanoseconds since the epoch, as `int`: an RFC 3339 time or `-15m`."""
-    return typer.Option(*spellings, parser=parse_time, metavar="TIME", help=help, **settings)
+    """An option whose value is nanoseconds since the epoch, as `int`: an RFC 3339 time, or an `Ago` for `-15m`."""
+    return typer.Option(*spellings, parser=parse_instant, metavar="TIME", help=help, **settings)
 
 
 def bucket_names(ctx: typer.Context, incomplete: str) -> list[str]:

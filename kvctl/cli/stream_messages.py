@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from kvctl.cli.inputs import Encoding, check_forced, number
 from kvctl.cli.message_rows import Rows, stored_view
 from kvctl.cli.options import DryRun, Force, moment, size
 from kvctl.cli.session import Session
-from kvctl.cli.stream_options import StreamName, check_stream, named
+from kvctl.cli.stream_options import StreamName, by_server, check_stream, named
 from kvctl.errors import NoResponders, NotFoundError, UsageError
 from kvctl.render.view import Column, Row, View
 
@@ -104,6 +105,7 @@ async def get(
     if "" in (last_for, next_for, *(last_of or ())):
         raise UsageError("A subject is empty")
     request.check()
+    request = await _dated(session, stream, request)
     api = (await session.client()).api
     rows = Rows(encoding, table=session.output == "table")
     if request.many:
@@ -167,6 +169,15 @@ async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, 
     if found is None:
         raise NotFoundError(f"Stream `{stream}` holds no such message")
     return rows.stored(found, _told(found, None))
+
+
+async def _dated(session: Session, stream: str, request: "DirectRequest") -> "DirectRequest":
+    """Have relative times count back from the server's."""
+    return replace(
+        request,
+        start_time_ns=await by_server(session, stream, request.start_time_ns),
+        up_to_time_ns=await by_server(session, stream, request.up_to_time_ns),
+    )
 
 
 async def _many(

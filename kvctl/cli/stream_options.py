@@ -8,6 +8,7 @@ import typer
 
 from kvctl.cli.session import Session
 from kvctl.errors import StreamNotFound, UsageError
+from kvctl.quantities import Ago
 from kvctl.render.view import Column, View
 from kvctl.tokens import check_name, shown
 
@@ -112,3 +113,13 @@ def change_view(found: "Iterable[Change]", *, worded: bool) -> View:
 def change_rows(found: "Iterable[Change]") -> list[dict[str, Any]]:
     """The changes as JSON objects."""
     return [{"field": change.field, "before": change.before, "after": change.after} for change in found]
+
+
+async def by_server(session: Session, stream: str, time_ns: int | None) -> int | None:
+    """Return the time of an option; `-15m` counts back from the time on the server that leads the stream."""
+    if not isinstance(time_ns, Ago):
+        return time_ns
+    from kvctl.jetstream.server_clock import ServerClock
+
+    clock = await ServerClock.read((await session.client()).api, stream)
+    return time_ns.on(clock.now_ns())

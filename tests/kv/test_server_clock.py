@@ -158,3 +158,17 @@ class TestCommands:
         assert about_an_hour(await ttl_of(bucket, "k2"))
         assert (await bucket.get("k3")).value == b"edited"
         assert about_an_hour(await ttl_of(bucket, "k3"))
+
+    async def test_relative_times_of_streams_and_consumers_are_the_server_s(
+        self, client: Client, bucket: Bucket, skewed: Callable[..., str]
+    ) -> None:
+        stream = f"KV_{bucket.name}"
+        true = time.time_ns()
+        found = await asyncio.to_thread(skewed, "stream", "get", stream, "--start-time", "-10m", "-o", "json")
+        assert json.loads(found)["sequence"] == 1
+        await asyncio.to_thread(skewed, "consumer", "add", stream, "c", "--start-time", "-10m")
+        info = await client.api.call(f"CONSUMER.INFO.{stream}.c")
+        assert abs(parse_time(info["config"]["opt_start_time"]) - (true - 600 * 10**9)) < 60 * 10**9
+        await asyncio.to_thread(skewed, "consumer", "pause", stream, "c", "--for", "10m")
+        info = await client.api.call(f"CONSUMER.INFO.{stream}.c")
+        assert 500 * 10**9 < info["pause_remaining"] <= 600 * 10**9
