@@ -35,6 +35,8 @@ def peers(*away: str, leader: str = "n1") -> dict[str, Any]:
         (info(9, 700, max_bytes=1000), []),
         (info(9, 800, max_bytes=1000), [("warning", "nearly-full")]),
         (info(9, 1000, max_bytes=1000), [("error", "nearly-full")]),
+        (info(subject_transform={"src": "$KV.B.>", "dest": "$KV.B.x.>"}), [("error", "renames-keys")]),
+        (info(subject_transform={"src": ">", "dest": ">"}), []),
         (info(9, 900, max_bytes=1000, discard="old"), [("warning", "discards-old"), ("warning", "nearly-full")]),
         (info(9, 90, max_msgs=10), [("warning", "nearly-full")]),
         (info(allow_direct=False), [("warning", "no-direct-get")]),
@@ -66,6 +68,12 @@ def test_one_server_alone_is_worth_a_word_where_there_are_three() -> None:
 def test_what_leaves_no_quorum_says_so() -> None:
     (finding,) = examine({"KV_B": info(num_replicas=3, cluster=peers("n2"))}, 3)
     assert finding.evidence == "`n2` of 3 servers is offline, or far behind: one more, and it takes no writes"
+
+
+def test_servers_are_counted_without_a_leader_that_is_away() -> None:
+    alone = info(cluster={"name": "c", "replicas": [{"name": "n1", "current": False, "offline": True}]})
+    texts = [finding.evidence for finding in examine({"KV_B": alone}, 3) if finding.check == "server-away"]
+    assert texts == ["`n1` of 1 servers is offline, or far behind: one more, and it takes no writes"]
 
 
 def test_the_worst_comes_first_and_each_once() -> None:
