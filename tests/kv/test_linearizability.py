@@ -1,9 +1,10 @@
-"""Conditional writes, transactions and table writes of several processes are linearizable over a faulty network.
+"""Writes, transactions, tables and leases of several processes over a faulty network, against plain models.
 
 The proxy cuts connections at any byte, before and after the server saw a request, loses requests and answers, delays
 them, and delivers requests of connections that were replaced long ago.
 """
 
+import itertools
 import json
 import random
 import subprocess
@@ -24,6 +25,7 @@ from tests.raw import RawClient
 
 ROOT = Path(__file__).parents[2]
 PROCESSES, TASKS, OPERATIONS = 3, 2, 7
+LEASE_S = 2.0
 TIMEOUT_S = 0.8
 """How long workers wait for answers that do not come."""
 
@@ -126,7 +128,7 @@ def test_operations_of_several_processes_can_be_put_in_one_order(
     with RawClient(own_server.url) as raw:
         raw.create_bucket("B", max_msgs_per_subject=64, allow_atomic=True)
     _kvctl(own_server, "table", "create", "t", "--partitions", "1")
-    while done < steps(500):
+    while done < steps(300):
         episode += 1
         table = draw.random() < 0.3
         restart = threading.Timer(draw.random() * 0.5, own_server.restart)
@@ -196,3 +198,33 @@ def _entries(server: Server, keys: list[str]) -> list[list[tuple[int, str | None
             ]
 
     return asyncio.run(read())
+
+
+@pytest.mark.oracle
+def test_leases_of_several_processes_never_overlap_and_tokens_rise(
+    own_server: Server, proxy: Proxy, faults: Faults, seed: int, steps: Callable[[int], int]
+) -> None:
+    with RawClient(own_server.url) as raw:
+        limits = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 1_000_000_000}
+        raw.create_bucket("L", max_msgs_per_subject=1, **limits)
+    takings = max(steps(12) // PROCESSES, 1)
+    command = [sys.executable, "-m", "tests.kv.lease_worker"]
+    arguments = [proxy.url, str(TIMEOUT_S), str(LEASE_S), str(takings)]
+    processes = [
+        subprocess.Popen(
+            [*command, f"p{number}", *arguments, str(seed * 10 + number)], stdout=subprocess.PIPE, cwd=ROOT
+        )
+        for number in range(PROCESSES)
+    ]
+    told: list[tuple[int, float, float, bool]] = []
+    for process in processes:
+        output, _ = process.communicate(timeout=60 + takings * PROCESSES * LEASE_S * 2)
+        assert process.returncode == 0
+        told += [tuple(json.loads(line)) for line in output.splitlines()]
+    told.sort(key=lambda taking: taking[1])
+    for before, after in itertools.pairwise(told):
+        assert before[2] <= after[1], f"held by two: {before} and {after} (--seed {seed})"
+        assert before[0] < after[0], f"tokens fall: {before} and {after} (--seed {seed})"
+    assert len(told) >= takings * PROCESSES / 2
+    lost = sum(taking[3] for taking in told)
+    print(f"{len(told)} takings of {takings * PROCESSES}, {lost} lost; faults: {dict(faults.counts)}")
