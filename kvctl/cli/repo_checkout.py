@@ -169,15 +169,28 @@ def _report(session: Session, place: "At", rollout: "Rollout", done: "RolledOut"
         "written": len(carried) - removed,
         "removed": removed,
         "unchanged": rollout.unchanged,
-        "conflicts": done.changed_meanwhile,
+        "conflicts": sorted({*done.changed_meanwhile, *done.written_by_others}),
     }
     if session.output != "table":
         session.show(document(row, *(Column(name) for name in row), name="commit"))
-    elif not kept:
+    elif not kept and not done.written_by_others:
         text = f"{row['written']} written, {removed} deleted" if carried else "nothing to do"
         session.note(f"Bucket `{rollout.bucket}` is as `{place}` ({rollout.commit[:12]}): {text}", always=True)
     if kept:
         raise _conflict(rollout, done)
+    if done.written_by_others:
+        raise _moved_on(rollout, done)
+
+
+def _moved_on(rollout: "Rollout", done: "RolledOut") -> ConflictError:
+    """All changes were made, and the bucket is not as the commit: others wrote what the comparison had not seen."""
+    from kvctl.cli.repo_views import listed_keys
+
+    return ConflictError(
+        f"Others wrote {listed_keys(done.written_by_others)} to bucket `{rollout.bucket}` since it was compared; "
+        f"all {counted(done.done, 'change')} were made",
+        hint="Look at what was written, then run it again: it compares the bucket anew",
+    )
 
 
 def _conflict(rollout: "Rollout", done: "RolledOut") -> ConflictError:

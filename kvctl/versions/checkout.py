@@ -15,6 +15,8 @@ from kvctl.errors import (
     RequestTimeout,
     WrongRevision,
 )
+from kvctl.jetstream.delivery import delivery
+from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv import many
 from kvctl.kv.bucket import Bucket
@@ -92,6 +94,10 @@ class RolledOut:
     """Keys that others changed after they were read; they were left as they are."""
     at_once: bool = False
     """Whether all was one atomic batch: done whole or not at all."""
+    written_by_others: list[str] = field(default_factory=list)
+    """Other keys that were written after the bucket was read and before the last change: it is not as the commit."""
+    revisions: set[int] = field(default_factory=set)
+    """Of the changes."""
 
 
 async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: bool = False) -> Rollout:
@@ -129,8 +135,32 @@ async def carry_out(rollout: Rollout, bucket: Bucket, *, advance: Advance = lamb
     if not rollout.steps:
         return RolledOut()
     if await _takes_batches(bucket) and _fits(rollout.steps):
-        return await _at_once(rollout, bucket, advance)
-    return await _Each(bucket, advance).run(rollout.steps)
+        done = await _at_once(rollout, bucket, advance)
+    else:
+        done = await _Each(bucket, advance).run(rollout.steps)
+    done.written_by_others = await _written_by_others(rollout, done, bucket)
+    return done
+
+
+async def _written_by_others(rollout: Rollout, done: RolledOut, bucket: Bucket) -> list[str]:
+    """Keys whose entries stand between what was read and the last change, and are not changes; those of ADR-8."""
+    last = max(done.revisions, default=0)
+    if last - rollout.revision <= len(done.revisions):
+        return []
+    binding = (await bucket.locate()).source
+    start = Selection(
+        subjects=(binding.subject(">"),), deliver="by_start_sequence", start=rollout.revision + 1, headers_only=True
+    )
+    keys: set[str] = set()
+    async with OrderedConsumer(binding.api, binding.stream, start) as consumer:
+        async for batch in consumer.batches():
+            for subject, reply, _, _ in batch:
+                sequence = delivery(reply)[0]
+                if sequence < last and sequence not in done.revisions:
+                    keys.add(subject.decode()[len(binding.prefix) :])
+            if batch and delivery(batch[-1][1])[0] >= last:
+                break
+    return sorted(key for key in keys - {*done.changed_meanwhile} if live.is_legal(key))
 
 
 def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:
@@ -157,11 +187,11 @@ async def _at_once(rollout: Rollout, bucket: Bucket, advance: Advance) -> Rolled
         else:
             transaction.update(step.key, step.value, step.revision)
     try:
-        await bucket.commit(transaction)
+        revisions = await bucket.commit(transaction)
     except ConditionsFailed as error:
         return RolledOut(0, sorted({failure.key for failure in error.failures}), at_once=True)
     advance(len(rollout.steps))
-    return RolledOut(len(rollout.steps), at_once=True)
+    return RolledOut(len(rollout.steps), at_once=True, revisions=set(revisions))
 
 
 class _Each:
@@ -188,6 +218,7 @@ class _Each:
 
     def _done(self, step: Step, revision: int) -> None:
         self._result.done += 1
+        self._result.revisions.add(revision)
         self._bucket.own.note(step.key, revision)
         self._advance(1)
 

@@ -47,7 +47,7 @@ class Live(Generic[T]):
         if entry.operation is not Operation.PUT:
             self.keys.pop(entry.key, None)
             self.deleted[entry.key] = entry.revision
-        elif not _legal(entry.key):
+        elif not is_legal(entry.key):
             self.foreign.add(entry.key)
         else:
             self.deleted.pop(entry.key, None)
@@ -110,7 +110,8 @@ async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:
                 deadline = time.monotonic() + PATIENCE
 
 
-def _legal(key: str) -> bool:
+def is_legal(key: str) -> bool:
+    """Whether ADR-8 allows the key, so that a commit has room for it."""
     try:
         check_key(key)
     except UsageError:

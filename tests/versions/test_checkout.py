@@ -234,3 +234,27 @@ async def test_a_bucket_is_read_as_of_one_revision_under_writers(
             else:
                 expected[key] = value
         assert {key: value for key, (_, value) in one.keys.items()} == expected
+
+
+async def test_key_created_after_the_plan_is_reported_and_left(repository: Repository, bucket: Bucket) -> None:
+    commit = await committed(repository, {"a": b"1", "b": b"1"})
+    rollout = await checkout.plan(repository, commit, bucket)
+    await bucket.put("theirs", b"1")
+    done = await checkout.carry_out(rollout, bucket)
+    assert (done.done, done.changed_meanwhile, done.written_by_others) == (2, [], ["theirs"])
+    assert (await content(bucket)).keys() == {"a", "b", "theirs"}
+    again = await roll_out(repository, commit, bucket)
+    assert (again.done, again.written_by_others) == (1, [])
+    assert await content(bucket) == {"a": b"1", "b": b"1"}
+    await bucket.put("later", b"1")
+    assert (await roll_out(repository, commit, bucket)).written_by_others == []
+
+
+async def test_only_writes_between_plan_and_last_change_count_as_others(repository: Repository, bucket: Bucket) -> None:
+    commit = await committed(repository, {"a": b"1", "b": b"1"})
+    await bucket.put("a", b"1")
+    await bucket.put("gone", b"1")
+    await bucket.purge("gone")
+    done = await roll_out(repository, commit, bucket)
+    assert (done.done, done.written_by_others) == (1, [])
+    assert (await roll_out(repository, commit, bucket)).written_by_others == []
