@@ -2,7 +2,9 @@
 
 import asyncio
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import Self
 
 ARGUMENTS = {b"PUB": (2, 3), b"HPUB": (3, 4), b"SUB": (2, 3), b"UNSUB": (1, 2)}
@@ -56,6 +58,22 @@ class Wiretap:
 
         pumps = pump(reader, back, keep=True), pump(there, writer, keep=False)
         self._tasks += map(asyncio.ensure_future, pumps)
+
+
+@contextmanager
+def recording(port: int) -> Iterator[Wiretap]:
+    """A wiretap that works in a thread of its own, for tests that block."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    tap = Wiretap(port)
+    asyncio.run_coroutine_threadsafe(tap.__aenter__(), loop).result(10)
+    try:
+        yield tap
+    finally:
+        asyncio.run_coroutine_threadsafe(tap.__aexit__(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
 
 
 def published(stream: bytes) -> list[bytes]:

@@ -105,7 +105,7 @@ async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> A
             look = _Look(await _while_online(apis, rows_of(apis, wanted, min(interval / 2, 1))))
             wanted = replace(wanted, must_exist=False)
         except (UnreachableError, RequestTimeout) as error:
-            if look is None:
+            if look is None or any(api.connection.closed for api in apis.values()):
                 raise
             look = _Look(look.rows, error.message)
         yield look
