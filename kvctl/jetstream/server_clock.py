@@ -5,13 +5,17 @@ Servers from 2.10 on date the info of a stream (`ts`). From there the client's m
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
-from kvctl.errors import ServerError
+from kvctl.errors import KvctlError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.quantities import parse_time
+
+_USER_INFO = "$SYS.REQ.USER.INFO"
+_ASK_S = 1.0
 
 
 class ServerClock:
@@ -31,6 +35,15 @@ class ServerClock:
     async def read(cls, api: Api, stream: str) -> ServerClock:
         """Ask the leader of a stream. Raises StreamNotFound, PermissionDenied, ServerError."""
         return cls.from_info(await streams.info(api, stream))
+
+    @classmethod
+    async def of_connection(cls, api: Api) -> ServerClock:
+        """Ask the server that the client is connected to; where it does not tell, the client's clock has to do."""
+        try:
+            answer = json.loads((await api.connection.request(_USER_INFO, b"", timeout=_ASK_S)).payload)
+            return cls(parse_time(answer["server"]["time"]))
+        except (KvctlError, KeyError, TypeError, ValueError):
+            return cls(time.time_ns())
 
     def now_ns(self) -> int:
         """Return the nanoseconds since the epoch."""

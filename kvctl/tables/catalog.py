@@ -8,7 +8,6 @@ the command runs again.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists, TableNotFound, UnreachableError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.catalog import Edit
 from kvctl.kv.difference import Difference, differences
@@ -87,7 +87,7 @@ async def create(api: Api, config: TableConfig) -> tuple[Found, bool]:
     fresh = info is None
     if info is None:
         # Microseconds since 1970: no table writes faster, so sequences of two lives never meet.
-        wanted = config.head(time.time_ns() // 1000)
+        wanted = config.head((await ServerClock.of_connection(api)).now_ns() // 1000)
         info = await _create(api, _marked(wanted, CREATING) if config.apart else wanted)
     _require_same(info, config)
     if state(info) == CREATING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.difference import differences, listed
 from kvctl.kv.names import STREAM_PREFIX as BUCKETS
@@ -70,7 +70,8 @@ async def create(api: Api, config: RepositoryConfig) -> tuple[Found, bool]:
     if info is None:
         try:
             # Microseconds since 1970: no repository writes faster, so sequences of two lives never meet.
-            info = await catalog.create_stream(api, config.stream(time.time_ns() // 1000))
+            life = (await ServerClock.of_connection(api)).now_ns() // 1000
+            info = await catalog.create_stream(api, config.stream(life))
         except ConflictError:
             info, fresh = await streams.info(api, name), False
     _require_same(info, config)

@@ -14,6 +14,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import ServerError
+from kvctl.jetstream import streams
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv import catalog, compacting, copying, dumping
 from kvctl.kv.moment import parse_moment
@@ -21,6 +22,7 @@ from kvctl.kv.moving import copy, rename
 from kvctl.quantities import parse_time
 from kvctl.server import Server
 from kvctl.topology import observe
+from kvctl.versions.config import stream_name
 from tests.cli.conftest import run_process
 
 HOUR = timedelta(hours=1)
@@ -172,3 +174,21 @@ class TestCommands:
         await asyncio.to_thread(skewed, "consumer", "pause", stream, "c", "--for", "10m")
         info = await client.api.call(f"CONSUMER.INFO.{stream}.c")
         assert 500 * 10**9 < info["pause_remaining"] <= 600 * 10**9
+
+
+async def test_lives_of_tables_and_repositories_follow_each_other(
+    client: Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first sequence of a life is the server's time: a clock that was set back gives no sequence twice."""
+    name, lives = unique("T"), []
+    right = time.time_ns
+    for off in (OFF_NS, 0, -OFF_NS):
+        monkeypatch.setattr(time, "time_ns", lambda off=off: right() + off)
+        table = await kvctl.Tables(client).create(name)
+        await kvctl.Repositories(client).create(name)
+        info = await streams.info(client.api, stream_name(name))
+        lives.append((table.life, info["config"]["first_seq"]))
+        await kvctl.Tables(client).delete(name)
+        await kvctl.Repositories(client).delete(name)
+    assert lives == sorted(set(lives))
+    assert lives[-1][0] * 1000 < right() < lives[0][0] * 1000 + 600 * 10**9
