@@ -60,8 +60,10 @@ class RandomTopology:
 
     def __init__(
         self, dice: random.Random, names: Callable[[str], str], domains: Mapping[str, str] | None = None,
-        *, memory: bool = False,
+        *, memory: bool = False, urls: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
+        self.urls = urls or {}
+        """Of the servers of places other than `""`."""
         self.dice, self.names, self.domains, self.memory = dice, names, domains or {"": ""}, memory
         self.resources: dict[str, Resource] = {}
         self.title = names("t")
@@ -77,8 +79,8 @@ class RandomTopology:
     def document(self) -> dict[str, Any]:
         """The file as plain data; sections and their members in random order."""
         found: dict[str, Any] = {"version": 1, "name": self.title}
-        if "" not in self.domains:
-            found["contexts"] = {place: {"context": place} for place in self.domains}
+        if self.urls:
+            found["contexts"] = {place: {"url": url} for place, url in self.urls.items()}
         for section in self.dice.sample(SECTIONS, 3):
             members = [item for item in self.resources.values() if item.section == section]
             self.dice.shuffle(members)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kvctl.kv.difference import differences
+from kvctl.labs import run_lab
 from kvctl.server import Server, run_server
 from tests.raw import RawClient
 from tests.topology import killed
@@ -37,7 +38,8 @@ class Scene:
     ) -> None:  # fmt: skip
         self.dice = random.Random(seed)
         self.servers, self.file = servers, directory / "topology.json"
-        self.topology = RandomTopology(self.dice, namer(), domains, memory=not restarts)
+        urls = {place: server.url for place, server in servers.items() if place}
+        self.topology = RandomTopology(self.dice, namer(), domains, memory=not restarts, urls=urls)
         self.topology.grow(self.dice.randint(3, 8))
         self.restarts = restarts
         self.raws = {place: RawClient(server.url) for place, server in servers.items()}
@@ -131,6 +133,18 @@ def test_every_replica_holds_what_the_file_and_the_writes_say(
     for _ in range(steps(8)):
         scene.step()
     scene.close()
+
+
+def test_every_replica_across_domains_holds_what_the_file_and_the_writes_say(
+    tmp_path: Path, seed: int, steps: Callable[[int], int]
+) -> None:
+    with run_lab("leaf") as lab:
+        servers = {place: lab.servers[place] for place in ("hub", "leaf")}
+        scene = Scene(seed, servers, tmp_path, {"hub": "hub", "leaf": "leaf"}, restarts=False)
+        scene.apply()
+        for _ in range(steps(4)):
+            scene.step()
+        scene.close()
 
 
 @pytest.fixture
