@@ -128,9 +128,9 @@ def test_every_replica_holds_what_the_file_and_the_writes_say(
     own_server: Server, tmp_path: Path, seed: int, steps: Callable[[int], int], restarts: bool
 ) -> None:
     scene = Scene(seed, {"": own_server}, tmp_path, restarts=restarts)
-    scene.writes.some(scene.topology, 0)
     scene.apply()
-    for _ in range(steps(8)):
+    scene.writes.some(scene.topology, 40)
+    for _ in range(steps(10)):
         scene.step()
     scene.close()
 
