@@ -128,7 +128,8 @@ class RandomTopology:
         """Change it somehow; what was done, in words."""
         changes = [
             self._add_bucket, self._add_mirror, self._add_aggregate, self._drop, self._add_origin, self._drop_origin,
-            self._drop_origin, self._drop_origin, self._change_origin, self._longer_history, self._move_mirror, self._recreate,
+            self._drop_origin, self._drop_origin, self._change_origin, self._longer_history, self._move_mirror,
+            self._recreate,
         ]  # fmt: skip
         while not (text := self.dice.choice(changes)()):
             pass
