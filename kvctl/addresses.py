@@ -1,6 +1,7 @@
 """Addresses of servers: URLs read with user, password and token apart, and as they may be shown."""
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
@@ -49,16 +50,18 @@ def _bare(text: str) -> str:
     if "@" in text:  # up to the last one, whatever stands before it: passwords hold commas, slashes, marks
         known = f"{scheme}://" if begun and scheme.isalpha() else ""
         text = known + text.rpartition("@")[2]
-    return ",".join(map(_without_port, map(str.strip, text.split(","))))
+    return ",".join(_shown_parts(map(str.strip, text.split(","))))
 
 
-def _without_port(part: str) -> str:
-    """The part; where it is no address, its end may be a password whose host was forgotten."""
-    if not part or _read(part):
-        return part
-    scheme, begun, rest = part.rpartition("://")
-    host, colon, _ = rest.partition(":")
-    return f"{scheme}{begun}{host}:..." if colon else part
+def _shown_parts(parts: Iterable[str]) -> Iterator[str]:
+    """The parts; from one on that is no address, what follows may be a password whose host was forgotten."""
+    for part in parts:
+        scheme, begun, rest = part.partition("://")
+        host, colon, _ = rest.partition(":") if begun else part.partition(":")
+        if colon and not _read(part):
+            yield f"{scheme}{begun}{host}:..." if begun else f"{host}:..."
+            return
+        yield part
 
 
 def _pieces(text: str) -> list[str]:
