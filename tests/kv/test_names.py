@@ -1,5 +1,6 @@
 """Names of ADR-8: which are valid, and what filters select, against a brute force model and the real server."""
 
+import re
 from itertools import combinations, product
 from typing import Any
 
@@ -89,8 +90,9 @@ class TestKeys:
 
     @pytest.mark.parametrize("key", ["*", ">", "a.*", "a.>", "*.b", "a*", "a>", "a.b*c"])
     def test_no_wildcard_names_a_key(self, key: str) -> None:
-        with pytest.raises(UsageError, match="wildcards"):
+        with pytest.raises(UsageError, match="wildcards") as caught:
             check_key(key)
+        assert "--match" in (caught.value.hint or "")
 
     @pytest.mark.parametrize("key", ["_kv", "_kv.a", "_kvx"])
     def test_those_for_internal_use_are_refused(self, key: str) -> None:
@@ -139,7 +141,7 @@ class TestFilters:
         ["", ".", "a.", ".a", "a..b", ">.a", "a.>.b", "a*", "*a", "a>", "a.b>", "**", ">>", "a\n", "a b", "é", ">\n"],
     )
     def test_refused(self, text: str) -> None:
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError, match="is not a filter" if text else "is empty") as caught:
             check_filter(text)
         assert caught.value.exit_code == 2
 
@@ -222,3 +224,35 @@ def test_many_keys_are_checked_as_strictly_as_one(keys: list[str]) -> None:
     assert str(many.value) == str(one.value)
     check_keys([])
     check_keys(["a"] * 10_000)
+
+
+@pytest.mark.parametrize("keys", [["a\nb\nc"], ["a\nb", "c\nd"], ["a\nb\nc", "d", "e\nf"]])
+def test_key_with_line_ends_is_not_counted_as_several(keys: list[str]) -> None:
+    with pytest.raises(UsageError, match="is not a key"):
+        check_keys(keys)
+
+
+def test_key_without_wildcards_is_refused_without_a_word_about_filters() -> None:
+    for key in ("a b", "", "a..b"):
+        with pytest.raises(UsageError) as caught:
+            check_key(key)
+        assert "--match" not in (caught.value.hint or "")
+
+
+def test_ref_in_place_of_a_bucket_is_refused_as_a_ref() -> None:
+    with pytest.raises(UsageError, match="`orders@main` is a ref of a repository"):
+        check_bucket("orders@main")
+
+
+@settings(deadline=None)
+@given(st.sampled_from(LONGER), st.lists(st.sampled_from(FILTERS), min_size=1, max_size=3))
+def test_key_is_selected_where_a_regular_expression_says_so(key: str, filters: list[str]) -> None:
+    patterns = [re.escape(text).replace(r"\*", "[^.]+").replace(">", ".+") for text in filters]
+    assert matches(key, tuple(filters)) == any(re.fullmatch(pattern, key) for pattern in patterns)
+
+
+def test_every_two_filters_overlap_exactly_where_they_select_a_common_key() -> None:
+    selected = {text: _selected([text]) for text in FILTERS}
+    for one, other in product(selected, repeat=2):
+        assert overlapping([one, other]) == bool(selected[one] & selected[other]), (one, other)
+        assert (disjoint([one, other]) == [one]) == (selected[other] <= selected[one]), (one, other)

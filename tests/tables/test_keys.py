@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvctl.errors import UsageError
 from kvctl.tables import keys
+from kvctl.tables.config import TableConfig
 
 KEYS = st.binary(min_size=1, max_size=40)
 FAMILIES = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -100,6 +101,15 @@ def test_sizes_are_checked_before_anything_is_sent() -> None:
         keys.check_key("family", b"")
     with pytest.raises(UsageError, match="UTF-8"):
         keys.check_key("\udcff", b"k")
+
+
+def test_table_has_a_name_of_at_most_128_characters_and_at_most_4096_partitions() -> None:
+    config = TableConfig("x" * 128, partitions=4096)
+    assert (len(config.name), config.partitions) == (128, 4096)
+    with pytest.raises(UsageError, match="129 characters, 128"):
+        TableConfig("x" * 129)
+    with pytest.raises(UsageError, match="1 to 4,096 partitions, not 4,097"):
+        TableConfig("x", partitions=4097)
 
 
 @pytest.mark.parametrize(

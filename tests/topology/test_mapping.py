@@ -1,5 +1,6 @@
 """Where subjects land and where they came from, as whole subjects off the wire."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvctl.topology.mapping import Mapping
-from kvctl.topology.subjects import Transform, UnknownTransform
+from kvctl.topology.subjects import Transform, UnknownTransform, land
 
 TOKENS = st.lists(st.sampled_from(["a", "b", "c", "NEW", "é"]), min_size=1, max_size=4)
 
@@ -65,3 +66,45 @@ def test_what_lands_elsewhere_came_from_nowhere() -> None:
 def test_functions_that_cannot_be_predicted_are_refused() -> None:
     with pytest.raises(UnknownTransform):
         Mapping([Transform("$KV.O.*", "$KV.A.{{partition(4,1)}}")])
+
+
+RULES = [
+    (">", ""),
+    ("a", ""),
+    ("a.>", ""),
+    ("a.*", ""),
+    ("*", ""),
+    ("a", "b"),
+    (">", "p.>"),
+    ("a.>", "a.>"),
+    ("a.>", "b"),
+    ("a.>", "q.>"),
+    ("a.*", "q.{{wildcard(1)}}.x"),
+    ("*.b.*.>", "{{wildcard(2)}}.{{wildcard(1)}}.>"),
+]
+SUBJECTS = [".".join(tokens) for count in (1, 2, 3, 4) for tokens in product("ab", repeat=count)]
+
+
+def test_every_rule_alone_and_before_another_lands_subjects_where_it_says_on_bytes() -> None:
+    for chosen in [*((rule,) for rule in RULES), *product(RULES, repeat=2)]:
+        rules = [Transform(src, dest) for src, dest in chosen]
+        mapping = Mapping(rules)
+        assert mapping.taken == tuple(src for src, _ in chosen)
+        assert mapping.lossy == any(rule.dropped for rule in rules)
+        for subject in SUBJECTS:
+            expected = land(rules, subject)
+            assert mapping.land(subject.encode()) == (None if expected is None else expected.encode()), (
+                chosen,
+                subject,
+            )
+            if (origin := mapping.origin(subject)) is not None:
+                assert mapping.land(origin.encode()) == subject.encode(), subject
+            if expected is not None and not mapping.lossy:
+                found = mapping.origin(expected)
+                assert found is not None
+                assert land(rules, found) == expected, subject
+
+
+def test_mapping_without_rules_takes_nothing() -> None:
+    assert Mapping([]).land(b"a") is None
+    assert Mapping([]).origin("a") is None

@@ -1,6 +1,8 @@
 """Where keys land: rendered, predicted, and compared with what a server does."""
 
 import asyncio
+import re
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,19 @@ import kvctl
 from kvctl.errors import UsageError
 from kvctl.jetstream import streams
 from kvctl.server import Server
-from kvctl.topology.subjects import Transform, UnknownTransform, land, meet, parse, render
+from kvctl.topology.subjects import (
+    Transform,
+    UnknownTransform,
+    capture,
+    default_dest,
+    land,
+    meet,
+    parse,
+    pattern_of,
+    places,
+    render,
+    wildcard_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +88,113 @@ def test_functions_that_cannot_be_predicted_are_said_to_be_unknown() -> None:
 )
 def test_filters_that_share_a_subject_meet(first: str, second: str, met: bool) -> None:
     assert meet(first, second) is met is meet(second, first)
+
+
+_SUBJECTS = [".".join(tokens) for count in (1, 2, 3, 4) for tokens in product("ab", repeat=count)]
+_FILTERS = [
+    ".".join(tokens)
+    for count in (1, 2, 3)
+    for head in product("ab*", repeat=count - 1)
+    for tokens in ((*head, last) for last in "ab*>")
+]
+
+
+def _selected(text: str) -> set[str]:
+    """The subjects that a filter selects, by a regular expression."""
+    pattern = text.replace(".", "[.]").replace("*", "[^.]+").replace(">", ".+")
+    return {subject for subject in _SUBJECTS if re.fullmatch(pattern, subject)}
+
+
+def test_filters_meet_and_cover_each_other_exactly_where_their_subjects_do() -> None:
+    selected = {text: _selected(text) for text in _FILTERS}
+    for one, other in product(_FILTERS, repeat=2):
+        assert meet(one, other) == bool(selected[one] & selected[other]), (one, other)
+        assert Transform(one, "").covers(other) == (selected[other] <= selected[one]), (one, other)
+
+
+def test_filter_captures_exactly_the_subjects_that_it_selects() -> None:
+    for text in _FILTERS:
+        pattern = text.replace(".", "[.]").replace("*", "([^.]+)").replace(">", "(.+)")
+        for subject in _SUBJECTS:
+            found, expected = capture(text, subject), re.fullmatch(pattern, subject)
+            assert (found is None) == (expected is None), (text, subject)
+            if found and expected:
+                wild, rest = found
+                assert (*wild, *([] if rest is None else [rest])) == expected.groups()
+    assert capture("a.>.b", "a.x.b") is None
+    assert capture("a.>.b", "a.>.b") == ([], None)
+
+
+def test_rule_without_a_destination_leaves_subjects_as_they_are() -> None:
+    rule = Transform("a.*.>", "")
+    assert (rule.apply("a.b.c"), rule.apply("b.b.c")) == ("a.b.c", None)
+    assert (rule.dropped, rule.pattern) == ((), "a.*.>")
+    assert parse([{}, {"src": "a.*", "dest": "b"}]) == [Transform(">", ""), Transform("a.*", "b")]
+    assert land([], "x") == "x"
+    assert land([Transform("a", "b"), Transform("*", "c")], "x") == "c"
+
+
+@pytest.mark.parametrize("prefix", [".", "a.", ".a", "a..b", "a b", "*", "a.>", "$1", "é"])
+def test_prefix_that_begins_no_key_is_refused(prefix: str) -> None:
+    with pytest.raises(UsageError, match="is not a prefix"):
+        render("A", "B", prefix=prefix)
+
+
+@pytest.mark.parametrize("text", ["", "a*", "a..b", ">.a"])
+def test_filter_or_map_of_something_else_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        render("A", "B", [text])
+    with pytest.raises(UsageError):
+        render("A", "B", maps=[(text, "b")])
+
+
+@pytest.mark.parametrize(
+    ("src", "dest", "why"),
+    [
+        ("*.*", "$3", "names wildcard 3, `.*` has 2"),
+        ("*.*", "$0", "names wildcard 0"),
+        ("a", "$1", "has 0"),
+        ("a.*", ">", "`>` cannot stand"),
+        ("a.>", "b.>.c", "`>` cannot stand"),
+        ("a.*", "b.*", "cannot stand in the destination"),
+        ("a.*", "b.", "`` cannot stand"),
+        ("a.*", "x$1", "cannot stand"),
+    ],
+)
+def test_map_whose_destination_has_other_places_is_refused(src: str, dest: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        render("A", "B", maps=[(src, dest)])
+
+
+@pytest.mark.parametrize(
+    ("text", "dest"),
+    [
+        ("a.b", "a.b"),
+        (">", ">"),
+        ("NEW.>", ">"),
+        ("*", "$1"),
+        ("a.*.c", "$1.c"),
+        ("*.a.*.>", "$1.a.$2.>"),
+        ("x.y.*.*", "$1.$2"),
+    ],
+)
+def test_filter_lands_without_its_literal_head(text: str, dest: str) -> None:
+    assert default_dest(text) == dest
+    assert places(dest) == re.sub(r"[$](\d)", r"{{wildcard(\1)}}", dest)
+    assert pattern_of(dest) == re.sub(r"[$]\d", "*", dest) == pattern_of(places(dest))
+
+
+def test_place_of_a_wildcard_is_read_in_both_spellings() -> None:
+    assert [wildcard_number(token) for token in ("$1", "$12", "{{wildcard(3)}}", "{{ Wildcard( 4 ) }}")] == [
+        1,
+        12,
+        3,
+        4,
+    ]
+    assert [wildcard_number(token) for token in ("a", "$", "$KV", ">", "*", "1", "{a}")] == [None] * 7
+    for token in ("{{split(1,-)}}", "x{{wildcard(1)}}", "$\u00b2"):
+        with pytest.raises(UnknownTransform):
+            wildcard_number(token)
 
 
 _TOKEN = st.sampled_from(["a", "b", "c"])

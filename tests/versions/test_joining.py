@@ -54,3 +54,18 @@ def test_many_keys_and_large_values_whose_leaves_end_at_the_cap(size: int) -> No
 def test_the_empty_tree_has_no_leaves() -> None:
     assert root_by_parts([], [])[0] == tree.EMPTY_ROOT
     assert carried(tree.leaves(tree.EMPTY_ROOT), build([]).objects) == []
+
+
+def test_of_parts_that_end_where_leaves_do_only_the_last_leaf_is_read() -> None:
+    made = Made()
+    row = [made.add(chunk) for chunk in chunks_of(0, [(b"k.%06d" % number, b"v") for number in range(4000)])]
+    parts = [row[:9], row[9:20], row[20:21], row[21:]]
+    read: list[bytes] = []
+
+    class Counting(dict[bytes, bytes]):
+        def __getitem__(self, key: bytes) -> bytes:
+            read.append(key)
+            return made.objects[key]
+
+    assert carried(joined(parts), Counting()).root == made.tree(row).root
+    assert read == [part[-1][1] for part in parts]
