@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kvctl.errors import ConflictError
 from kvctl.versions import refs, staging
 from kvctl.versions.chunks import understood
-from kvctl.versions.model import Head, Staging
+from kvctl.versions.model import Head, Staging, record_key
 from kvctl.versions.staging import STAGING, Held
 from kvctl.versions.store import Change, Condition, Found, Predicate, PredicateFailed, Store
 
@@ -103,7 +103,7 @@ class Stand:
 
 async def stand(store: Store, branch: str) -> Stand:
     """Where a branch stands. Raises BranchNotFound."""
-    name = branch.encode()
+    name = record_key(branch)
     # The record that others change most comes last, so that least often it is another one by then.
     places = [(COLLECTION, COLLECTION), (GUARDS, name), (refs.HEADS, name), (STAGING, name)]
     collection, guard, head, held = await store.get_many(places)

@@ -26,6 +26,11 @@ _INLINE, _APART = b"\0", b"\1"
 _TOMBSTONE, _VALUE = b"\0", b"\1"
 
 
+def record_key(name: str) -> bytes:
+    """Return the key of a branch's or tag's records; of what is not text, one that no record has."""
+    return name.encode("utf-8", "surrogatepass")
+
+
 def check_text(text: str, what: str) -> str:
     """The text itself. Raises UsageError for what came from bytes that are not UTF-8."""
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvctl.errors import ConflictError
 from kvctl.versions import dropping, fences, folding, refs, staging
 from kvctl.versions.fences import GUARDS
-from kvctl.versions.model import Head, Staging
+from kvctl.versions.model import Head, Staging, record_key
 from kvctl.versions.refs import HEADS, TAGS, RefNotFound
 from kvctl.versions.staging import STAGING
 from kvctl.versions.store import ABSENT, Change, Condition, EntryNotFound, PredicateFailed, Store
@@ -52,7 +52,7 @@ async def delete_branch(store: Store, name: str) -> None:
 async def delete_tag(store: Store, name: str) -> None:
     """Delete a tag; its commit stays. Raises RefNotFound."""
     try:
-        found = await store.get(TAGS, name.encode())
+        found = await store.get(TAGS, record_key(name))
         await store.write([Condition(TAGS, name.encode(), found.predicate)], [Change(TAGS, name.encode(), None)])
     except (EntryNotFound, PredicateFailed):
         raise RefNotFound(f"Tag `{name}` does not exist", hint="`kvctl tag ls` lists those that do") from None

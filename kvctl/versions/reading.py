@@ -11,7 +11,7 @@ from itertools import takewhile
 from kvctl.kv.names import matches
 from kvctl.versions import refs, staging, tree
 from kvctl.versions.chunks import Pair
-from kvctl.versions.model import Head, VersionedEntry, apart_id, decode_staged, inline_value
+from kvctl.versions.model import Head, VersionedEntry, apart_id, decode_staged, inline_value, record_key
 from kvctl.versions.objects import Objects
 from kvctl.versions.refs import HEADS, BranchNotFound, Ref
 from kvctl.versions.staging import Held
@@ -149,7 +149,7 @@ async def _staged_of(
 ) -> tuple[Head, list[tuple[bytes, Found | None]]]:
     """The head, and what each epoch has of some keys, the newest first. Raises BranchNotFound."""
     places: list[Place] = [(staging.partition_of(epoch), key) for epoch in held.staging.epochs for key in keys]
-    head, *found = await store.get_many([(HEADS, branch.encode()), *places])
+    head, *found = await store.get_many([(HEADS, record_key(branch)), *places])
     if head is None:
         raise BranchNotFound(branch)
     return Head.decode(head.value), [(key, one) for (_, key), one in zip(places, found, strict=True)]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kvctl.errors import NotFoundError, UsageError
-from kvctl.versions.model import Commit, Head
+from kvctl.versions.model import Commit, Head, record_key
 from kvctl.versions.store import Entries, EntryNotFound, Predicate, Store
 
 HEADS, TAGS, COMMITS = b"heads", b"tags", b"commits"
@@ -72,7 +72,7 @@ def check_new_name(name: str, what: str = "branch") -> str:
 async def head(store: Store, branch: str) -> tuple[Head, Predicate]:
     """Where a branch stands. Raises BranchNotFound."""
     try:
-        found = await store.get(HEADS, branch.encode())
+        found = await store.get(HEADS, record_key(branch))
     except EntryNotFound:
         raise BranchNotFound(branch) from None
     return Head.decode(found.value), found.predicate
@@ -221,7 +221,7 @@ async def _named(store: Store, name: str) -> Ref:
     except BranchNotFound:
         pass
     try:
-        return Ref((await store.get(TAGS, name.encode())).value.decode())
+        return Ref((await store.get(TAGS, record_key(name))).value.decode())
     except EntryNotFound:
         return Ref(await _by_prefix(store, name))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvctl.errors import ConflictError
-from kvctl.versions.model import Staging, decode_staged
+from kvctl.versions.model import Staging, decode_staged, record_key
 from kvctl.versions.refs import BranchNotFound
 from kvctl.versions.store import (
     ABSENT,
@@ -48,7 +48,7 @@ def partition_of(epoch: str) -> bytes:
 async def read(store: Store, branch: str) -> Held:
     """The staging record of a branch. Raises BranchNotFound."""
     try:
-        found = await store.get(STAGING, branch.encode())
+        found = await store.get(STAGING, record_key(branch))
     except EntryNotFound:
         raise BranchNotFound(branch) from None
     return Held(Staging.decode(found.value), found.predicate)

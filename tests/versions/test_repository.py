@@ -428,3 +428,17 @@ class TestRecord:
         with pytest.raises(UsageError, match=r"`k{80}…` cannot be recorded: the key has 3,000 characters"):
             await repo.record("main", {"k" * 3000: b""}, "too long")
         assert await history(repo) == ["Repository created"]
+
+
+async def test_names_that_are_not_text_are_branches_and_tags_that_do_not_exist(repo: Repository) -> None:
+    for attempt in (
+        repo.put("\udcff", "k", b"v"),
+        repo.status("\udcff"),
+        repo.commit("\udcff", "m"),
+        repo.merge("main", "\udcff"),
+        repo.delete_branch("\udcff"),
+        repo.delete_tag("\udcff"),
+        repo.reset("\udcff"),
+    ):
+        with pytest.raises((RefNotFound, UsageError)):
+            await attempt
