@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from kvctl.jetstream.delivery import RawFrame
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.kv.entry import Entry, Operation, any_tombstone, operation_of
+from kvctl.kv.identity import is_bare
 from kvctl.kv.rewriting import own_headers
 from kvctl.wire import header_value
 
@@ -140,7 +141,7 @@ def _ttls(columns: _Columns) -> Any:
 
 def _headers(header: bytes) -> list[tuple[str, str]] | None:
     """The writer's own, without what the column `operation` says; None for none."""
-    if not header:
+    if is_bare(header):
         return None
     entry = _entry(header)
     headers = own_headers(entry)
