@@ -440,5 +440,5 @@ async def test_names_that_are_not_text_are_branches_and_tags_that_do_not_exist(r
         repo.delete_tag("\udcff"),
         repo.reset("\udcff"),
     ):
-        with pytest.raises((RefNotFound, UsageError)):
+        with pytest.raises((NotFoundError, UsageError)):
             await attempt
