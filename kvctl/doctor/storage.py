@@ -77,9 +77,11 @@ def _servers(name: str, info: StreamInfo) -> Iterator[Finding]:
         )
     away = [peer["name"] for peer in peers if peer.get("offline") or not peer.get("current", True)]
     if away:
-        last = len(away) * 2 >= len(peers)  # with one more of them gone it stops
-        count = len(peers) + bool(cluster.get("leader"))
-        text = f"{_listed(away)} of {count} servers {'is' if len(away) == 1 else 'are'} offline, or far behind"
+        led = bool(cluster.get("leader"))
+        last = led and len(away) * 2 >= len(peers)  # with one more of them gone it stops
+        count = len(peers) + led
+        among = f"of {count} servers" if count > 1 else "(its only server)"
+        text = f"{_listed(away)} {among} {'is' if len(away) == 1 else 'are'} offline, or far behind"
         more = ": one more, and it takes no writes" if last else ""
         yield Finding(WARNING, "server-away", name, text + more, "Start it, or replace it: `nats stream cluster`")
     for peer in peers:

@@ -73,7 +73,7 @@ def test_what_leaves_no_quorum_says_so() -> None:
 def test_servers_are_counted_without_a_leader_that_is_away() -> None:
     alone = info(cluster={"name": "c", "replicas": [{"name": "n1", "current": False, "offline": True}]})
     texts = [finding.evidence for finding in examine({"KV_B": alone}, 3) if finding.check == "server-away"]
-    assert texts == ["`n1` of 1 servers is offline, or far behind: one more, and it takes no writes"]
+    assert texts == ["`n1` (its only server) is offline, or far behind"]
 
 
 def test_the_worst_comes_first_and_each_once() -> None:
