@@ -118,17 +118,11 @@ def _settings(name: str, config: StreamConfig, kind: Kind) -> Iterator[Finding]:
     if kind is Kind.BUCKET and limited and config.get("discard", "old") == "old":
         text = "When it is full the oldest keys go, without a word: ADR-8's buckets refuse new ones instead"
         yield Finding(WARNING, "discards-old", name, text, f"`kvctl stream edit {stream} --set discard=new`")
-    transform = config.get("subject_transform") or {}
-    if transform.get("dest") and transform["dest"] != transform.get("src"):
-        text = (
-            f"It stores `{transform.get('src') or '>'}` as `{transform['dest']}`: a key is not found where it was put"
-        )
-        remedy = f"Remove `subject_transform` from the configuration of stream `{stream}`"
-        yield Finding(ERROR, "renames-keys", name, text, remedy)
     if kind is Kind.BUCKET and not config.get("allow_rollup_hdrs") and not config.get("sealed"):
         text = "Rollups are off: purges are refused"
         yield Finding(WARNING, "no-rollup", name, text, f"`kvctl stream edit {stream} --set allow_rollup_hdrs=true`")
-    if config.get("subjects") and (transform := config.get("subject_transform")):
+    transform = config.get("subject_transform") or {}
+    if config.get("subjects") and transform.get("dest") not in (None, "", transform.get("src")):
         way = f"`{transform.get('src') or '>'}` as `{transform.get('dest')}`"
         text = f"Its stream stores {way}: a key is not found after a put"
         yield Finding(ERROR, "renamed-keys", name, text, f"Remove `subject_transform` from the stream `{stream}`")

@@ -35,7 +35,6 @@ def peers(*away: str, leader: str = "n1") -> dict[str, Any]:
         (info(9, 700, max_bytes=1000), []),
         (info(9, 800, max_bytes=1000), [("warning", "nearly-full")]),
         (info(9, 1000, max_bytes=1000), [("error", "nearly-full")]),
-        (info(subject_transform={"src": "$KV.B.>", "dest": "$KV.B.x.>"}), [("error", "renames-keys")]),
         (info(subject_transform={"src": ">", "dest": ">"}), []),
         (info(9, 900, max_bytes=1000, discard="old"), [("warning", "discards-old"), ("warning", "nearly-full")]),
         (info(9, 90, max_msgs=10), [("warning", "nearly-full")]),
