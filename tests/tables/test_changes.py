@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvctl.errors import UsageError
-from kvctl.tables.changes import MAX_BATCH, NO_VERSION, NOT_EXISTS, Insert, Put, Remove, Version, check_batch
+from kvctl.tables.changes import MAX_BATCH, NO_VERSION, NOT_EXISTS, Insert, Put, Remove, Version, check_batch, named
+from kvctl.tables.keys import partition_of
 
 VERSIONS = st.builds(Version, st.integers(1, 2**60), st.integers(0, 4095), st.integers(0, 2**53))
 
@@ -54,3 +55,62 @@ def test_a_batch_stays_within_a_partition_that_is_a_stream_of_its_own() -> None:
     check_batch([Put(key, b"", family="one") for key in keys], 16, apart=True)
     with pytest.raises(UsageError, match="several partitions"):
         check_batch([Put(key, b"") for key in keys], 16, apart=True)
+
+
+def test_batch_holds_32_mib_of_keys_and_values_and_no_more() -> None:
+    half = bytes(16 << 20)
+    check_batch([Put(b"a", half[1:]), Insert(b"b", half[2:]), Remove(b"c")], 16, apart=False)
+    for last in (Remove(b"cc"), Insert(b"c", b"1")):
+        with pytest.raises(UsageError, match="33,554,433 bytes, the maximum is 33,554,432"):
+            check_batch([Put(b"a", half[1:]), Insert(b"b", half[2:]), last], 16, apart=False)
+
+
+def test_batch_checks_every_key() -> None:
+    with pytest.raises(UsageError, match="The key is empty"):
+        check_batch([Put(b"a", b""), Remove(b"")], 16, apart=False)
+
+
+def test_batch_within_a_partition_may_have_any_keys_of_it() -> None:
+    keys = [b"%d" % number for number in range(20)]
+    together = [key for key in keys if partition_of(None, key, 2) == 0]
+    assert len(together) > 1
+    check_batch([Put(key, b"") for key in together], 2, apart=True)
+    check_batch([Put(keys[0], b"")], 16, apart=True)
+    check_batch([Put(key, b"") for key in keys], 16, apart=False)
+
+
+def test_version_is_special_when_it_is_no_state_of_an_entry() -> None:
+    assert NO_VERSION.special
+    assert NOT_EXISTS.special
+    assert not Version(1, 0, 0).special
+    assert not Version.parse("1.0.0").special
+    assert Insert(b"a", b"").version == NOT_EXISTS
+    assert Put(b"a", b"").version == Remove(b"a").version == NO_VERSION != NOT_EXISTS
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        (Version(1, 0, 0), "1.0.0"),
+        (Version(35, 10, 99), "z.10.99"),
+        (Version(36, 4095, 1), "10.4095.1"),
+        (Version(36**12 - 1, 99999, 10**19 - 1), "z" * 12 + ".99999." + "9" * 19),
+    ],
+)
+def test_version_is_written_in_base_36_and_decimals(version: Version, text: str) -> None:
+    assert str(version) == text
+    assert Version.parse(text) == version
+
+
+def test_version_of_too_many_digits_is_refused() -> None:
+    for text in ("1.100000.1", "1.1." + "1" * 20, "z" * 13 + ".1.1"):
+        with pytest.raises(UsageError, match="is no version"):
+            Version.parse(text)
+
+
+def test_key_in_a_message_is_text_or_hexadecimal_and_names_its_family() -> None:
+    assert [named(None, b"a"), named("", b"a"), named("f", b"\xff")] == [
+        "`a`",
+        "`a` of family ``",
+        "`hex:ff` of family `f`",
+    ]

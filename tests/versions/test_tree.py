@@ -2,7 +2,9 @@
 
 import contextlib
 import random
+import zlib
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import TypeVar
 
 import pytest
@@ -319,7 +321,110 @@ class TestMerge:
             assert step.root == made(expected).root
 
 
+class TestLeaves:
+    @pytest.mark.parametrize("count", [0, 1, 3, 60, MANY])
+    def test_leaves_come_in_order_without_being_read(self, shape: str, count: int) -> None:
+        content = some(count)
+        held = made(content)
+        expected = [object_id(chunk.encode()) for chunk in chunks_of(0, content.items())]
+        indexes = sum(Chunk.decode(data).level > 0 for data in held.objects.values())
+        assert counted(tree.leaves(held.root), held.objects) == (expected, indexes or min(count, 1))
+
+    def test_difference_of_few_and_many_entries_holds_a_part_of_the_leaves(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tree, "LEAVES", 10)
+        content = some(20_000)
+        few, many = made(dict(list(content.items())[::20])), made(dict.fromkeys(content, b"+"))
+        objects = {**few.objects, **many.objects}
+        for sides in ((few.root, many.root), (many.root, few.root)):
+            step = differences(*sides)
+            sizes, sent = list[int](), dict[bytes, bytes]()
+            with contextlib.suppress(StopIteration):
+                wanted = next(step)
+                while True:
+                    if isinstance(wanted, set):
+                        sent = {identity: objects[identity] for identity in wanted}
+                        sizes.append(len(wanted))
+                    wanted = step.send(sent)
+            assert max(sizes) <= 20
+
+
+class TestMade:
+    def test_size_is_the_bytes_of_the_chunks_that_are_held(self) -> None:
+        held = Made()
+        assert held.size == 0
+        pairs = [held.add(Chunk(0, [b"%d" % number], [b"v" * number])) for number in (1, 2, 2, 3)]
+        assert pairs[1] == pairs[2]
+        assert len(held.objects) == 3
+        held.remove(pairs[0][1])
+        held.remove(pairs[0][1])
+        assert held.objects.keys() == {identity for _, identity in pairs[1:]}
+        assert held.size == sum(map(len, held.objects.values())) > 0
+        assert {object_id(data) for data in held.take().values()} == {identity for _, identity in pairs[1:]}
+        assert (held.objects, held.size) == ({}, 0)
+
+    def test_pair_of_an_empty_chunk_has_no_key(self) -> None:
+        assert Made().add(chunks.EMPTY) == (b"", EMPTY_ROOT)
+        assert Made().add(Chunk(1, [b"a", b"b"], [b"1", b"2"]))[0] == b"b"
+
+
 def test_the_format_never_changes() -> None:
     assert build([(b"k", b"v")]).root.hex() == "6be591f02f1802ae8bd7eba9f81fac1e951a711b"
     assert tree.EMPTY_ROOT.hex() == "84d2a55e397bb042269ee2293d8026e2bf789d10"
     assert made(some(5000, 1)).root.hex() == "09d59ccd341c7a3e7a879f7db24bbc5bed479c61"
+
+
+def test_numbers_of_the_format_never_change() -> None:
+    assert (chunks.ID_SIZE, chunks.LEAF_MINIMUM, chunks.LEAF_MEAN) == (20, 32, 32)
+    assert (chunks.INDEX_MINIMUM, chunks.INDEX_MEAN, chunks.CAP) == (2, 128, 65_536)
+    assert chunks._FACTORS == (11400714819323198485, 14029467366897019727, 1609587929392839161, 15485907386658061715)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3, 4, 9])
+def test_chunk_ends_where_the_rule_of_the_format_says(level: int) -> None:
+    factors = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+    minimum, mean = (32, 32) if level == 0 else (2, 128)
+    dice = random.Random(level)
+    pairs = [(b"key.%06d" % number, bytes(20 if dice.random() < 0.99 else 40_000)) for number in range(4000)]
+    ends, start, size = list[int](), 0, 0
+    for at, (key, value) in enumerate(pairs, 1):
+        size += len(key) + len(value) + 6
+        hashed = (zlib.crc32(key) + 1) * factors[level % 4] % 2**64
+        if (at - start >= minimum and hashed < 2**64 // mean) or (size >= 65_536 and at - start >= 2):
+            ends.append(at)
+            start, size = at, 0
+    found = list(chunks_of(level, pairs))
+    assert list(accumulate(len(chunk.keys) for chunk in found)) == [
+        *ends,
+        *([len(pairs)] if start < len(pairs) else []),
+    ]
+    assert [pair for chunk in found for pair in chunk.pairs] == pairs
+    assert {chunk.level for chunk in found} == {level}
+
+
+@pytest.mark.parametrize(("size", "counts"), [(32_758, [2, 2, 1]), (32_757, [3, 2]), (65_526, [2, 2, 1])])
+def test_chunk_ends_with_the_entry_that_reaches_64_kb(size: int, counts: list[int]) -> None:
+    """An entry is a key of 4 bytes, a value and 6 more; at least two stand in a chunk."""
+    pairs = [(b"%04d" % number, bytes(size)) for number in range(5)]
+    assert [len(chunk.keys) for chunk in chunks_of(0, pairs)] == counts
+
+
+def test_damaged_chunk_of_any_kind_is_a_bad_record() -> None:
+    with pytest.raises(chunks.BadRecord, match="no chunk of this version"):
+        Chunk.decode(b"kc\x02\0\0\0\0\0")
+    for error in (KeyError("a"), TypeError("b"), ValueError("c")):
+        with pytest.raises(chunks.BadRecord, match=type(error).__name__), chunks.understood():
+            raise error
+    with pytest.raises(ZeroDivisionError), chunks.understood():
+        raise ZeroDivisionError
+
+
+def test_chunker_is_open_while_entries_have_not_ended_a_chunk() -> None:
+    chunker = Chunker(0)
+    assert not chunker.open
+    assert chunker.add([b"a"], [b"1"]) == []
+    assert chunker.open
+    assert chunker.end() == Chunk(0, [b"a"], [b"1"])
+    assert not chunker.open
+    assert chunker.end() is None
