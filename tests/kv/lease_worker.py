@@ -39,11 +39,12 @@ async def take(bucket: Bucket, owner: str, ttl: float, hold: float) -> None:
 async def main(name: str, url: str, timeout: float, ttl: float, takings: int, seed: int) -> None:
     """Take it so many times."""
     draw = random.Random(seed)
-    async with kvctl.connect(Context(url=url, timeout=timedelta(seconds=timeout))) as client:
+    async with kvctl.connect(Context(url=url, timeout=timedelta(seconds=60))) as client:
+        client.connection.timeout = timeout
         bucket = client.bucket("L")
         for _ in range(takings):
             try:
-                await take(bucket, name, ttl, draw.choice((0.0, 0.05, 0.3, ttl * 0.7)))
+                await take(bucket, name, ttl, draw.choice((0.0, 0.05, 0.3, ttl * 0.7, ttl * 1.5)))
             except KvctlError as error:
                 print(f"{name}: {error!r}", file=sys.stderr, flush=True)
             await asyncio.sleep(draw.random() * 0.1)

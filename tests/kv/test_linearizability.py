@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -25,7 +27,7 @@ from tests.raw import RawClient
 
 ROOT = Path(__file__).parents[2]
 PROCESSES, TASKS, OPERATIONS = 3, 2, 7
-LEASE_S = 2.0
+LEASE_S = 1.5
 TIMEOUT_S = 0.8
 """How long workers wait for answers that do not come."""
 
@@ -200,31 +202,69 @@ def _entries(server: Server, keys: list[str]) -> list[list[tuple[int, str | None
     return asyncio.run(read())
 
 
+class Stalls:
+    """Cuts single processes off for a time, now and then, without a connection being closed; a context manager."""
+
+    def __init__(self, proxies: Sequence[Proxy], seed: int) -> None:
+        self._proxies = proxies
+        self._random = random.Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._random.random() * LEASE_S):
+            proxy = self._random.choice(self._proxies)
+            self.count += 1
+            proxy.stall()
+            self._over.wait(self._random.choice((0.2, 0.6, 1.0, 1.4)) * LEASE_S)
+            proxy.resume()
+
+
 @pytest.mark.oracle
 def test_leases_of_several_processes_never_overlap_and_tokens_rise(
-    own_server: Server, proxy: Proxy, faults: Faults, seed: int, steps: Callable[[int], int]
+    own_server: Server, faults: Faults, seed: int, steps: Callable[[int], int]
 ) -> None:
     with RawClient(own_server.url) as raw:
         limits = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 1_000_000_000}
         raw.create_bucket("L", max_msgs_per_subject=1, **limits)
-    takings = max(steps(12) // PROCESSES, 1)
-    command = [sys.executable, "-m", "tests.kv.lease_worker"]
-    arguments = [proxy.url, str(TIMEOUT_S), str(LEASE_S), str(takings)]
-    processes = [
-        subprocess.Popen(
-            [*command, f"p{number}", *arguments, str(seed * 10 + number)], stdout=subprocess.PIPE, cwd=ROOT
-        )
-        for number in range(PROCESSES)
-    ]
-    told: list[tuple[int, float, float, bool]] = []
-    for process in processes:
-        output, _ = process.communicate(timeout=60 + takings * PROCESSES * LEASE_S * 2)
-        assert process.returncode == 0
-        told += [tuple(json.loads(line)) for line in output.splitlines()]
+    takings = max(steps(6) // PROCESSES, 1)
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(own_server.url)) for _ in range(PROCESSES)]
+        for proxy in proxies:
+            proxy.on(ANY, faults, times=None)
+        stalls = stack.enter_context(Stalls(proxies, seed))
+        told = _takings(proxies, takings, seed)
     told.sort(key=lambda taking: taking[1])
     for before, after in itertools.pairwise(told):
         assert before[2] <= after[1], f"held by two: {before} and {after} (--seed {seed})"
         assert before[0] < after[0], f"tokens fall: {before} and {after} (--seed {seed})"
     assert len(told) >= takings * PROCESSES / 2
     lost = sum(taking[3] for taking in told)
-    print(f"{len(told)} takings of {takings * PROCESSES}, {lost} lost; faults: {dict(faults.counts)}")
+    print(f"{len(told)} takings, {lost} lost, {stalls.count} stalls; faults: {dict(faults.counts)}")
+
+
+def _takings(proxies: Sequence[Proxy], takings: int, seed: int) -> list[tuple[int, float, float, bool]]:
+    """When each process held the lease: token, begin, end, whether it was lost."""
+    command = [sys.executable, "-m", "tests.kv.lease_worker"]
+    processes = [
+        subprocess.Popen(
+            [*command, f"p{number}", proxy.url, f"{TIMEOUT_S}", f"{LEASE_S}", f"{takings}", f"{seed * 10 + number}"],
+            stdout=subprocess.PIPE, cwd=ROOT,
+        )
+        for number, proxy in enumerate(proxies)
+    ]  # fmt: skip
+    told = []
+    for process in processes:
+        output, _ = process.communicate(timeout=60 + takings * PROCESSES * LEASE_S * 3)
+        assert process.returncode == 0
+        told += [tuple(json.loads(line)) for line in output.splitlines()]
+    return told
