@@ -124,7 +124,9 @@ async def load(
     session.show(document(row, *map(Column, row), name="written"))
     if loaded.rejected and not dry_run:
         rows = "1 row was" if loaded.rejected == 1 else f"{loaded.rejected} rows were"
-        raise PartlyDone(f"{rows} rejected", hint="The others are written; correct these and load them")
+        raise PartlyDone(
+            f"{rows} rejected", hint="The others are written; check each rejected row before you load it again"
+        )
 
 
 def _check_target(session: Session, bucket: str, *, dry_run: bool) -> None:

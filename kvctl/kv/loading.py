@@ -190,7 +190,8 @@ class Loader:
         """Whether the row cannot be one that is stored already and was overwritten by somebody else."""
         if row.key not in self._stored.doubtful or row.line > self._stored.until:
             return True
-        self._reject(row.line, f"`{row.key}` was written by somebody else since the load was interrupted")
+        text = f"`{row.key}` was written by somebody else since the load was interrupted; the row may be stored already"
+        self._reject(row.line, text)
         return False
 
     def _acceptable(self, row: Row) -> bool:
