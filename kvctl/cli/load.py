@@ -124,9 +124,7 @@ async def load(
     session.show(document(row, *map(Column, row), name="written"))
     if loaded.rejected and not dry_run:
         rows = "1 row was" if loaded.rejected == 1 else f"{loaded.rejected} rows were"
-        raise PartlyDone(
-            f"{rows} rejected", hint="The others are written; check each rejected row before you load it again"
-        )
+        raise PartlyDone(f"{rows} rejected", hint="The others are written; check these before loading them")
 
 
 def _check_target(session: Session, bucket: str, *, dry_run: bool) -> None:

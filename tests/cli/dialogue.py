@@ -2,10 +2,13 @@
 
 import os
 import pty
+import select
 import subprocess
 import sys
 from types import TracebackType
 from typing import Self
+
+LIMIT_S = 120
 
 
 class Dialogue:
@@ -17,16 +20,22 @@ class Dialogue:
             [sys.executable, "-m", "kvctl", *args], stdin=slave, stdout=slave, stderr=slave, close_fds=True
         )
         os.close(slave)
+        self._heard = b""
+        """What came after the text that was last waited for."""
 
     def hear(self, text: str | None = None) -> str:
-        """What comes until a text, or the end."""
-        found = ""
-        while text is None or text not in found:
+        """What comes until a text, that included, or until the end."""
+        found, self._heard = self._heard, b""
+        while text is None or text.encode() not in found:
+            ready, _, _ = select.select([self._master], [], [], LIMIT_S)
+            assert ready, f"`{text}` did not come: {found.decode()}"
             try:
-                found += os.read(self._master, 4096).decode()
+                found += os.read(self._master, 4096)
             except OSError:
-                break
-        return found
+                return found.decode()
+        end = found.index(text.encode()) + len(text.encode())
+        found, self._heard = found[:end], found[end:]
+        return found.decode()
 
     def say(self, line: str) -> None:
         """Type a line."""
