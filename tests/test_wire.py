@@ -260,3 +260,23 @@ class TestInbox:
         inbox.frames.append((b"a", b"", b"", b""))
         inbox.wake()
         assert len(await asyncio.wait_for(waiting, 60)) == 1
+
+    async def test_is_woken_by_the_frame_that_the_parser_puts_in(self) -> None:
+        parser, inbox = fast_parser(Recorder()), Inbox()
+        parser.sinks[b"7"], parser.inboxes[b"7"] = inbox.frames.append, inbox
+        waiting = asyncio.create_task(inbox.take(300))
+        await asyncio.sleep(0)
+        await parser.parse(b"MSG a 7 2\r\nhi\r\n")
+        assert await asyncio.wait_for(waiting, 60) == [(b"a", b"", b"", b"hi")]
+
+    async def test_is_not_woken_by_the_timeout_of_an_earlier_wait(self) -> None:
+        inbox = Inbox()
+        first = asyncio.create_task(inbox.take(0.2))
+        await asyncio.sleep(0)
+        inbox.wake()
+        assert await asyncio.wait_for(first, 60) == []
+        second = asyncio.create_task(inbox.take(300))
+        await asyncio.sleep(0.5)
+        assert not second.done()
+        inbox.wake()
+        assert await asyncio.wait_for(second, 60) == []

@@ -75,6 +75,8 @@ def test_batch_within_a_partition_may_have_any_keys_of_it() -> None:
     together = [key for key in keys if partition_of(None, key, 2) == 0]
     assert len(together) > 1
     check_batch([Put(key, b"") for key in together], 2, apart=True)
+    with pytest.raises(UsageError, match="several partitions"):
+        check_batch([Put(key, b"") for key in keys], 2, apart=True)
     check_batch([Put(keys[0], b"")], 16, apart=True)
     check_batch([Put(key, b"") for key in keys], 16, apart=False)
 

@@ -240,6 +240,35 @@ class TestUpdate:
         step = run(update(made(few).root, [*content.items()]), made(few).objects)
         assert step.root == made(content).root
 
+    @pytest.mark.parametrize("at_once", [1, 3, 9, 10, 30])
+    def test_changes_of_one_chunk_in_parts_replace_what_is_there(
+        self, at_once: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tree_update, "AT_ONCE", at_once)
+        content = some(30)
+        held = made(content)
+        for edits in (
+            [(key, b"new") for key in content],
+            [(key, None) for key in list(content)[:-1]],
+            [(key, b"new" if number % 2 else None) for number, key in enumerate(content)],
+        ):
+            assert run(update(held.root, edits), held.objects).root == made(changed(content, edits)).root
+
+    def test_changes_all_over_a_tree_read_a_level_together(self) -> None:
+        content = some(20_000)
+        held = made(content)
+        edits: list[Edit] = [(key, b"new") for key in list(content)[::40]]
+        height = Chunk.decode(held.objects[held.root]).level
+        reading = update(held.root, edits)
+        sizes, wanted = list[int](), next(reading)
+        with contextlib.suppress(StopIteration):
+            while True:
+                sizes.append(len(wanted))
+                wanted = reading.send({identity: held.objects[identity] for identity in wanted})
+        rounds = [size for size in sizes if size]
+        assert max(rounds) > 200
+        assert len(rounds) <= 2 * (height + 1)
+
 
 class TestDiff:
     @pytest.mark.parametrize("seed", range(40))
