@@ -92,6 +92,16 @@ def _wait_for_a_consumer(keyed: Keyed) -> None:
         time.sleep(0.02)
 
 
+def _wait_until_nobody_asks(raw: RawClient) -> None:
+    """Wait until the server answered no request of others for half a second."""
+    deadline = time.monotonic() + 60
+    seen = -1
+    while (total := int(raw.api("INFO")["api"]["total"])) != seen + 1:
+        assert time.monotonic() < deadline
+        seen = total
+        time.sleep(0.5)
+
+
 @pytest.mark.parametrize("options", [(), ("--missing",), ("--value", "new"), ("--revision-above", "7")])
 def test_a_wait_that_cannot_look_when_the_time_is_up_exits_5(
     own_server: Server, start: Start, options: tuple[str, ...]
@@ -103,6 +113,7 @@ def test_a_wait_that_cannot_look_when_the_time_is_up_exits_5(
         limits = ("--for", "3s", "--timeout", "1s")
         waiting = start("wait", "R", "k", *limits, *options, env={"NATS_URL": own_server.url})
         _wait_for_a_consumer(Keyed("R", own_server.url, raw))
+        _wait_until_nobody_asks(raw)
     own_server.pause()
     _, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, b"could not be read when the time was up" in err) == (5, True), err
