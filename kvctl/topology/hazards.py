@@ -74,6 +74,15 @@ def of_foreign(stream: StreamConfig) -> list[Hazard]:
     return [Hazard(FOREIGN_KIND, text, foreign.remedy(stream))] if text else []
 
 
+def of_silent(streams: Iterable[str]) -> list[Hazard]:
+    """Return the hazard of a change while streams do not answer that may read from what is changed."""
+    names = ", ".join(f"`{name}`" for name in streams)
+    if not names:
+        return []
+    text = f"Streams that do not answer may be mirrors or aggregates of it: {names}"
+    return [Hazard(UNREACHABLE_STREAM, text, "Start the servers that hold them")]
+
+
 def refuse(found: Iterable[Hazard], forced: Iterable[str] | None, what: str) -> None:
     """Raises HazardRefused with all hazards that are not forced; `what` begins the message."""
     left = [hazard for hazard in found if hazard.name not in (forced or ())]

@@ -28,11 +28,6 @@ GRACE = timedelta(seconds=10)
 
 StreamInfo = dict[str, Any]
 _NOT_FOUND = "(10059)"
-_MATTERS = (
-    "max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl",
-    "duplicate_window", "sources",
-)  # fmt: skip
-"""Fields in which a replica and its origin have to suit each other, or that say what it reads."""
 
 
 async def hazards(api: Api, info: StreamInfo) -> list[Hazard]:
@@ -60,7 +55,7 @@ async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[H
 
     The latter as far as this account and domain can be seen.
     """
-    if not any(before.get(field) != after.get(field) for field in _MATTERS):
+    if not replica_hazards.concerns_replicas(before, after):
         return []
     origins = await _configs_read(api, before)
     changed = origins if before.get("sources") == after.get("sources") else await _configs_read(api, after)

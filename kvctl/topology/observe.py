@@ -14,7 +14,7 @@ from kvctl.jetstream.streams import Listing
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
 from kvctl.kv.names import STREAM_PREFIX, matches
 from kvctl.quantities import format_time
-from kvctl.topology.hazards import AGE, HISTORY, SIZE, SUBJECTS, UNREACHABLE_STREAM, Cost, Hazard, looks_at
+from kvctl.topology.hazards import AGE, HISTORY, SIZE, SUBJECTS, Cost, Hazard, looks_at, of_silent
 from kvctl.wire import header_value
 
 SILENCE = 10.0
@@ -113,11 +113,7 @@ def dependents_among(found: Listing, stream: str) -> list[Dependent]:
 
 def unknown(found: Iterable[Dependent]) -> list[Hazard]:
     """The hazard of going on where streams do not answer that may read from the one in question."""
-    names = ", ".join(f"`{item.stream}`" for item in found if item.kind is Kind.UNREACHABLE)
-    if not names:
-        return []
-    text = f"Streams that do not answer may be mirrors or aggregates of it: {names}"
-    return [Hazard(UNREACHABLE_STREAM, text, "Start the servers that hold them")]
+    return of_silent(item.stream for item in found if item.kind is Kind.UNREACHABLE)
 
 
 def _unknown(found: Listing, stream: str) -> list[Dependent]:

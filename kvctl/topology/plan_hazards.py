@@ -11,7 +11,7 @@ from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
 from kvctl.topology import circles, replica_hazards
 from kvctl.topology.circles import Node, Reading
 from kvctl.topology.drafts import Draft, Drafts
-from kvctl.topology.hazards import FOREIGN_KIND, LOSSY_EDIT, Hazard, of_foreign
+from kvctl.topology.hazards import FOREIGN_KIND, LOSSY_EDIT, UNREACHABLE_STREAM, Hazard, of_foreign, of_silent
 from kvctl.topology.locating import Located, Where
 from kvctl.topology.plan import Action, Change, links_from
 from kvctl.topology.replica_hazards import (
@@ -29,7 +29,9 @@ from kvctl.topology.sources import source_key, sources_of
 if TYPE_CHECKING:
     from kvctl.topology.world import Link, StreamInfo, World
 
-OF_PLANS = tuple(dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, FOREIGN_KIND)))
+OF_PLANS = tuple(
+    dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, UNREACHABLE_STREAM, FOREIGN_KIND))
+)
 """What can stand in the way of a plan, and be overridden."""
 
 
@@ -132,6 +134,7 @@ def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Fo
     for change in changes:
         if change.action is Action.CREATE:
             continue
+        result.add(change.name, _unseen(change, world))
         for link in links_from(world, change.where):
             reader = link.info["config"]
             if (link.place.name, reader["name"]) in touched:
@@ -142,6 +145,16 @@ def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Fo
                 result.add(change.name, [replace(item, evidence=f"{reads}: {item.evidence}") for item in brought])
             if reader.get("mirror") and (change.action is not Action.CHANGE or change.leaving):
                 result.add(change.name, [_poisoned(change, link.info)])
+
+
+def _unseen(change: Change, world: World) -> list[Hazard]:
+    """The hazard of readers in any place of which nothing but the name is known."""
+    if change.action is Action.CHANGE and not change.leaving:
+        assert change.live is not None
+        assert change.after is not None
+        if not replica_hazards.concerns_replicas(change.live["config"], change.after):
+            return []
+    return of_silent(dict.fromkeys(name for place in world.places.values() for name in place.unknown))
 
 
 def _brought(link: Link, drafts: Drafts, world: World) -> list[Hazard]:

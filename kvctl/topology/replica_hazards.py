@@ -46,6 +46,16 @@ OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNR
 COLLISION = "the last one wins, and a deletion in one hides the other's"
 
 Source = dict[str, Any]
+_OF_BOTH = (
+    "max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl",
+    "duplicate_window", "sources",
+)  # fmt: skip
+"""Fields in which a replica and its origin have to suit each other, or that say what it reads."""
+
+
+def concerns_replicas(before: StreamConfig, after: StreamConfig) -> bool:
+    """Return whether an edit can make a replica and its origin unsuitable for each other."""
+    return any(before.get(field) != after.get(field) for field in _OF_BOTH)
 
 
 def of_mirror(config: StreamConfig, origin: StreamConfig | None) -> list[Hazard]:

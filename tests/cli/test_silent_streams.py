@@ -25,6 +25,12 @@ buckets: {O: {replicas: 3}}
 mirrors: {MO: {origin: O}}
 aggregates: {AO: {origins: [{bucket: O}]}}
 """
+PLANS = {
+    "changed": "replicas: 3, history: 5",
+    "recreated": "replicas: 3, storage: memory",
+    "described": "replicas: 3, description: x",
+}
+"""Settings of `O` in files that do not hold its readers."""
 SILENT = {("MO", "unreachable", None), ("KV_AO", "unreachable", None)}
 """Stream, state and last revision of the readers."""
 
@@ -78,6 +84,9 @@ def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Away]:
 
 def test_silent_streams_of_which_nothing_is_known_may_be_readers(tmp_path: Path) -> None:
     with without_home(tmp_path / "topology.yaml", known=False) as away, ThreadPoolExecutor(8) as pool:
+        plans = [tmp_path / f"{name}.yaml" for name in PLANS]
+        for file, settings in zip(plans, PLANS.values(), strict=True):
+            file.write_text(f"version: 1\nbuckets: {{O: {{{settings}}}}}\n")
         lines = (
             "topology audit",
             "topology audit O -o json",
@@ -93,6 +102,8 @@ def test_silent_streams_of_which_nothing_is_known_may_be_readers(tmp_path: Path)
             "topology status O -o json",
             "doctor -o json",
             "bucket ls -o json",
+            *(f"topology plan -f {file} -o json" for file in plans),
+            f"topology plan -f {plans[0]} --force unreachable-stream",
         )
         done = dict(zip(lines, pool.map(lambda line: away(*line.split()), lines), strict=True))
         audits, delete, forced, stream = lines[:4], *lines[4:7]
@@ -101,7 +112,7 @@ def test_silent_streams_of_which_nothing_is_known_may_be_readers(tmp_path: Path)
         assert (done[delete].exit_code, "--force unreachable-stream" in done[delete].err) == (1, True)
         assert (done[forced].exit_code, "--confirm" in done[forced].err) == (2, True)
         assert done[stream].exit_code == 1
-        compact, edit, dry_run, graph, status, doctor, ls = (done[line] for line in lines[7:])
+        compact, edit, dry_run, graph, status, doctor, ls = (done[line] for line in lines[7:14])
         assert (compact.exit_code, "unreachable-stream" in compact.err) == (1, True)
         assert "unreachable-stream" in edit.err
         found = json.loads(dry_run.out)["dependents"]
@@ -114,6 +125,12 @@ def test_silent_streams_of_which_nothing_is_known_may_be_readers(tmp_path: Path)
         assert {("unreachable", "MO"), ("unreachable", "AO")} <= checks
         rows = {row["stream"]: row for row in json.loads(ls.out)}
         assert (rows["KV_AO"]["kind"], rows["KV_AO"]["values"], "`MO`" in ls.err) == ("unreachable", None, True)
+        changed, recreated, described, overridden = (done[line] for line in lines[14:])
+        for plan in (changed, recreated):
+            (hazard,) = [item for item in json.loads(plan.out)["hazards"] if item["name"] == "unreachable-stream"]
+            assert (plan.exit_code, "`MO`" in hazard["evidence"], "`KV_AO`" in hazard["evidence"]) == (1, True, True)
+            assert "--force unreachable-stream" in plan.err
+        assert (described.exit_code, overridden.exit_code) == (0, 0), (described, overridden)
         with RawClient(away.urls.split(",")[0]) as raw:
             assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS
 
