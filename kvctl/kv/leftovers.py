@@ -2,7 +2,8 @@
 
 Servers up to 2.15 remove a deleted stream's files in the background. One that is created under the same name in the
 meantime may be read from these files (seen up to a tenth of a second later), and what removes them may take new files
-along. So the stream is deleted once more and created when the server has had time.
+along. So the stream is deleted once more and created when the server has had time. The removal may also take the new
+stream's folder while the server fills it: then the creation fails (10049), and is tried again.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.quantities import parse_time
 
 PAUSES_S = (0.2, 0.5, 1.0, 3.0)
 """Seconds that the server has to remove the files before the next attempt."""
+NO_STORE = 10049
+"""The server could not make the stream's files."""
 
 
 def held(created: dict[str, Any]) -> bool:
@@ -32,7 +35,7 @@ async def create(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
 
     Raises KvctlError where that does not help, and as `streams.create`.
     """
-    created = await streams.create(api, wanted)
+    created = await _created(api, wanted)
     for pause in PAUSES_S:
         if not held(created):
             return created
@@ -46,3 +49,14 @@ async def create(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
         f"The server created `{wanted['name']}` with entries of a deleted stream of this name",
         hint="It was deleted again; wait some seconds before the next attempt",
     )
+
+
+async def _created(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The server's answer to a creation, which is tried twice where the files could not be made."""
+    try:
+        return await streams.create(api, wanted)
+    except ServerError as error:
+        if error.err_code != NO_STORE:
+            raise
+        await asyncio.sleep(PAUSES_S[0])
+        return await streams.create(api, wanted)
