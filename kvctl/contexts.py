@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from kvctl import atomic_file
 from kvctl.addresses import addresses, redact
 from kvctl.errors import ContextNotFound, UsageError
 from kvctl.quantities import parse_duration
@@ -327,14 +328,4 @@ def _complaints(path: Path, document: Mapping[str, Any]) -> Iterable[str]:
 def _write(path: Path, text: str) -> None:
     """Replace the file in one step, so that readers see the old or the new one; for its owner only."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    atomic_file.replace(path, text.encode())

@@ -16,7 +16,7 @@ MODULES = list(TREES)
 
 LINES = (
     ("errors",),
-    ("quantities", "documents", "tokens"),
+    ("quantities", "documents", "tokens", "atomic_file"),
     ("addresses",),
     ("contexts",),
     ("connection",),

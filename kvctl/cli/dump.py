@@ -1,15 +1,14 @@
 """Dump a bucket into a file that `load` reads."""
 
-import os
-import secrets
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
+from kvctl import atomic_file
 from kvctl.cli.command import command, group
 from kvctl.cli.inputs import AsOf, check_filters, open_bucket
 from kvctl.cli.options import Filters, KeyedName
@@ -128,36 +127,11 @@ def _appearing(path: Path) -> Iterator[BinaryIO]:
     """A file that has its name once it is complete and on the disk."""
     if path.exists() and not path.is_file():
         raise UsageError(f"`{path}` is no regular file", hint="Without `--to` the dump goes to standard output")
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w+b", buffering=BLOCK) as file:
+        with atomic_file.replacing(path, buffering=BLOCK) as file:
             yield file
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(partial, path)
-        _sync_directory(path.parent)
     except OSError as error:
-        _remove(partial)
         raise KvctlError(f"The dump cannot be written to `{path}`: {error.strerror}") from None
-    except BaseException:
-        _remove(partial)
-        raise
-
-
-def _sync_directory(directory: Path) -> None:
-    """Have the new name outlive a power cut, where the file system can do that."""
-    with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
 
 
 async def _blocks(session: Session, file: BinaryIO) -> AsyncIterator[bytes]:

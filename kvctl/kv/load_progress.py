@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,13 +18,13 @@ from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from kvctl import atomic_file
 from kvctl.errors import ConflictError, UsageError
 
 SUFFIX = ".kvctl-progress"
 VERSION = 2
 _GENERATED_NAME = re.compile(r"N[A-Z2-7]{55}\Z")
 """The name of a server that was given none: another one after each start."""
-_PARTIAL = ".part"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ def noted(base: Path) -> list[Path]:
     """Return the progress files of an input file, one for each target of which a load was interrupted."""
     with suppress(OSError):
         found = base.parent.glob(f"{escape(base.name)}-*")
-        return sorted(path for path in found if path.suffix != _PARTIAL and path.stat().st_size)
+        return sorted(path for path in found if path.suffix != atomic_file.PARTIAL and path.stat().st_size)
     return []
 
 
@@ -138,17 +137,15 @@ class ProgressFile:
     def save(self, position: Position) -> None:
         """Replace the file. Raises OSError."""
         document = {"version": VERSION, "task": asdict(self._task), "position": asdict(position)}
-        partial = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}{_PARTIAL}")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        descriptor = -1
         try:
-            _lock(descriptor)
-            os.write(descriptor, json.dumps(document).encode())
-            os.fsync(descriptor)
-            os.replace(partial, self.path)
+            with atomic_file.replacing(self.path) as file:
+                _lock(file.fileno())
+                descriptor = os.dup(file.fileno())  # which keeps the lock
+                file.write(json.dumps(document).encode())
         except BaseException:
-            os.close(descriptor)
-            with suppress(OSError):
-                partial.unlink()
+            if descriptor >= 0:
+                os.close(descriptor)
             raise
         if self._lock >= 0:
             os.close(self._lock)
@@ -184,7 +181,7 @@ class ProgressFile:
 
     def _clear_away(self) -> None:
         """Remove what a kill in the middle of a save left."""
-        for path in self.path.parent.glob(f"{escape(self.path.name)}.*{_PARTIAL}"):
+        for path in self.path.parent.glob(f".{escape(self.path.name)}.*{atomic_file.PARTIAL}"):
             path.unlink()
 
     def _none(self) -> ConflictError:

@@ -23,8 +23,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from kvctl import atomic_file
+from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, StreamReplaced, UsageError
-from kvctl.pipeline.files import flush
 
 STATE = "_capture.json"
 STAGING = "_staging"
@@ -176,7 +177,7 @@ class CaptureFolder:
                     moved.add(target.parent)
             # Before the next state, which does not know these files as staged ones.
             for folder in [*sorted(moved), self.path] if moved else []:
-                flush(folder)
+                flush_folder(folder)
             for left in self.staging.iterdir():
                 left.unlink()
 
@@ -185,7 +186,7 @@ class CaptureFolder:
         ordered = sorted(pieces, key=lambda piece: piece.first)
         if ordered:
             with _explained(self.path):
-                flush(self.staging)
+                flush_folder(self.staging)
         if not ordered and query == state.query:
             return state
         new = replace(
@@ -222,13 +223,9 @@ class CaptureFolder:
     def _store(self, state: State) -> None:
         """Replace the state at once, safe on the disk."""
         with _explained(self.path):
-            new = self.path / f"{STATE}.new"
-            with new.open("wb") as file:
-                file.write(encode(state))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(new, self.path / STATE)
-            flush(self.path)
+            self.staging.mkdir(exist_ok=True)  # where the next run removes what a kill leaves
+            atomic_file.replace(self.path / STATE, encode(state), mode=atomic_file.PUBLIC, beside=self.staging)
+            flush_folder(self.path)
 
 
 def _check_same(state: State, bucket: str, incarnation: str, path: Path) -> None:

@@ -6,9 +6,14 @@ A task's file has a name of its own, the same on every attempt, and is there as 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from kvctl import atomic_file
 from kvctl.errors import KvctlError
 from kvctl.pipeline.rows import Chunk
 
@@ -29,26 +34,24 @@ class DeadLetters:
         self._task = task
         self._files: fs.FileSystem
         self._writer: Any = None
+        self._open_file = ExitStack()
 
     def __enter__(self) -> DeadLetters:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._writer is None:
             if kind is None:
                 self._remove_former()
             return
         try:
-            self._writer.close()
-            if kind is None:
-                self._files.move(self._partial, self._path)
-                self.name = f"{self._task}.parquet"
-        except OSError as error:
-            raise self._failed(error) from None
-        finally:
-            if kind is not None or self.name is None:
-                with suppress(OSError):
-                    self._files.delete_file(self._partial)
+            self._open_file.__exit__(kind, error, trace)
+        except OSError as failure:
+            raise self._failed(failure) from None
+        else:
+            self.name = f"{self._task}.parquet" if kind is None else None
 
     def add(self, chunk: Chunk, causes: dict[int, str]) -> None:
         """Keep these rows of a batch. Raises KvctlError where the folder cannot be written."""
@@ -70,7 +73,29 @@ class DeadLetters:
 
         self._open()
         self._files.create_dir(self._root, recursive=True)
-        self._writer = parquet.ParquetWriter(self._partial, schema, filesystem=self._files)
+        with ExitStack() as stack:
+            file = stack.enter_context(self._replacing())
+            self._writer = stack.enter_context(parquet.ParquetWriter(file, schema))
+            self._open_file = stack.pop_all()
+
+    @contextmanager
+    def _replacing(self) -> Iterator[Any]:
+        """The file under a random name, which gets its own name when the block ends."""
+        from pyarrow import fs
+
+        if isinstance(self._files, fs.LocalFileSystem):
+            with atomic_file.replacing(Path(self._path), mode=atomic_file.PUBLIC) as local:
+                yield local
+            return
+        partial = f"{self._root}/_{self._task}.{secrets.token_hex(4)}{atomic_file.PARTIAL}"
+        try:
+            with self._files.open_output_stream(partial) as remote:
+                yield remote
+            self._files.move(partial, self._path)
+        except BaseException:
+            with suppress(OSError):
+                self._files.delete_file(partial)
+            raise
 
     def _open(self) -> None:
         from pyarrow import fs
@@ -78,7 +103,6 @@ class DeadLetters:
         local = "://" not in self._folder
         self._files, self._root = fs.FileSystem.from_uri(os.path.abspath(self._folder) if local else self._folder)
         self._path = f"{self._root}/{self._task}.parquet"
-        self._partial = f"{self._root}/_{self._task}.{os.getpid()}.part"
 
     def _remove_former(self) -> None:
         """No row failed: nor may those of a former attempt seem to have."""

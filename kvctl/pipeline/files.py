@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -83,18 +82,6 @@ def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir() and (place := path.resolve()) not in above:
             yield from _data_files(path, above | {place})
-
-
-def flush(folder: Path) -> None:
-    """Make what was renamed, made or removed in a folder safe on the disk, where its file system does that."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)
 
 
 def hashed(path: Path, name: str, format: str, advance: Advance = lambda _: None) -> Part:

@@ -11,6 +11,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+from kvctl import atomic_file
 from kvctl.errors import KvctlError
 
 OLDEST = 17
@@ -124,8 +125,5 @@ def _launcher(java: Java, cache: Path) -> Path:
     program = home / "bin" / "java"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
-        fresh = program.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(0o755)
-        fresh.replace(program)
+        atomic_file.replace(program, text.encode(), mode=0o755)
     return home

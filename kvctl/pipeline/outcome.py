@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from kvctl import atomic_file
 from kvctl.errors import KvctlError, PartlyDone
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.publishing import Counts
@@ -89,9 +90,6 @@ def rejections(summary: Summary) -> str:
 def _report(summary: Summary, path: str) -> None:
     document = {"version": 1, **asdict(summary)}
     try:
-        partial = f"{path}.part"
-        with open(partial, "w") as file:
-            json.dump(document, file)
-        os.replace(partial, path)
+        atomic_file.replace(Path(path), json.dumps(document).encode(), mode=atomic_file.PUBLIC)
     except OSError as error:
         raise KvctlError(f"The report `{path}` cannot be written: {error.strerror}") from None

@@ -15,8 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvctl import atomic_file
+from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
-from kvctl.pipeline.files import Advance, data_files, flush, has_manifest, hashed, in_parallel
+from kvctl.pipeline.files import Advance, data_files, has_manifest, hashed, in_parallel
 from kvctl.pipeline.manifest import MANIFEST, Manifest, Part, encode
 
 STAGING = "_incomplete"
@@ -113,10 +115,9 @@ def take_over(folder: Path, files: Sequence[Staged], manifest: Manifest) -> None
             target.parent.mkdir(exist_ok=True)
             os.replace(file.path, target)
         for changed in {folder, *((folder / file.part.name).parent for file in files)}:
-            flush(changed)  # before there is a manifest that promises them
-        _write(folder / STAGING / MANIFEST, encode(manifest))
-        os.replace(folder / STAGING / MANIFEST, folder / MANIFEST)
-        flush(folder)
+            flush_folder(changed)  # before there is a manifest that promises them
+        atomic_file.replace(folder / MANIFEST, encode(manifest), mode=atomic_file.PUBLIC, beside=folder / STAGING)
+        flush_folder(folder)
     except OSError as error:
         raise KvctlError(f"The export cannot be put into `{folder}`: {error.strerror}") from None
 
@@ -131,10 +132,3 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

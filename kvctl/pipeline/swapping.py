@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
+from kvctl.atomic_file import flush_folder
 from kvctl.errors import KvctlError
-from kvctl.pipeline.files import flush
 
 NEW, OLD = "new", "old"
 
@@ -47,7 +47,7 @@ def take_place(folder: Path, new: Path) -> None:
     if folder.exists():
         os.rename(folder, old)
     os.rename(new, folder)
-    flush(folder.parent)
+    flush_folder(folder.parent)
 
 
 def _tidy(folder: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvctl import documents
+from kvctl import atomic_file, documents
 from kvctl.addresses import redact
 from kvctl.documents import Document
 from kvctl.errors import UsageError
@@ -54,16 +53,9 @@ def save(path: str, saved: Saved) -> None:
     """Write the plan in one step, for its owner only: URLs may hold secrets. Raises UsageError."""
     body = {"kvctl": KIND, "version": VERSION, **_to_json(saved)}
     text = json.dumps({**body, "sha256": _checksum(body)}, indent=1) + "\n"
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        atomic_file.replace(Path(path), text.encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UsageError(f"Cannot write `{path}`: {error.strerror}") from None
 
 

@@ -688,7 +688,7 @@ def test_the_position_outlives_a_kill_and_power_loss_at_worst_costs_it(tmp_path:
         with pytest.raises(ConflictError):
             progress.load()
         progress.save(Position(line=7, revision=9, written=5, unchanged=1, rejected=1))
-    (tmp_path / f"{progress.path.name}.0badcafe.part").touch()  # of a save that was killed
+    (tmp_path / f".{progress.path.name}.0badcafe.part").touch()  # of a save that was killed
     with progress:
         assert progress.load() == Position(line=7, revision=9, written=5, unchanged=1, rejected=1)
         assert os.listdir(tmp_path) == [progress.path.name]
