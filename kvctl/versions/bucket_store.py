@@ -98,13 +98,22 @@ class BucketStore:
         for key, value in values.items():
             check_place(partition, key)
             check_value(value, self.largest)
-        if fence is None or (was_read(fence.predicate) and await self._writing.sole()):
-            places = {place_of(partition, key): value for key, value in values.items()}
-            with self._said():
-                await self._writing.write_each(places, None if fence is None else self._wanted(fence))
-            return
-        for some in in_batches([Change(partition, *item) for item in values.items()]):
-            await self.write([fence], some)
+        with self._said():
+            if fence is None:
+                await self._writing.write_each(partition, values)
+            elif was_read(fence.predicate) and await self._writing.sole():
+                await self._writing.write_each_fenced(partition, values, self._wanted(fence))
+            else:
+                await self._write_in_batches(fence, [Change(partition, *item) for item in values.items()])
+
+    async def _write_in_batches(self, fence: Condition, changes: Sequence[Change]) -> None:
+        written: set[bytes] = set()
+        for some in in_batches(changes):
+            try:
+                await self.write([fence], some)
+            except PredicateFailed as error:
+                raise PredicateFailed(error.message, written=frozenset(written)) from None
+            written.update(change.key for change in some)
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         """See `Store.set_if`."""

@@ -21,7 +21,8 @@ from kvctl.kv import outcome, writing
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
 from kvctl.kv.transaction import Failure, Transaction
-from kvctl.versions.bucket_places import insisted, was_read
+from kvctl.versions.bucket_places import insisted, place_of, was_read
+from kvctl.versions.fenced_writes import FencedWrites
 from kvctl.versions.grouping import Failing, Grouping, Revisions, Wish
 from kvctl.versions.store import ABSENT, EXISTS, Predicate, PredicateFailed
 
@@ -61,27 +62,31 @@ class BucketWriting:
         info = self._bucket.binding.info or (await self._bucket.locate()).info
         return info is not None and info["config"].get("num_replicas", 1) == 1
 
-    async def write_each(self, values: Mapping[str, bytes], fence: tuple[str, Predicate] | None) -> None:
-        """Write many values, thousands in flight, each while a place is as it was read. Raises as `Store.set_many`."""
-        header = b"" if fence is None else self._fence_of(*fence)
+    async def write_each(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        """Write many values, thousands in flight, whatever is there. Raises as `Store.set_many`.
+
+        After a cut they are sent again, so only for what nobody else gives another value.
+        """
         binding, errors = self._bucket.binding, list[KvctlError]()
 
         def failed(_: object, error: KvctlError) -> None:
             errors.append(error)
 
         prefix = binding.write_prefix
-        messages = ((None, (prefix + place).encode(), value, header) for place, value in values.items())
+        messages = ((None, (prefix + place_of(partition, key)).encode(), values[key], b"") for key in values)
         async with PublishWindow(binding.api.connection, lambda *_: None, failed, resend=True) as window:
             await window.send_all(messages, lambda: errors)
         for error in errors:
             if isinstance(error, outcome.OPEN):
                 raise OutcomeUnknown(f"It is not known whether all keys were written: {error.message}")
-            if isinstance(error, ServerError):
-                raise writing.explained(error, binding)
-            if not isinstance(error, WrongRevision):
-                raise error
-        if errors:
-            raise PredicateFailed("The condition does not hold")
+            raise writing.explained(error, binding) if isinstance(error, ServerError) else error
+
+    async def write_each_fenced(
+        self, partition: bytes, values: Mapping[bytes, bytes], fence: tuple[str, Predicate]
+    ) -> None:
+        """Write many values, each while a place is as it was read, where there is one replica. Raises the same."""
+        revision = insisted(self._bucket.binding.stream, *fence)
+        await FencedWrites(self._bucket, partition, values, (fence[0], revision)).run()
 
     def _fence_of(self, place: str, predicate: Predicate) -> bytes:
         """The header of a message on condition of another key."""

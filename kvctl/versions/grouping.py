@@ -110,12 +110,12 @@ class Grouping:
         self._waiting.extendleft(wish for wish in reversed(group) if not wish.done.done())
 
 
-def in_batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    """One task's changes in parts that a batch takes."""
+def in_batches(changes: Sequence[Change], most: int = MOST_MESSAGES) -> Iterator[Sequence[Change]]:
+    """One task's changes in parts that a batch takes, `most` in each."""
     start = size = 0
     for at, change in enumerate(changes):
         size += len(change.value or b"")
-        if at > start and (at - start == MOST_MESSAGES or size > MOST_BYTES):
+        if at > start and (at - start == most or size > MOST_BYTES):
             yield changes[start:at]
             start, size = at, len(change.value or b"")
     if start < len(changes):

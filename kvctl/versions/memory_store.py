@@ -91,8 +91,13 @@ class MemoryStore:
         """See `Store.set_many`."""
         self._check_open()
         check_partition(partition)
-        for item in values.items():
-            await self.write([fence] if fence else [], [Change(partition, *item)])
+        written: set[bytes] = set()
+        for key, value in values.items():
+            try:
+                await self.write([fence] if fence else [], [Change(partition, key, value)])
+            except PredicateFailed as error:
+                raise PredicateFailed(error.message, written=frozenset(written)) from None
+            written.add(key)
 
     async def clear(self, partition: bytes) -> None:
         """See `Store.clear`."""

@@ -25,7 +25,12 @@ class EntryNotFound(NotFoundError):
 
 
 class PredicateFailed(ConflictError):
-    """A condition does not hold, and nothing was written."""
+    """A condition does not hold, and nothing was written, except that `set_many` may have written some keys before."""
+
+    def __init__(self, message: str, *, written: frozenset[bytes] = frozenset()) -> None:
+        super().__init__(message)
+        self.written = written
+        """Keys that `set_many` is known to have written."""
 
 
 class StoreClosed(KvctlError):
@@ -159,7 +164,7 @@ class Store(Protocol):
     ) -> None:
         """Ours: write many keys in no order, and not as a whole, each only while the fence holds.
 
-        Raises PredicateFailed, and as `set`: some keys may be written then.
+        Raises PredicateFailed, which names those written, and as `set`: some keys may be written then.
         """
 
     async def clear(self, partition: bytes) -> None:

@@ -59,11 +59,24 @@ class Writer:
         return await self._staged(branch, write)
 
     async def put_each(self, branch: str, changes: Mapping[bytes, bytes | None]) -> None:
-        """Stage any number of changes, in no order and not together, sooner than `put` does. Raises as `put`."""
+        """Stage any number of changes, in no order and not together, sooner than `put` does. Raises as `put`.
+
+        What was staged before a commit came in between stays in it: staged once more, it would replace what others have
+        staged since.
+        """
         for value in changes.values():
             self.check(value)
-        values = {key: encode_staged(value) for key, value in changes.items()}
-        await self._staged(branch, lambda epoch: self._store.set_many(epoch.partition, values, fence=epoch.fence))
+        left = {key: encode_staged(value) for key, value in changes.items()}
+
+        async def write(epoch: _Epoch) -> None:
+            try:
+                await self._store.set_many(epoch.partition, left, fence=epoch.fence)
+            except PredicateFailed as error:
+                for key in error.written:
+                    del left[key]
+                raise
+
+        await self._staged(branch, write)
 
     async def _staged(self, branch: str, write: Callable[[_Epoch], Awaitable[T]]) -> T:
         epoch = self._epochs.get(branch)
