@@ -38,11 +38,15 @@ def servers_view(cluster: dict[str, Any]) -> View:
 
 def remarks(sight: "Sight") -> Iterator[str]:
     """What is amiss, as far as it can be seen."""
+    from kvctl.kv.kinds import renaming
+
     described = sight.description
     if described is None:
         yield f"The servers that hold `{sight.stream}` do not answer: this is what others know of it"
     if sight.dependents is None:
         yield "The streams of this account cannot be listed: what replicates the bucket is not known"
+    if described is not None and (text := renaming(described.status.config)):
+        yield text
     yield from (hazard.evidence for hazard in sight.hazards)
     if sight.lineage and sight.lineage.same is None:
         yield sight.lineage.evidence

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
-from kvctl.kv.kinds import Kind, StreamConfig, begins_somewhere, bucket_name, kind_of
+from kvctl.kv.kinds import Kind, StreamConfig, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
 from kvctl.quantities import format_size
 
 StreamInfo = dict[str, Any]
@@ -121,11 +121,8 @@ def _settings(name: str, config: StreamConfig, kind: Kind) -> Iterator[Finding]:
     if kind is Kind.BUCKET and not config.get("allow_rollup_hdrs") and not config.get("sealed"):
         text = "Rollups are off: purges are refused"
         yield Finding(WARNING, "no-rollup", name, text, f"`kvctl stream edit {stream} --set allow_rollup_hdrs=true`")
-    transform = config.get("subject_transform") or {}
-    if config.get("subjects") and transform.get("dest") not in (None, "", transform.get("src")):
-        way = f"`{transform.get('src') or '>'}` as `{transform.get('dest')}`"
-        text = f"Its stream stores {way}: a key is not found after a put"
-        yield Finding(ERROR, "renamed-keys", name, text, f"Remove `subject_transform` from the stream `{stream}`")
+    if renamed := renaming(config):
+        yield Finding(ERROR, "renamed-keys", name, renamed, stop_renaming(config))
     if kind in (Kind.AGGREGATE, Kind.MIRROR) and config.get("deny_purge"):
         text = "Purges are denied: what is purged at an origin stays readable here"
         yield Finding(NOTE, "deny-purge", name, text, "`kvctl help topologies`")

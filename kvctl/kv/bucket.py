@@ -25,6 +25,7 @@ from kvctl.jetstream import direct, streams
 from kvctl.jetstream.direct import DirectRequest
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
+from kvctl.kv.kinds import renaming
 from kvctl.kv.names import check_key, check_keys, check_literal
 from kvctl.quantities import format_time
 
@@ -323,9 +324,10 @@ class Bucket(Handle):
 
     def _living(self, key: str, entry: Entry | None) -> Entry:
         if entry is None:
-            raise KeyNotFound(
-                f"Key `{key}` is not in bucket `{self.name}`", hint=f"`kvctl keys {self.name}` lists those that are"
-            )
+            info = self.binding.info
+            renamed = renaming(info["config"]) if info else None
+            hint = renamed or f"`kvctl keys {self.name}` lists those that are"
+            raise KeyNotFound(f"Key `{key}` is not in bucket `{self.name}`", hint=hint)
         if entry.operation is not Operation.PUT:
             raise _gone(entry)
         return entry

@@ -26,7 +26,7 @@ from kvctl.kv import binding as bindings
 from kvctl.kv import foreign
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_message
-from kvctl.kv.kinds import Kind, kind_of
+from kvctl.kv.kinds import Kind, kind_of, renaming, stop_renaming
 from kvctl.kv.names import check_bucket, check_key
 from kvctl.kv.own_writes import OwnWrites
 from kvctl.tokens import encoded
@@ -132,9 +132,12 @@ class Handle:
     def check_writes_go_somewhere(self) -> None:
         """Raises ReadOnly for an aggregate that takes no writes of its own, and for what mirrors no bucket.
 
-        Raises BucketNotFound where the stream of this name has become another, whose subjects are elsewhere.
+        Raises BucketNotFound where the stream of this name has become another, whose subjects are elsewhere, and
+        RefusedError where it stores keys under other names.
         """
         source = self.binding.source
+        if source.info is not None and (text := renaming(source.info["config"])):
+            raise RefusedError(f"{text}; nothing was written", hint=stop_renaming(source.info["config"]))
         if self.fixed and not source.takes_writes:
             raise BucketNotFound(f"Stream `{source.stream}` takes no writes to `{source.write_prefix}>`")
         if foreign.NAMES.match(source.stream) and not self.fixed:
@@ -234,7 +237,7 @@ class Handle:
             )
         if self.binding.info is not None and not self.fixed:  # known, so it costs nothing
             foreign.refuse(self.binding.info["config"], forcible=False)
-            if self.binding.origin is not None:
+            if self.binding.origin is not None or renaming(self.binding.info["config"]):
                 self.check_writes_go_somewhere()
         if key is not None:
             check_key(key)
