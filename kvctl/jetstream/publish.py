@@ -27,14 +27,15 @@ async def publish(
 ) -> int:
     """Publish and wait for the stream's acknowledgement; returns the sequence.
 
-    A stream that is busy with another write of the subject (10164) is asked again. Raises WrongRevision, ServerError,
+    A stream that is busy with another write of the subject (10164) is asked again until the timeout, and each time has
+    as long to answer: less would leave the outcome of the last one open. Raises WrongRevision, ServerError,
     NoResponders and UnreachableError (nothing was stored), RequestTimeout and ConnectionLost (the outcome is open),
     UsageError.
     """
     limit = connection.timeout if timeout is None else timeout
     deadline = time.monotonic() + limit
     while True:
-        frame = await connection.request(subject, payload, header, timeout=max(deadline - time.monotonic(), 0.05))
+        frame = await connection.request(subject, payload, header, timeout=limit)
         found = _SEQUENCE.search(frame.payload)
         if found and b'"error"' not in frame.payload:
             return int(found[1])

@@ -65,7 +65,7 @@ async def test_stream_that_stays_busy_is_unreachable_and_no_conflict(
     busy.append(Responder(server.url, "busy.for.ever", 10**9))
     with pytest.raises(UnreachableError, match="busy with another one; nothing was written") as caught:
         async with asyncio.timeout(30):
-            await publish(client.connection, "busy.for.ever", b"", timeout=0.3)
+            await publish(client.connection, "busy.for.ever", b"", timeout=1)
     assert not isinstance(caught.value, ConflictError | WrongRevision)
     assert caught.value.exit_code == 5
     assert busy[0].asked > 2
