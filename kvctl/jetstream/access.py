@@ -1,10 +1,12 @@
 """What a connection may do: each API subject is asked in a way that changes nothing.
 
 Permissions are checked before anything else, so a request for a stream that does not exist, or with a body that
-is no JSON, tells whether its subject is allowed. Nothing here can succeed in changing anything.
+names another one than its subject, tells whether its subject is allowed. Nothing here can succeed in changing anything.
+Servers log a warning of each body that they cannot read, so all of them are well-formed.
 """
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -18,7 +20,10 @@ from kvctl.wire import encode_headers
 
 SILENCE_S = 1.0
 """For which an answer is waited for: a denial comes at once."""
-_NO_JSON = b"!"
+_ELSEWHERE = b'{"name":"kvctl-probe-elsewhere"}'
+"""A stream's configuration under another name than the subject's: servers refuse it (10056)."""
+_CONSUMER_ELSEWHERE = b'{"stream_name":"kvctl-probe-elsewhere","config":{}}'
+"""The same for a consumer."""
 # A stream that takes the subject all the same refuses the message: it is not the expected one.
 _REFUSED = encode_headers({"Nats-Expected-Stream": "kvctl-probe"})
 
@@ -40,7 +45,7 @@ class Access:
 class _Probe:
     action: str
     subject: str
-    payload: bytes = _NO_JSON
+    payload: bytes = b""
     header: bytes = b""
     silent: bool = False
     """Nobody answers where there is no such bucket."""
@@ -74,20 +79,21 @@ def _shown(subject: str, name: str, bucket: str | None) -> str:
 
 def _probes(api: Api, name: str, *, absent: bool) -> Iterator[_Probe]:
     stream, key = f"KV_{name}", f"$KV.{name}.kvctl-probe"
+    last = json.dumps({"last_by_subj": key}).encode()
     yield _Probe("list buckets", f"{api.prefix}.STREAM.LIST", b'{"subject":"kvctl-probe"}')
-    yield _Probe("look at a bucket", f"{api.prefix}.STREAM.INFO.{stream}", b"")
-    yield _Probe("read a key", f"{api.prefix}.DIRECT.GET.{stream}.{key}", b"", silent=True)
-    yield _Probe("read several keys", f"{api.prefix}.DIRECT.GET.{stream}", silent=True)
-    yield _Probe("read a key at the leader", f"{api.prefix}.STREAM.MSG.GET.{stream}")
-    yield _Probe("list and watch keys", f"{api.prefix}.CONSUMER.CREATE.{stream}.kvctl.{key}")
+    yield _Probe("look at a bucket", f"{api.prefix}.STREAM.INFO.{stream}")
+    yield _Probe("read a key", f"{api.prefix}.DIRECT.GET.{stream}.{key}", silent=True)
+    yield _Probe("read several keys", f"{api.prefix}.DIRECT.GET.{stream}", last, silent=True)
+    yield _Probe("read a key at the leader", f"{api.prefix}.STREAM.MSG.GET.{stream}", last)
+    yield _Probe("list and watch keys", f"{api.prefix}.CONSUMER.CREATE.{stream}.kvctl.{key}", _CONSUMER_ELSEWHERE)
     yield _Probe("receive what is listed", f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.kvctl-probe", silent=True)
     yield _Probe("write a key", f"{api.write_prefix}{key}", b"", _REFUSED, silent=True)
     if absent:
-        yield _Probe("create buckets", f"{api.prefix}.STREAM.CREATE.{stream}")
-        yield _Probe("change buckets", f"{api.prefix}.STREAM.UPDATE.{stream}")
-        yield _Probe("remove old revisions", f"{api.prefix}.STREAM.PURGE.{stream}")
-        yield _Probe("delete buckets", f"{api.prefix}.STREAM.DELETE.{stream}")
-        yield _Probe("back up buckets", f"{api.prefix}.STREAM.SNAPSHOT.{stream}")
+        yield _Probe("create buckets", f"{api.prefix}.STREAM.CREATE.{stream}", _ELSEWHERE)
+        yield _Probe("change buckets", f"{api.prefix}.STREAM.UPDATE.{stream}", _ELSEWHERE)
+        yield _Probe("remove old revisions", f"{api.prefix}.STREAM.PURGE.{stream}", b'{"filter":"kvctl-probe"}')
+        yield _Probe("delete buckets", f"{api.prefix}.STREAM.DELETE.{stream}", _ELSEWHERE)
+        yield _Probe("back up buckets", f"{api.prefix}.STREAM.SNAPSHOT.{stream}", b'{"deliver_subject":""}')
 
 
 async def _ask(connection: Connection, item: _Probe, timeout: float | None) -> Access:

@@ -8,9 +8,11 @@ import pytest
 
 import kvctl
 from kvctl import Context
+from kvctl.doctor import checkup
 from kvctl.jetstream.access import probe
 from kvctl.labs import Lab
-from kvctl.server import run_server
+from kvctl.server import Server, run_server
+from tests.raw import RawClient
 
 PUSHING = """
 listen: 127.0.0.1:@client@
@@ -32,6 +34,22 @@ async def test_pulling_is_asked_for(pushing: Context) -> None:
     assert [name for name, item in found.items() if not item.allowed] == ["receive what is listed"]
     assert found["receive what is listed"].reason == "permission denied"
     assert found["receive what is listed"].subject == "$JS.API.CONSUMER.MSG.NEXT.KV_BUCKET.KEY"
+
+
+async def test_probes_change_nothing_and_leave_no_warning_in_the_log(own_server: Server) -> None:
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("B")
+        before = raw.api("STREAM.LIST")["streams"][0]["state"]
+        async with kvctl.connect(own_server.url) as client:
+            for bucket in (None, "B"):
+                assert [item.action for item in await probe(client.api, bucket) if not item.allowed] == []
+            await checkup.examine(client.api)
+        (info,) = raw.api("STREAM.LIST")["streams"]
+        assert {**info["state"], "consumer_count": 0} == {**before, "consumer_count": 0}
+        assert raw.api("CONSUMER.NAMES.KV_B")["total"] == 0
+    log = own_server.log(10_000)
+    assert "[INF]" in log
+    assert [line for line in log.splitlines() if "[WRN]" in line or "[ERR]" in line] == []
 
 
 async def test_silence_in_a_cluster_is_unknown_after_a_second(cluster: Lab) -> None:
