@@ -158,8 +158,8 @@ def _question(rollout: "Rollout") -> str:
 
 
 def _report(session: Session, place: "At", rollout: "Rollout", done: "RolledOut") -> None:
-    kept = set(done.changed_meanwhile)
-    carried = [] if done.at_once and kept else [step for step in rollout.steps if step.key not in kept]
+    kept, equal = set(done.changed_meanwhile), set(done.done_by_others)
+    carried = [] if done.at_once and kept else [step for step in rollout.steps if step.key not in kept | equal]
     removed = sum(step.kind == "removed" for step in carried)
     row = {
         "repository": place.repository,
@@ -168,7 +168,7 @@ def _report(session: Session, place: "At", rollout: "Rollout", done: "RolledOut"
         "bucket": rollout.bucket,
         "written": len(carried) - removed,
         "removed": removed,
-        "unchanged": rollout.unchanged,
+        "unchanged": rollout.unchanged + len(equal),
         "conflicts": sorted({*done.changed_meanwhile, *done.written_by_others}),
     }
     if session.output != "table":

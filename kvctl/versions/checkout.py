@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -11,6 +11,7 @@ from kvctl.errors import (
     ConnectionLost,
     KvctlError,
     NoResponders,
+    OutcomeUnknown,
     PartlyDone,
     RequestTimeout,
     WrongRevision,
@@ -18,9 +19,11 @@ from kvctl.errors import (
 from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv import many
+from kvctl.kv import many, outcome
+from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.identity import Series, identity_of, most_bytes
 from kvctl.kv.transaction import LIMIT, Transaction
 from kvctl.kv.writing import write_headers
 from kvctl.versions import live, refs
@@ -92,6 +95,8 @@ class RolledOut:
     done: int = 0
     changed_meanwhile: list[str] = field(default_factory=list)
     """Keys that others changed after they were read; they were left as they are."""
+    done_by_others: list[str] = field(default_factory=list)
+    """Keys that others made as the commit holds them after they were read."""
     at_once: bool = False
     """Whether all was one atomic batch: done whole or not at all."""
     written_by_others: list[str] = field(default_factory=list)
@@ -137,7 +142,7 @@ async def carry_out(rollout: Rollout, bucket: Bucket, *, advance: Advance = lamb
     if await _takes_batches(bucket) and _fits(rollout.steps):
         done = await _at_once(rollout, bucket, advance)
     else:
-        done = await _Each(bucket, advance).run(rollout.steps)
+        done = await _Each(bucket, (await bucket.locate()).source, advance).run(rollout.steps)
     done.written_by_others = await _written_by_others(rollout, done, bucket)
     return done
 
@@ -160,7 +165,8 @@ async def _written_by_others(rollout: Rollout, done: RolledOut, bucket: Bucket) 
                     keys.add(subject.decode()[len(binding.prefix) :])
             if batch and delivery(batch[-1][1])[0] >= last:
                 break
-    return sorted(key for key in keys - {*done.changed_meanwhile} if live.is_legal(key))
+    as_said = {*done.changed_meanwhile, *done.done_by_others}
+    return sorted(key for key in keys - as_said if live.is_legal(key))
 
 
 def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:
@@ -195,54 +201,83 @@ async def _at_once(rollout: Rollout, bucket: Bucket, advance: Advance) -> Rolled
 
 
 class _Each:
-    """Changes key by key, thousands in flight; what stays open is settled by a look at the keys."""
+    """Changes key by key, thousands in flight; what stays open is found by its identity.
 
-    def __init__(self, bucket: Bucket, advance: Advance) -> None:
+    Each change is on condition of its key's revision, so that of those sent again one is stored at most.
+    """
+
+    def __init__(self, bucket: Bucket, binding: Binding, advance: Advance) -> None:
         self._bucket = bucket
+        self._binding = binding
         self._advance = advance
+        config = binding.info["config"] if binding.info else {}
+        self._connection = binding.api.connection
+        self._ids = Series(most_bytes(self._connection.max_payload, config))
+        self._epoch = self._connection.epoch
         self._result = RolledOut()
-        self._open: list[tuple[Step, KvctlError]] = []
+        self._open: list[tuple[int, Step, KvctlError]] = []
         self._fatal: KvctlError | None = None
 
     async def run(self, steps: Sequence[Step]) -> RolledOut:
-        binding = (await self._bucket.locate()).source
-        prefix = binding.write_prefix
-        messages = ((step, (prefix + step.key).encode(), step.value, step.header) for step in steps)
-        async with PublishWindow(binding.api.connection, self._done, self._failed, resend=True) as window:
-            await window.send_all(messages, lambda: self._fatal)
+        async with PublishWindow(self._connection, self._done, self._failed, resend=True) as window:
+            await window.send_all(self._messages(steps), lambda: self._fatal)
         if self._open and self._fatal is None:
             await self._settle()
         if self._fatal is not None:
             raise self._broken_off(len(steps), self._fatal)
         return self._result
 
-    def _done(self, step: Step, revision: int) -> None:
+    def _messages(self, steps: Sequence[Step]) -> Iterator[tuple[tuple[int, Step], bytes, bytes, bytes]]:
+        prefix = self._binding.write_prefix
+        for number, step in enumerate(steps):
+            header = self._ids.block(number, step.header, step.value)
+            yield (number, step), (prefix + step.key).encode(), step.value, header
+
+    def _done(self, tag: tuple[int, Step], revision: int) -> None:
+        key = tag[1].key
         self._result.done += 1
         self._result.revisions.add(revision)
-        self._bucket.own.note(step.key, revision)
+        self._bucket.own.note(key, revision)
         self._advance(1)
 
-    def _failed(self, step: Step, error: KvctlError) -> None:
+    def _failed(self, tag: tuple[int, Step], error: KvctlError) -> None:
         if isinstance(error, _OPEN):
-            self._open.append((step, error))
+            self._open.append((*tag, error))
         else:
             self._fatal = self._fatal or error
 
     async def _settle(self) -> None:
         """Look at the keys whose writes were refused or got no answer."""
         try:
-            found = await many.get_many(self._bucket, [step.key for step, _ in self._open], leader=True)
+            found = await many.get_many(self._bucket, [step.key for _, step, _ in self._open], leader=True)
+            for number, step, cause in self._open:
+                await self._settle_one(number, step, found.get(step.key), cause)
         except KvctlError as error:
             self._fatal = error
-            return
-        for step, cause in self._open:
-            entry = found.get(step.key)
-            if step.is_done_in(entry):
-                self._done(step, entry.revision if entry else 0)
-            elif (entry.revision if entry else 0) == step.revision:
-                self._fatal = cause
-            else:
-                self._result.changed_meanwhile.append(step.key)
+
+    async def _settle_one(self, number: int, step: Step, entry: Entry | None, cause: KvctlError) -> None:
+        revision = entry.revision if entry else 0
+        if entry is not None and self._ids.number(entry.header) == number:
+            self._done((number, step), revision)
+        elif revision == step.revision:
+            self._fatal = self._fatal or cause
+        elif stored := await self._under_others(number, step, cause):
+            self._done((number, step), stored)
+        elif step.is_done_in(entry):
+            self._result.done_by_others.append(step.key)
+        else:
+            self._result.changed_meanwhile.append(step.key)
+
+    async def _under_others(self, number: int, step: Step, cause: KvctlError) -> int:
+        """The revision of a change that others have written over; 0 where it was not stored, as far as can be seen."""
+        if isinstance(cause, WrongRevision) and self._connection.epoch == self._epoch:
+            return 0  # the answer to the only message
+        identity = identity_of(self._ids.block(number, step.header, step.value))
+        write = outcome.Write(self._binding, step.key, identity, step.revision)
+        try:
+            return await outcome.resolve(write, cause) or 0
+        except (WrongRevision, OutcomeUnknown):
+            return 0
 
     def _broken_off(self, total: int, error: KvctlError) -> KvctlError:
         if not self._result.done:

@@ -121,7 +121,8 @@ async def test_what_somebody_else_wrote_as_wanted_is_no_conflict(repository: Rep
     rollout = await checkout.plan(repository, commit, bucket)
     await bucket.put("k", b"wanted")
     done = await checkout.carry_out(rollout, bucket)
-    assert done.changed_meanwhile == (["k"] if done.at_once else [])
+    assert (done.changed_meanwhile, done.done_by_others) == ((["k"], []) if done.at_once else ([], ["k"]))
+    assert (done.done, done.written_by_others) == (0, [])
     assert await content(bucket) == {"k": b"wanted"}
 
 

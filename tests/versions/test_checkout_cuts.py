@@ -1,0 +1,97 @@
+"""A checkout key by key over cut connections: whose a change is tells its identity, not its value."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+import kvctl
+from kvctl import Bucket, Context
+from kvctl.server import Server
+from kvctl.versions import checkout
+from kvctl.versions.memory_store import MemoryStore
+from kvctl.versions.repository import Repository
+from tests.proxy import Cut, LoseAnswer, Proxy
+from tests.raw import RawClient
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy(server.url) as running:
+        yield running
+
+
+@pytest.fixture(params=[1, 5], ids=["no history", "history"])
+async def bucket(
+    request: pytest.FixtureRequest, proxy: Proxy, client: kvctl.Client, bucket_name: str
+) -> AsyncIterator[Bucket]:
+    made = await client.create_bucket(bucket_name, history=request.param)
+    await made.put("gone", b"old")
+    async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=5))) as connected:
+        yield connected.bucket(bucket_name)
+
+
+@pytest.fixture
+async def rollout(bucket: Bucket) -> checkout.Rollout:
+    """`gone` is to be deleted and `k` to be written, in this order."""
+    repository = Repository(MemoryStore(), author="tests")
+    await repository.init()
+    await repository.put("main", "k", b"wanted")
+    await repository.commit("main", "content")
+    return await checkout.plan(repository, "main", bucket)
+
+
+def put(server: Server, bucket: Bucket, key: str, value: bytes, **headers: str) -> Callable[[], object]:
+    def hook() -> None:
+        with RawClient(server.url) as raw:
+            raw.put(bucket.name, key, value, {name.replace("_", "-"): text for name, text in headers.items()} or None)
+
+    return hook
+
+
+async def content(bucket: Bucket) -> dict[str, bytes]:
+    return {entry.key: entry.value async for entry in bucket.entries()}
+
+
+@pytest.mark.parametrize("subject", ["gone", "k"])
+async def test_change_whose_answer_is_lost_is_done_once(
+    rollout: checkout.Rollout, bucket: Bucket, proxy: Proxy, subject: str
+) -> None:
+    rule = proxy.on(f"$KV.{bucket.name}.{subject} ".encode(), LoseAnswer(cut=True))
+    done = await checkout.carry_out(rollout, bucket)
+    assert rule.seen.is_set()
+    assert (done.done, done.changed_meanwhile, done.done_by_others) == (2, [], [])
+    assert done.revisions == {2, 3}
+    assert await content(bucket) == {"k": b"wanted"}
+    assert (await bucket.status()).last_revision == 3
+
+
+async def test_equal_value_of_another_client_is_not_taken_for_ones_own(
+    rollout: checkout.Rollout, bucket: Bucket, proxy: Proxy, server: Server
+) -> None:
+    proxy.on(f"$KV.{bucket.name}.k ".encode(), Cut(), hook=put(server, bucket, "k", b"wanted"))
+    done = await checkout.carry_out(rollout, bucket)
+    assert (done.done, done.done_by_others, done.written_by_others) == (1, ["k"], [])
+
+
+async def test_deletion_by_another_client_is_not_taken_for_ones_own(
+    rollout: checkout.Rollout, bucket: Bucket, proxy: Proxy, server: Server
+) -> None:
+    theirs = put(server, bucket, "gone", b"", KV_Operation="DEL")
+    proxy.on(f"$KV.{bucket.name}.gone ".encode(), Cut(), hook=theirs)
+    done = await checkout.carry_out(rollout, bucket)
+    assert (done.done, done.done_by_others, done.written_by_others) == (1, ["gone"], [])
+
+
+async def test_change_that_others_have_written_over_is_found_below_theirs(
+    rollout: checkout.Rollout, bucket: Bucket, proxy: Proxy, server: Server
+) -> None:
+    subject = f"$KV.{bucket.name}.k ".encode()
+    proxy.on(subject, LoseAnswer(cut=True))
+    proxy.on(subject, Cut(at=-1), hook=put(server, bucket, "k", b"later"))
+    done = await checkout.carry_out(rollout, bucket)
+    kept = (await bucket.status()).history > 1
+    assert (done.done, done.changed_meanwhile) == ((2, []) if kept else (1, ["k"]))
+    assert await content(bucket) == {"k": b"later"}
