@@ -77,7 +77,14 @@ class Late:
     seconds: float
 
 
-Action = Forward | Cut | Swallow | LoseAnswer | Delay | Late
+@dataclass(frozen=True)
+class Replace:
+    """Another frame passes in the place of this one."""
+
+    frame: bytes
+
+
+Action = Forward | Replace | Cut | Swallow | LoseAnswer | Delay | Late
 Decide = Callable[[bytes], Action | None]
 """The action for a frame; None leaves it to the next rule."""
 
@@ -271,6 +278,8 @@ class _Connection:
             self._stop()
         elif isinstance(action, Delay):
             time.sleep(action.seconds)
+        elif isinstance(action, Replace):
+            frame = action.frame
         if not isinstance(action, Swallow):
             self._send(way, frame)
 

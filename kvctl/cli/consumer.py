@@ -23,6 +23,7 @@ from kvctl.cli.stream_options import (
     change_view,
     check_consumer,
     check_stream,
+    dated_by_server,
     one_of,
 )
 from kvctl.errors import KvctlError, UsageError
@@ -166,7 +167,8 @@ async def add(
         max_ack_pending=max_ack_pending, inactive_threshold=inactive, num_replicas=replicas, description=description,
     )  # fmt: skip
     await _start_by_server(session, check_stream(stream), given, start_time)
-    wanted = {"ack_policy": "explicit"} | _merged(apply_settings(session, {}, config, settings, CONSUMER), given)
+    asked = await dated_by_server(session, apply_settings(session, {}, config, settings, CONSUMER), stream)
+    wanted = {"ack_policy": "explicit"} | _merged(asked, given)
     await _add(session, check_stream(stream), consumer, wanted, durable=durable, dry_run=dry_run)
 
 
@@ -317,7 +319,8 @@ async def _edit(
 
     target = changing.consumer((await session.client()).api, stream, consumer)
     before = (await target.read())["config"]
-    after = change(copied(before)) | {name: before[name] for name in ("name", "durable_name") if name in before}
+    after = await dated_by_server(session, change(copied(before)), stream)
+    after |= {name: before[name] for name in ("name", "durable_name") if name in before}
     differing = changes(before, after, CONSUMER)
     if dry_run:
         session.show(change_view(differing, worded=session.output == "table"))

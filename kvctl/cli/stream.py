@@ -19,6 +19,7 @@ from kvctl.cli.stream_options import (
     change_rows,
     change_view,
     check_stream,
+    dated_by_server,
     named,
     one_of,
 )
@@ -119,9 +120,8 @@ async def create(
     from kvctl.jetstream import changing
     from kvctl.jetstream.settings import STREAM
 
-    wanted = _with_options(
-        apply_settings(session, {}, config, settings, STREAM), subjects, storage, replicas, description
-    )
+    asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
+    wanted = _with_options(asked, subjects, storage, replicas, description)
     if stream is None and not wanted.get("name"):
         raise UsageError("Missing argument `NAME`", hint="Or give it as `name` in the file")
     name = wanted["name"] = check_stream(stream if stream is not None else wanted["name"])
@@ -175,6 +175,7 @@ async def edit(
     asked = apply_settings(session, {}, config, None, STREAM)
     info = await find(session, stream)
     after = apply_settings(session, {**copied(info["config"]), **asked}, None, settings, STREAM)
+    after = await dated_by_server(session, after, stream)
     after = {**_with_options(after, subjects, storage, replicas, description), "name": stream}
     api = (await session.client()).api
     differing = changes(info["config"], after, STREAM)

@@ -91,6 +91,22 @@ def apply_settings(
     return found
 
 
+async def dated_by_server(session: Session, config: "Config", stream: str | None = None) -> "Config":
+    """The configuration with `-15m` counted back from the time on the server that leads the stream.
+
+    Without a stream the time is that of the server of the connection. Raises StreamNotFound.
+    """
+    from kvctl.jetstream import settings
+    from kvctl.jetstream.server_clock import ServerClock
+
+    if not settings.is_relative(config):
+        return config
+    api = (await session.client()).api
+    clock = await (ServerClock.read(api, stream) if stream else ServerClock.of_connection(api))
+    found: Config = settings.dated(config, clock.now_ns())
+    return found
+
+
 def _from_file(session: Session, file: str, schema: "Schema") -> "Config":
     from kvctl import documents
     from kvctl.jetstream import settings

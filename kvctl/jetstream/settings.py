@@ -14,12 +14,14 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.quantities import (
+    Ago,
     duration_from_ns,
     duration_ns,
     duration_seconds,
     format_duration,
     format_time,
     parse_duration,
+    parse_instant,
     parse_size,
     parse_time,
 )
@@ -131,6 +133,22 @@ def copied(config: Config) -> Config:
     return copy | ({"metadata": metadata} if metadata else {})
 
 
+def is_relative(value: Any) -> bool:
+    """Whether a configuration has times that count back from now."""
+    if isinstance(value, dict | list):
+        return any(map(is_relative, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, RelativeTime)
+
+
+def dated(value: Any, now_ns: int) -> Any:
+    """The configuration with its relative times counted back from the server's time."""
+    if isinstance(value, dict):
+        return {name: dated(item, now_ns) for name, item in value.items()}
+    if isinstance(value, list):
+        return [dated(item, now_ns) for item in value]
+    return format_time(value.ago.on(now_ns)) if isinstance(value, RelativeTime) else value
+
+
 # -- paths ---------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +257,22 @@ def _from_text(text: str, kind: str) -> Any:
         return duration_ns(parse_duration(text))
     if kind == SIZE:
         return parse_size(text)
-    return format_time(parse_time(text)) if kind == TIME else text
+    return _time(text) if kind == TIME else text
+
+
+class RelativeTime(str):
+    """A time that was written as `-15m`: by the client's clock, until `dated` counts back from the server's."""
+
+    ago: Ago
+
+
+def _time(text: str) -> str:
+    found = parse_instant(text)
+    if not isinstance(found, Ago):
+        return format_time(found)
+    relative = RelativeTime(format_time(found))
+    relative.ago = found
+    return relative
 
 
 def _value(value: Any, kind: Any, path: tuple[str | int, ...], source: Callable[..., str]) -> Any:
@@ -314,6 +347,8 @@ def _output(value: Any, kind: Any) -> Any:
         return duration_seconds(duration_from_ns(value))
     if kind == [DURATION]:
         return [_output(item, DURATION) for item in value]
+    if kind == TIME:
+        return format_time(parse_time(value))  # servers leave zeros out at the end
     if isinstance(kind, list) and isinstance(kind[0], Mapping):
         return [_flat(item, kind[0], {}) for item in value]
     return value

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import RefusedError
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.kinds import Kind, kind_of
 from kvctl.pipeline import connecting
 from kvctl.pipeline.file_rows import COLUMNS
@@ -18,10 +19,19 @@ from kvctl.pipeline.options import SourceOptions, given_as
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TTL_LEFT = """
-    case when ttl is not null
-         then greatest(1D, round(ttl - (unix_micros(current_timestamp()) - unix_micros(created)) / 1000000D)) end
-"""
+NOW = "current_timestamp()"
+"""The time on the machine that runs Spark's driver: what is left where no server is asked."""
+
+
+def ttl_left(now: str = NOW) -> str:
+    """The SQL expression of the seconds that entries with a ttl have left at a time."""
+    age = f"(unix_micros({now}) - unix_micros(created)) / 1000000D"
+    return f"case when ttl is not null then greatest(1D, round(ttl - {age})) end"
+
+
+def server_time(info: Mapping[str, Any]) -> str:
+    """The SQL expression of the time on the server that has just sent this info. Raises ServerError."""
+    return f"timestamp_micros({ServerClock.from_info(dict(info)).now_ns() // 1000})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +61,7 @@ def of_bucket(spark: SparkSession, options: SourceOptions) -> Contents:
     from pyspark.sql.functions import expr
 
     wanted = replace(options, columns=COLUMNS, include_deleted=options.mode == "latest", as_of=cut or None)
-    rows = read(spark, wanted).withColumn("ttl", expr(TTL_LEFT))
+    rows = read(spark, wanted).withColumn("ttl", expr(ttl_left(server_time(info))))
     return Contents(
         rows=rows, bucket=options.bucket, incarnation=info["created"], config=info["config"],
         mode=options.mode, filters=options.filter, cut=cut,

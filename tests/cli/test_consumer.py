@@ -135,6 +135,15 @@ def test_listed_and_shown(worker: Consumers, snapshot: SnapshotAssertion) -> Non
     assert worker("show", "none") == snapshot(name="none")
 
 
+@pytest.mark.parametrize("moment", ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00.120+01:00"])
+def test_add_from_a_time_with_zeros_at_its_end_creates_the_consumer(
+    consumer: Consumers, raw: RawClient, name: str, moment: str
+) -> None:
+    for _ in range(2):
+        assert consumer("add", "c", "--start-time", moment).exit_code == 0
+    assert info(raw, name)["config"]["opt_start_time"].startswith("2026-01-31T12:00:00")
+
+
 def test_edit_shows_the_difference(worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
     assert worker("edit", "c", "--ack-wait", "1m", "--dry-run") == snapshot(name="dry run")
     assert info(raw, name)["config"]["ack_wait"] == 20 * 10**9

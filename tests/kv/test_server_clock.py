@@ -162,7 +162,7 @@ class TestCommands:
         assert about_an_hour(await ttl_of(bucket, "k3"))
 
     async def test_relative_times_of_streams_and_consumers_are_the_server_s(
-        self, client: Client, bucket: Bucket, skewed: Callable[..., str]
+        self, client: Client, bucket: Bucket, skewed: Callable[..., str], tmp_path: Path
     ) -> None:
         stream = f"KV_{bucket.name}"
         true = time.time_ns()
@@ -171,9 +171,26 @@ class TestCommands:
         await asyncio.to_thread(skewed, "consumer", "add", stream, "c", "--start-time", "-10m")
         info = await client.api.call(f"CONSUMER.INFO.{stream}.c")
         assert abs(parse_time(info["config"]["opt_start_time"]) - (true - 600 * 10**9)) < 60 * 10**9
+        config = tmp_path / "consumer.json"
+        config.write_text('{"deliver_policy": "by_start_time", "opt_start_time": "-10m"}')
+        for name, source in (("set", ("--set", "deliver_policy=by_start_time", "--set", "opt_start_time=-10m")),
+                             ("file", ("--config", str(config)))):  # fmt: skip
+            await asyncio.to_thread(skewed, "consumer", "add", stream, name, *source)
+            info = await client.api.call(f"CONSUMER.INFO.{stream}.{name}")
+            assert abs(parse_time(info["config"]["opt_start_time"]) - (true - 600 * 10**9)) < 60 * 10**9
         await asyncio.to_thread(skewed, "consumer", "pause", stream, "c", "--for", "10m")
         info = await client.api.call(f"CONSUMER.INFO.{stream}.c")
         assert 500 * 10**9 < info["pause_remaining"] <= 600 * 10**9
+
+    async def test_relative_start_of_a_mirror_is_the_server_s(
+        self, client: Client, bucket: Bucket, skewed: Callable[..., str]
+    ) -> None:
+        stream, true = f"KV_{bucket.name}", time.time_ns()
+        mirror = f"M{bucket.name}"
+        start = ("--set", f"mirror.name={stream}", "--set", "mirror.opt_start_time=-10m")
+        await asyncio.to_thread(skewed, "stream", "create", mirror, *start)
+        info = await client.api.call(f"STREAM.INFO.{mirror}")
+        assert abs(parse_time(info["config"]["mirror"]["opt_start_time"]) - (true - 600 * 10**9)) < 60 * 10**9
 
 
 async def test_lives_of_tables_and_repositories_follow_each_other(

@@ -1,8 +1,10 @@
 """Exports of buckets on real Spark: the bucket as of one revision, in every format, whole or not there."""
 
 import json
+import re
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,12 @@ from kvctl.errors import BucketNotFound, ConflictError, KvctlError
 from kvctl.pipeline import contents, files
 from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.jobs.export import Exported, export
+from kvctl.pipeline.jobs.stats import stats
 from kvctl.pipeline.manifest import MANIFEST
 from kvctl.pipeline.options import SourceOptions
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
+from tests.proxy import DOWN, Proxy, Replace
 from tests.raw import RawClient
 
 Exporting = Callable[..., Exported]
@@ -167,3 +171,35 @@ def test_rows_that_do_not_arrive_are_no_export(
     with pytest.raises(KvctlError, match="1 rows were written, and files with 0") as raised:
         exported(fill({"a": b"1"}))
     assert "On a cluster" in str(raised.value.hint)
+
+
+def _with_clock(proxy: Proxy, ahead: timedelta) -> None:
+    """Have infos of streams say that the server's clock is ahead of this machine's."""
+
+    def later(match: re.Match[bytes]) -> bytes:
+        return match[1] + (datetime.fromisoformat(match[2].decode()) + ahead).isoformat().encode()
+
+    stamp = re.compile(rb'("ts":")([-T:\d]{19})')
+    proxy.on(stamp, lambda frame: Replace(stamp.sub(later, frame)), way=DOWN, times=None)
+
+
+@pytest.mark.parametrize(("ahead", "left"), [(timedelta(minutes=30), 1800), (timedelta(minutes=-30), 5400)])
+def test_ttl_of_an_export_is_what_is_left_by_the_server_s_clock(
+    engine: Engine, fill: Fill, raw: RawClient, server: Server, ahead: timedelta, left: int
+) -> None:
+    bucket = fill({"plain": b"v"}, allow_msg_ttl=True)
+    raw.put(bucket, "k", b"v", {"Nats-TTL": "1h"})
+    with Proxy(server.url) as proxy:
+        _with_clock(proxy, ahead)
+        rows = contents.of_bucket(engine.spark, SourceOptions(bucket=bucket, url=proxy.url)).rows
+        found = {row.key: row.ttl for row in rows.select("key", "ttl").collect()}
+    assert found["plain"] is None
+    assert left - 120 < found["k"] <= left
+
+
+def test_stats_of_a_day_count_by_the_server_s_clock(engine: Engine, fill: Fill, server: Server) -> None:
+    bucket = fill({"k": b"v"})
+    with Proxy(server.url) as proxy:
+        _with_clock(proxy, timedelta(days=2))
+        found = stats(engine, SourceOptions(bucket=bucket, url=proxy.url))
+    assert (found.total.keys, found.total.changed_today) == (1, 0)

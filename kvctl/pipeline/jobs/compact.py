@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvctl.errors import ConflictError, UsageError
 from kvctl.pipeline import files, swapping
 from kvctl.pipeline.capture_folder import CaptureFolder, State
-from kvctl.pipeline.contents import TTL_LEFT, Contents
+from kvctl.pipeline.contents import Contents, ttl_left
 from kvctl.pipeline.file_rows import COLUMNS, literal
 from kvctl.pipeline.jobs.export import Exported, export
 from kvctl.pipeline.manifest import LATEST, MANIFEST
@@ -77,7 +77,7 @@ def _contents(spark: SparkSession, source: CaptureFolder, state: State) -> Conte
 
     paths = source.files(state)
     _require_all(paths, source, state)
-    rows = newest(_changes(spark, paths), state.config).withColumn("ttl", expr(TTL_LEFT))
+    rows = newest(_changes(spark, paths), state.config).withColumn("ttl", expr(ttl_left()))
     return Contents(
         rows=rows.select(*COLUMNS), bucket=state.bucket, incarnation=state.incarnation, config=state.config,
         mode=LATEST, cut=state.revision,

@@ -24,7 +24,7 @@ _ENTRY = (
 _GROUP = (
     "count_if(lives) as keys", "count_if(not lives) as tombstones", "sum(entries) as entries",
     "coalesce(sum(bytes) filter (where lives), 0) as bytes", "sum(held) as held",
-    "count_if(changed >= current_timestamp() - interval 1 day) as changed_today",
+    "count_if(changed >= {now} - interval 1 day) as changed_today",
     "min(changed) as oldest", "percentile_approx(changed, 0.5) as median", "max(changed) as newest",
 )  # fmt: skip
 _EMPTY = (0, 0, 0, 0, 0, 0, None, None, None)
@@ -93,12 +93,13 @@ def stats(engine: Engine, options: SourceOptions, *, tokens: int = 1, limit: int
     begun = time.monotonic()
     with engine.explaining():
         info = connecting.run(contents.info_of(options))
+        now = contents.server_time(info)
         cut, history = int(info["state"]["last_seq"]), int(info["config"].get("max_msgs_per_subject", 0))
         asked = replace(options, mode="history", columns=_COLUMNS, as_of=cut or None)
         keys = _keys(contents.read(engine.spark, asked), tokens).persist()
         try:
-            total = next(iter(_groups(keys.selectExpr("*", "'' as name"), 1)), Group("", *_EMPTY))
-            prefixes = _groups(keys.selectExpr("*", "prefix as name"), limit)
+            total = next(iter(_groups(keys.selectExpr("*", "'' as name"), now, 1)), Group("", *_EMPTY))
+            prefixes = _groups(keys.selectExpr("*", "prefix as name"), now, limit)
             count = keys.select("prefix").distinct().count()
             full = keys.where(f"entries >= {history}").count() if history > 1 else 0
             largest, hottest = _largest(keys, limit), _hottest(keys, limit)
@@ -124,10 +125,10 @@ def _keys(entries: DataFrame, tokens: int) -> DataFrame:
     )  # fmt: skip
 
 
-def _groups(keys: DataFrame, limit: int) -> tuple[Group, ...]:
+def _groups(keys: DataFrame, now: str, limit: int) -> tuple[Group, ...]:
     from pyspark.sql.functions import expr
 
-    aggregates = map(expr, _GROUP)
+    aggregates = (expr(text.replace("{now}", now)) for text in _GROUP)
     found = keys.groupBy("name").agg(*aggregates).orderBy(expr("bytes").desc(), "name").limit(limit).selectExpr(
         "name", "keys", "tombstones", "entries", "bytes", "held", "changed_today",
         *(f"unix_micros({name}) as {name}" for name in ("oldest", "median", "newest")),
