@@ -67,6 +67,7 @@ def test_what_is_not_an_address_is_refused(text: str) -> None:
     assert caught.value.message.isprintable()
 
 
+@pytest.mark.guarantee("commands-14")
 @given(scheme, secret, host, port, st.sampled_from(FORMS))
 @example("nats://", "Q7top#secret7Q", "127.0.0.1", ":4222", "{}")
 @example("", "Q712/347Q", "h", "", "{}")

@@ -202,6 +202,7 @@ class TestTls:
         assert "certificate" in error.message.lower()
         assert "--tls-ca" in (error.hint or "")
 
+    @pytest.mark.guarantee("commands-10", by="fault")
     async def test_a_server_without_tls_does_not_get_away_with_it(self, server: Server) -> None:
         error = await refusal(Context(url=server.url.replace("nats:", "tls:"), ca=CA))
         assert isinstance(error, NoServer)

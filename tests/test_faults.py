@@ -163,6 +163,7 @@ async def stopped(server: Server, away: float) -> None:
     server.resume()
 
 
+@pytest.mark.guarantee("writing-1", "reading-2", by="kill")
 @pytest.mark.parametrize(("fault", "seconds"), [(killed, 2.0), (stopped, 3.0)], ids=["kill", "stop"])
 async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_a_leader_fails(
     own_cluster: Lab, seed: int, fault: Callable[[Server, float], Awaitable[None]], seconds: float
@@ -177,6 +178,7 @@ async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_a_leader_fa
         await work.check_nothing_lost(client)
 
 
+@pytest.mark.guarantee("writing-1", by="kill")
 async def test_nothing_acknowledged_is_lost_when_all_servers_die(own_cluster: Lab, seed: int) -> None:
     async with connections(own_cluster, 1) as (client,):
         bucket = await client.create_bucket("B", replicas=3)
@@ -203,6 +205,7 @@ class Seen:
                     self.revisions.append(item.revision)
 
 
+@pytest.mark.guarantee("reading-6", by="kill")
 async def test_watches_and_listings_are_whole_while_servers_restart(own_cluster: Lab, seed: int) -> None:
     stable = {f"s.{number}" for number in range(3000)}
     async with connections(own_cluster, WATCHERS + 1) as (client, *others):
@@ -258,6 +261,7 @@ async def all_entries(bucket: Bucket, *filters: str) -> list[Entry]:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.guarantee("reading-14", by="kill")
 async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader_dies(
     own_cluster: Lab, seed: int
 ) -> None:
@@ -279,6 +283,7 @@ async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader
         assert peak < 90, f"{peak} MB"
 
 
+@pytest.mark.guarantee("reading-16", by="fault")
 async def test_a_bucket_deleted_under_a_listing_ends_it_with_an_error(
     own_cluster: Lab, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +306,7 @@ async def test_a_bucket_deleted_under_a_listing_ends_it_with_an_error(
         assert time.monotonic() - begun < 12  # its patience is 15
 
 
+@pytest.mark.guarantee("writing-1", "writing-12", by="kill")
 async def test_bulk_writes_over_a_leaders_death_are_all_accounted_for(own_cluster: Lab, seed: int) -> None:
     count = 20_000
     async with connections(own_cluster, 1) as (client,):

@@ -205,6 +205,7 @@ def _wrapped(parameter: inspect.Parameter, text: str) -> Any:
     return text
 
 
+@pytest.mark.guarantee("commands-8", by="property")
 @pytest.mark.oracle
 async def test_no_public_entry_lets_a_name_become_a_command(
     tapped: tuple[Wiretap, Client, dict[str, Any]], seed: int, steps: Callable[[int], int]

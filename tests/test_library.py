@@ -127,6 +127,7 @@ class TestBesideTheClientLibrary:
             await jetstream.create_key_value(config)
         return client.bucket(bucket_name), await jetstream.key_value(bucket_name)
 
+    @pytest.mark.guarantee("buckets-1")
     async def test_what_they_write_we_read(self, both: tuple[Bucket, KeyValue]) -> None:
         ours, theirs = both
         first = await theirs.put("a.b", b"1")
@@ -150,6 +151,7 @@ class TestBesideTheClientLibrary:
         await ours.create("a.b", b"4")
         assert (await theirs.get("a.b")).value == b"4"
 
+    @pytest.mark.guarantee("buckets-1")
     async def test_what_we_write_they_read(self, both: tuple[Bucket, KeyValue]) -> None:
         ours, theirs = both
         first = await ours.put("a.b", b"1")

@@ -118,6 +118,7 @@ class TestPasswords:
 
 
 class TestRefused:
+    @pytest.mark.guarantee("commands-9", by="fault")
     async def test_a_changed_password_is_said_tried_ever_more_rarely_and_given_up(
         self, guarded: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -181,6 +182,7 @@ class TestCredentialsFiles:
     def operator(self) -> Operator:
         return Operator()
 
+    @pytest.mark.guarantee("commands-9", by="fault")
     async def test_a_file_that_is_away_or_damaged_during_a_reconnect_is_waited_for(
         self, operator: Operator, tmp_path: Path
     ) -> None:

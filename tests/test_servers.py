@@ -40,6 +40,7 @@ async def client(old_server: Server) -> AsyncIterator[kvctl.Client]:
         yield connected
 
 
+@pytest.mark.guarantee("servers-1")
 async def test_the_main_job_works_on_every_supported_server(client: kvctl.Client, bucket_name: str) -> None:
     bucket = await client.create_bucket(bucket_name, history=5, compress=True, metadata={"team": "kv"})
     first = await bucket.create("a.1", b"one")
@@ -63,6 +64,7 @@ async def test_the_main_job_works_on_every_supported_server(client: kvctl.Client
     assert (await bucket.status()).history == 5
 
 
+@pytest.mark.guarantee("buckets-8", "servers-2")
 async def test_what_an_older_server_drops_is_said_and_nothing_is_left(client: kvctl.Client, bucket_name: str) -> None:
     wanted = {(2, 11): {"marker_ttl": timedelta(minutes=1)}, (2, 12): {"atomic": True}}
     for since, settings in wanted.items():
@@ -75,6 +77,7 @@ async def test_what_an_older_server_drops_is_said_and_nothing_is_left(client: kv
         assert bucket_name not in await client.bucket_names()
 
 
+@pytest.mark.guarantee("servers-3")
 async def test_a_ttl_that_would_be_ignored_is_refused(client: kvctl.Client, bucket_name: str) -> None:
     old = client.connection.server_version < (2, 11)
     bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta() if old else timedelta(minutes=1))
@@ -98,6 +101,7 @@ async def bucket(client: kvctl.Client, bucket_name: str) -> kvctl.Bucket:
     return bucket
 
 
+@pytest.mark.guarantee("servers-1")
 @pytest.mark.parametrize("leader", [False, True])
 async def test_every_form_of_direct_get_has_its_answer(
     client: kvctl.Client, bucket: kvctl.Bucket, monkeypatch: pytest.MonkeyPatch, leader: bool
@@ -129,6 +133,7 @@ async def test_every_form_of_direct_get_has_its_answer(
     assert first.sequence == 11
 
 
+@pytest.mark.guarantee("servers-1")
 async def test_many_keys_and_the_past_are_read(client: kvctl.Client, bucket: kvctl.Bucket) -> None:
     found = [entry.value async for batch in bucket.get_matching("k.*") for entry in batch]
     assert found == [b"%d" % number for number in range(10, 20)]
@@ -144,6 +149,7 @@ async def test_many_keys_and_the_past_are_read(client: kvctl.Client, bucket: kvc
             await past.get("gone")
 
 
+@pytest.mark.guarantee("transactions-3")
 async def test_transactions_are_never_sent_where_they_would_be_stored_one_by_one(
     client: kvctl.Client, bucket_name: str
 ) -> None:

@@ -105,6 +105,7 @@ async def transfers_under(
     await work.check(client)
 
 
+@pytest.mark.guarantee("transactions-2", by="kill")
 async def test_transfers_keep_their_sum_when_the_leader_is_killed(own_cluster: Lab, seed: int) -> None:
     async def fail(bucket: Bucket) -> None:
         await killed(await leader_of(bucket, own_cluster), 0.5)
@@ -113,12 +114,14 @@ async def test_transfers_keep_their_sum_when_the_leader_is_killed(own_cluster: L
         await transfers_under(clients, 3, 1, fail)
 
 
+@pytest.mark.guarantee("transactions-2", by="kill")
 async def test_transfers_keep_their_sum_when_the_only_server_is_killed(own_server: Server, seed: int) -> None:
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(kvctl.connect(own_server.url)) for _ in range(CLIENTS + 1)]
         await transfers_under(clients, 1, 2, lambda bucket: killed(own_server, 0.1), between=15)
 
 
+@pytest.mark.guarantee("transactions-2", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "seconds"), [(killed, 1.0), (stopped, 4.0), (stopped, 8.0)])
 async def test_transfers_keep_their_sum_over_many_failures(

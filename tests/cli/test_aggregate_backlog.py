@@ -15,6 +15,8 @@ from tests.cli.conftest import Result, Run
 from tests.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
 
+pytestmark = pytest.mark.guarantee("replicas-1")
+
 KEYS = 200
 Done = Callable[..., Result]
 

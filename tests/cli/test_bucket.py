@@ -157,6 +157,7 @@ def test_a_server_too_small_for_the_replicas_refuses(bucket: Bucket, snapshot: S
     assert bucket("ls", "-o", "name").out == ""
 
 
+@pytest.mark.guarantee("writing-11")
 def test_read_only_refuses_every_change(bucket: Bucket, orders: str, tmp_path: Path, seeds: RawClient) -> None:
     before = seeds.api("STREAM.INFO.KV_orders")
     for args in (
@@ -327,6 +328,7 @@ def test_a_short_ttl_takes_the_duplicate_window_along(bucket: Bucket, snapshot: 
     assert bucket("edit", "b", "--clear", "ttl") == snapshot
 
 
+@pytest.mark.guarantee("buckets-9")
 def test_an_edit_that_loses_data_is_refused(
     bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
 ) -> None:

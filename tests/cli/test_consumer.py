@@ -255,6 +255,7 @@ class TestTaking:
 
 
 class TestConsume:
+    @pytest.mark.guarantee("consumers-3")
     def test_heartbeats_are_asked_for_every_five_seconds(
         self, worker: Consumers, raw: RawClient, name: str, server: Server
     ) -> None:
@@ -283,6 +284,7 @@ class TestConsume:
         assert consumer("consume", "--count", "2", "--filter", f"{name}.a", "-o", "name").out.split() == ["1", "3"]
         until(lambda: raw.api(f"CONSUMER.NAMES.{name}")["total"] == 0)
 
+    @pytest.mark.guarantee("consumers-5", by="kill")
     def test_interrupted_it_finishes_what_came_and_exits_130(
         self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server
     ) -> None:
@@ -336,6 +338,7 @@ class TestConsume:
 
 
 class TestExec:
+    @pytest.mark.guarantee("consumers-7")
     def test_what_succeeds_is_acknowledged(
         self, worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion
     ) -> None:
@@ -354,6 +357,7 @@ class TestExec:
         assert worker("consume", "c", "--count", "3", "--exec", show) == snapshot
         assert info(raw, name)["ack_floor"]["stream_seq"] == 3
 
+    @pytest.mark.guarantee("consumers-7")
     def test_what_fails_is_delivered_again_ever_later(
         self, worker: Consumers, raw: RawClient, name: str, tmp_path: Path
     ) -> None:
@@ -370,6 +374,7 @@ class TestExec:
         assert moments[2] - moments[1] > 1.9
         until(lambda: info(raw, name)["num_ack_pending"] == 1)
 
+    @pytest.mark.guarantee("consumers-7")
     def test_a_slow_command_keeps_its_message(self, consumer: Consumers, raw: RawClient, name: str) -> None:
         def check(seconds: float) -> None:
             consumer("delete", "c")
@@ -379,6 +384,7 @@ class TestExec:
 
         patiently(check, (1, 8, 30))
 
+    @pytest.mark.guarantee("consumers-5", by="kill")
     def test_interrupted_the_command_comes_to_its_end(
         self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server, tmp_path: Path
     ) -> None:

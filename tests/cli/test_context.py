@@ -55,6 +55,7 @@ def test_add_writes_the_nats_commands_file(prod: str, files: Path) -> None:
     assert (files.parent / "context.txt").read_text() == "prod"
 
 
+@pytest.mark.guarantee("commands-14")
 @pytest.mark.parametrize("output", ["table", "json", "tsv", "yaml"])
 @pytest.mark.parametrize("command", ["show", "ls"])
 def test_secrets_are_never_shown(context: Context, prod: str, command: str, output: str) -> None:

@@ -4,11 +4,15 @@ import signal
 import subprocess
 from collections.abc import Callable
 
+import pytest
+
 from kvctl.server import run_server
 from tests.cli.conftest import Run
 from tests.cli.keyed import Keyed
 from tests.patience import patiently
 from tests.raw import RawClient
+
+pytestmark = pytest.mark.guarantee("commands-12")
 
 NOT_ALLOWED_TO_READ = """
 listen: "127.0.0.1:@client@"

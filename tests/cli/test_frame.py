@@ -222,6 +222,7 @@ class TestOutput:
         assert demo("thing", "ls", tty=True).out == demo("thing", "ls", "-o", "table", tty=True).out
         assert demo("thing", "ls").out == demo("thing", "ls", "-o", "tsv").out
 
+    @pytest.mark.guarantee("commands-3")
     @pytest.mark.parametrize("output", ["table", "tsv", "json", "ndjson", "yaml", "name"])
     def test_terminals_get_no_controls(self, demo: Run, output: str, snapshot: Any) -> None:
         result = demo("thing", "ls", "--hostile", "--count", "1", "-o", output, tty=True)
@@ -294,6 +295,7 @@ class TestStreams:
 
 
 class TestReaderGone:
+    @pytest.mark.guarantee("commands-2", by="fault")
     @pytest.mark.parametrize("args", [("thing", "large"), LONG], ids=" ".join)
     def test_ends_quietly(self, begin: Any, args: tuple[str, ...]) -> None:
         process = begin(*args)
@@ -309,6 +311,7 @@ class TestReaderGone:
         assert process.stderr.read().splitlines()[-1] == b"warning: source closed"
         assert process.wait(60) == 0
 
+    @pytest.mark.guarantee("commands-2", by="fault")
     @pytest.mark.parametrize(
         "args", [("thing", "ls"), ("thing", "stream"), ("--help",), ("thing", "value", "--text", "x")], ids=" ".join
     )

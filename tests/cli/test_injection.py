@@ -44,6 +44,7 @@ def lines(text: str) -> Iterator[list[str]]:
                 yield [*path, f"{max(param.opts, key=len)}={text}", "--", *plain]
 
 
+@pytest.mark.guarantee("commands-8", by="property")
 @pytest.mark.oracle
 def test_no_command_line_becomes_a_command(own_server: Server, seed: int, steps: Callable[[int], int]) -> None:
     chance = random.Random(seed)

@@ -39,6 +39,7 @@ def test_several_keys_are_records_of_then(past: Keyed, snapshot: SnapshotAsserti
     ]  # fmt: skip
 
 
+@pytest.mark.guarantee("reading-7")
 def test_a_printed_time_can_be_given_back(past: Keyed) -> None:
     for row in json.loads(past("history", "B", "-o", "json").out):
         if row["operation"] == "PUT":
@@ -57,6 +58,7 @@ def test_keys_lists_those_that_lived(past: Keyed, snapshot: SnapshotAssertion) -
     assert past("keys", "B", "--as-of", "5", "--deleted", "-o", "json") == snapshot
 
 
+@pytest.mark.guarantee("reading-7")
 def test_what_is_lost_is_named_and_nothing_is_printed(past: Keyed, snapshot: SnapshotAssertion) -> None:
     for key in ("b", "b", "b", "purged"):
         past.put(key)

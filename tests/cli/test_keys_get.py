@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -16,11 +17,21 @@ from tests.raw import RawClient
 BINARY = bytes(range(256))
 
 
+@pytest.mark.guarantee("commands-1", "commands-11")
 def test_one_key_is_its_exact_bytes_in_a_pipe(keyed: Keyed) -> None:
     keyed.put("bin", BINARY)
     keyed.put("empty", b"")
     assert keyed("get", "B", "bin").stdout == BINARY
     assert (keyed("get", "B", "empty").stdout, keyed("get", "B", "empty").exit_code) == (b"", 0)
+
+
+@pytest.mark.guarantee("commands-1", by="property")
+def test_any_value_comes_out_of_a_pipe_as_it_is_stored(keyed: Keyed, seed: int) -> None:
+    dice = random.Random(seed)
+    for number in range(8):
+        value = dice.randbytes(dice.choice([1, 3, 1000, 70_000])) + dice.choice([b"", b"\n", b"\r\n", b"\x00"])
+        keyed.put(f"k.{number}", value)
+        assert keyed("get", "B", f"k.{number}").stdout == value
 
 
 def test_one_key_on_a_terminal_is_escaped_and_ends_the_line(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
@@ -79,6 +90,7 @@ def test_headers_are_shown_when_asked_for(keyed: Keyed, snapshot: SnapshotAssert
     assert keyed("get", "B", "k", "--headers", tty=True) == snapshot(name="terminal")
 
 
+@pytest.mark.guarantee("reading-3")
 def test_more_matches_than_one_request_answers(keyed: Keyed) -> None:
     keys = [f"k.{number:04d}" for number in range(1500)]
     for key in keys:

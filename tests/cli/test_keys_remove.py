@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import run_server
@@ -88,6 +89,7 @@ def test_purge_with_a_ttl_for_the_marker(keyed: Keyed) -> None:
     assert _history(keyed, "k")[0]["ttl"] == 3600
 
 
+@pytest.mark.guarantee("writing-8")
 def test_no_wildcard_reaches_a_write(keyed: Keyed, run: Run, snapshot: SnapshotAssertion) -> None:
     keyed.put("a.1")
     keyed.put("a.2")
@@ -102,6 +104,7 @@ def test_no_wildcard_reaches_a_write(keyed: Keyed, run: Run, snapshot: SnapshotA
     assert keyed.last_revision() == 2
 
 
+@pytest.mark.guarantee("writing-15")
 def test_foreign_keys_are_deleted_as_literals_and_their_siblings_stay(
     keyed: Keyed, snapshot: SnapshotAssertion
 ) -> None:

@@ -47,6 +47,7 @@ def _peak(server: Server, *args: str, lines: int) -> int:
     return peak
 
 
+@pytest.mark.guarantee("reading-17")
 @pytest.mark.parametrize("keys", [60_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 async def test_listing_takes_150_bytes_a_key_at_the_most(large: Server, keys: int) -> None:
     few, many = await _fill(large, SMALL), await _fill(large, keys)

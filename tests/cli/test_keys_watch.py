@@ -51,6 +51,7 @@ def test_options_choose_what_is_shown(filled: Keyed, snapshot: SnapshotAssertion
     )
 
 
+@pytest.mark.guarantee("reading-18")
 def test_the_marker_comes_always(filled: Keyed) -> None:
     for options in (("nothing.>",), ("--updates-only",), ("--ignore-deletes", "gone"), ("--from-revision", "6")):
         assert filled("watch", "B", "--until-current", "-o", "ndjson", *options).out == f"{CURRENT}\n"
@@ -114,6 +115,7 @@ def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Star
     assert time.monotonic() - put < 25  # a pull lives for 30
 
 
+@pytest.mark.guarantee("reading-14", by="fault")
 def test_a_reader_that_stalls_is_waited_for_in_bounded_memory(keyed: Keyed, start: Start) -> None:
     large = os.urandom(1 << 19).hex().encode()[:1_000_000]
     for number in range(120):

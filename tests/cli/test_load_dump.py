@@ -241,6 +241,7 @@ def many(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.guarantee("commands-6", by="kill")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_an_ended_load_goes_on_and_writes_nothing_twice(
     keyed: Keyed, many: Path, start: Callable[..., Any], unique: Callable[..., str], sent: signal.Signals

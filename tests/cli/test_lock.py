@@ -204,6 +204,7 @@ class TestSignals:
 
 
 class TestLost:
+    @pytest.mark.guarantee("leases-1")
     def test_a_deleted_lease_ends_the_command_and_all_it_started(self, locks: Keyed, hold: Start) -> None:
         holder = hold("--ttl", "6s", "--", "sh", "-c", "sleep 30 & echo $!; trap '' TERM; while :; do sleep 0.05; done")
         child = int(line(holder))
@@ -214,6 +215,7 @@ class TestLost:
         assert b"error: The lease on `k` was lost: it was deleted" in holder.communicate()[1]
         assert gone(child)
 
+    @pytest.mark.guarantee("leases-1", by="kill")
     def test_a_server_that_is_gone_ends_it_before_the_lease_does(self, own_server: Server, start: Start) -> None:
         from tests.cli.conftest import run_process
 
@@ -262,6 +264,7 @@ class TestContenders:
             time.sleep(0.02)
         raise AssertionError(f"{name} does not come in")
 
+    @pytest.mark.guarantee("leases-1", by="race")
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill -9", "stop"])
     def test_never_both_are_inside(self, hold: Start, log: Path, number: int) -> None:
         """The holder's kvctl is killed or stopped; its command ends before the other's begins."""
@@ -292,6 +295,7 @@ class TestContenders:
 
         patiently(check, (2, 12, 60))
 
+    @pytest.mark.guarantee("leases-1", by="kill")
     def test_what_the_command_started_ends_with_kvctl_too(self, hold: Start) -> None:
         holder = hold("--", "sh", "-c", "sleep 60 & echo $! $$; wait")
         child, command = map(int, line(holder).split())
@@ -308,6 +312,7 @@ class TestContenders:
         finally:
             os.kill(child, signal.SIGKILL)
 
+    @pytest.mark.guarantee("leases-1", "leases-2", by="kill")
     @pytest.mark.slow
     def test_many_contenders_whose_holders_are_killed_and_stopped(self, hold: Start, log: Path) -> None:
         """For a while: whoever is inside may be hit; its command has ended before the next one's begins."""

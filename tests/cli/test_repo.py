@@ -76,6 +76,7 @@ class TestRepositories:
         assert repo.text("get", f"{mirror}@main", "a") == "1"
         repo.text("mirror", "delete", mirror, "--yes")
 
+    @pytest.mark.guarantee("versions-19")
     def test_bucket_commands_name_the_right_one(self, repo: Repo, snapshot: Any) -> None:
         stream = f"KVR_{repo.name}"
         rows = repo.json("bucket", "ls")
@@ -203,6 +204,7 @@ class TestTogether:
         assert repo("merge", ".", "try", "main").out.strip() == merged["id"]
         assert repo.text("repo", "merge-base", ".", "try", "main") == merged["parents"][1]
 
+    @pytest.mark.guarantee("versions-12")
     def test_conflicts_are_listed_and_nothing_changes(self, repo: Repo, snapshot: Any) -> None:
         repo.commit("one", a="1", b="1", c="1")
         repo.text("branch", "create", "@try")

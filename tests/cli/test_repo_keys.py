@@ -89,6 +89,7 @@ class TestReading:
             assert result.exit_code == 2
 
 
+@pytest.mark.guarantee("versions-1")
 @pytest.mark.parametrize("line", [
     "watch r@main", "purge r@main k", "edit r@main k", "copy r@main k l", "rename r@main k l",
     "revert r@main k 1", "wait r@main k", "txn r@main -f -", "lock r@main k -- true", "env r@main -- true",
@@ -124,6 +125,7 @@ class TestWriting:
         repo.text("delete", "@main", "app.host")
         repo.text("create", "@main", "app.host", "again")
 
+    @pytest.mark.guarantee("versions-3")
     def test_update_by_identity_or_staged_revision(self, repo: Repo, snapshot: Any) -> None:
         committed = repo.json("get", "@main", "app.host")["identity"]
         staged = repo.json("get", "@main", "app.port")
@@ -158,6 +160,7 @@ class TestWriting:
         assert len(repo.json("delete", "@main", "app.host", "none", "--ignore-missing")) == 1
         assert repo.json("delete", "@main", "--match", "none", "--yes") == []
 
+    @pytest.mark.guarantee("versions-1")
     def test_writes_need_a_branch(self, repo: Repo) -> None:
         one = repo.json("repo", "show", "@v1")["id"]
         for ref in ("v1", one, "main@", "main~0", "main$"):

@@ -19,6 +19,8 @@ from kvctl.labs import Lab, run_lab
 from tests.cli.conftest import Result, run_process
 from tests.raw import RawClient
 
+pytestmark = pytest.mark.guarantee("replicas-3", by="kill")
+
 KEYS = 20
 FILE = """version: 1
 buckets: {O: {replicas: 3}}

@@ -138,6 +138,7 @@ class TestCreate:
 
 
 class TestEdit:
+    @pytest.mark.guarantee("streams-1")
     def test_shows_the_difference_and_changes_nothing_else(
         self, filled: Streams, raw: RawClient, name: str, snapshot: SnapshotAssertion
     ) -> None:
@@ -148,6 +149,7 @@ class TestEdit:
         assert filled("edit", "S", "--set", "description=of ours") == snapshot(name="nothing to do")
         assert config(raw, name) == before | {"description": "of ours"}
 
+    @pytest.mark.guarantee("streams-1")
     @pytest.mark.parametrize(
         ("change", "evidence"),
         [

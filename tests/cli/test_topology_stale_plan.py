@@ -10,6 +10,8 @@ from tests.cli.conftest import Run
 from tests.cli.dialogue import Dialogue
 from tests.raw import RawClient
 
+pytestmark = pytest.mark.guarantee("topology-6")
+
 HAZARD, USAGE, STALE = 1, 2, 4
 
 

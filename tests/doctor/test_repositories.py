@@ -46,6 +46,7 @@ async def test_a_healthy_repository_has_no_finding(client: kvctl.Client, name: s
     assert await of(client, name) == []
 
 
+@pytest.mark.guarantee("versions-19")
 async def test_references_that_lead_to_nothing(client: kvctl.Client, name: str) -> None:
     repository = await kvctl.Repositories(client).open(name)
     first = (await repository.show("main~1")).id

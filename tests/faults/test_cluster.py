@@ -129,6 +129,7 @@ FAULTS: list[Fault] = [
 ]  # fmt: skip
 
 
+@pytest.mark.guarantee("writing-1", "transactions-2", "leases-1", "reading-6", "reading-9")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 async def test_leader(
     cluster3: Servers, fault: Fault, seed: int, steps: Callable[[int], int], report: Callable[[Workload, int], None]

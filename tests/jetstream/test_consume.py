@@ -65,6 +65,7 @@ async def until(condition: Callable[[], bool], seconds: float = AT_ONCE) -> None
 
 
 class TestBuffer:
+    @pytest.mark.guarantee("consumers-1")
     async def test_every_message_comes_once_in_order(self, make_stream: MakeStream) -> None:
         consumer = await (await make_stream(1200)).create_consumer("c")
         async with consumer.consume() as messages:
@@ -103,6 +104,7 @@ class TestBuffer:
         assert all(pull["batch"] == 1_000_000 for pull in pulls)
         assert all(5_000 <= pull["max_bytes"] <= 10_000 for pull in pulls), pulls
 
+    @pytest.mark.guarantee("consumers-6")
     async def test_a_slow_reader_holds_no_more_than_its_buffer(self, make_stream: MakeStream) -> None:
         consumer = await (await make_stream(100)).create_consumer("c")
         async with consumer.consume(max_messages=10) as messages:
@@ -171,6 +173,7 @@ class TestEnds:
             asyncio.get_running_loop().call_later(0.1, lambda: asyncio.ensure_future(messages.drain()))
             assert [message async for message in messages] == []
 
+    @pytest.mark.guarantee("consumers-4", by="fault")
     async def test_a_consumer_deleted_under_it_is_an_error_after_what_came(self, make_stream: MakeStream) -> None:
         consumer = await (await make_stream(3)).create_consumer("c")
         events: list[Event] = []
@@ -248,6 +251,7 @@ class TestStatuses:
         assert [event.severity for event in events] == ["warning"]
         assert "Exceeded MaxRequest" in events[0].text
 
+    @pytest.mark.guarantee("consumers-4", by="fault")
     async def test_refused_pulls_are_sent_ever_more_rarely_until_the_server_takes_them(
         self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -297,6 +301,7 @@ class TestStatuses:
         assert found == list(range(1, 12))
         assert len(pulls) < 8
 
+    @pytest.mark.guarantee("consumers-1", by="fault")
     async def test_a_new_leader_is_pulled_from(self, cluster: Lab, unique: Callable[..., str]) -> None:
         name = unique("LEADERS")
         events: list[Event] = []
@@ -346,6 +351,7 @@ class TestStatuses:
             assert await waiting == [1]
         assert [(event.severity, event.code) for event in events] == [("warning", 503)]
 
+    @pytest.mark.guarantee("consumers-4", by="fault")
     async def test_where_nobody_answers_for_long_it_waits(
         self, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -366,6 +372,7 @@ class TestStatuses:
 
 
 class TestDisturbances:
+    @pytest.mark.guarantee("consumers-1", by="kill")
     async def test_a_restart_loses_nothing(self, own_server: Server) -> None:
         events: list[Event] = []
         restarts = {30, 60}
@@ -388,6 +395,7 @@ class TestDisturbances:
         assert found == set(range(1, 101))
         assert any("connection to the server was lost" in event.text for event in events)
 
+    @pytest.mark.guarantee("consumers-2", by="kill")
     async def test_after_a_restart_messages_flow_within_two_seconds(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
@@ -449,6 +457,7 @@ class TestDisturbances:
                 assert await waiting == [1]
         assert ("warning", True) == (events[0].severity, "two heartbeats" in events[0].text)
 
+    @pytest.mark.guarantee("consumers-1", by="fault")
     async def test_a_stopped_server_is_waited_for(self, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 0.5)
         async with kvctl.connect(own_server.url) as client:
@@ -465,6 +474,7 @@ class TestDisturbances:
                     raw.request("S.after", b"")
                 assert await waiting == [1]
 
+    @pytest.mark.guarantee("consumers-4", by="kill")
     async def test_a_consumer_that_is_gone_after_a_restart_is_an_error(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"], storage="memory")
@@ -478,6 +488,7 @@ class TestDisturbances:
                 with pytest.raises(ConsumerNotFound, match="does not exist"):
                     await waiting
 
+    @pytest.mark.guarantee("consumers-4", by="fault")
     async def test_where_its_info_is_denied_it_goes_on_after_a_reconnect(self) -> None:
         config = """
             listen: 127.0.0.1:@client@

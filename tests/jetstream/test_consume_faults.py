@@ -15,6 +15,7 @@ from kvctl.labs import Lab
 MESSAGES = 3000
 
 
+@pytest.mark.guarantee("consumers-1", "consumers-3", by="fault")
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 async def test_everything_is_delivered_while_the_consumers_leader_fails(own_cluster: Lab, fault: str) -> None:

@@ -158,6 +158,7 @@ class TestLastOfMany:
         [page] = await pages_of(client, stream, "k.*", max_bytes=1, leader=leader)
         assert (sequences([page]), page.pending) == ([11], 9)
 
+    @pytest.mark.guarantee("reading-3")
     async def test_pages_are_of_one_moment(
         self, client: Client, raw: RawClient, stream: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -173,6 +174,7 @@ class TestLastOfMany:
         assert [message.payload for message in messages_of(pages)] == [b"%d" % number for number in range(10, 20)]
         assert {page.up_to_sequence for page in pages} == {20}
 
+    @pytest.mark.guarantee("reading-3")
     async def test_what_is_overwritten_before_it_is_read_is_said(
         self, client: Client, raw: RawClient, bucket_name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -56,6 +56,7 @@ class TestLastMessageGone:
             raw.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
         return name
 
+    @pytest.mark.guarantee("reading-10")
     @pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
     async def test_reading_of_everything_is_complete(self, client: Client, stream: str, deliver: str) -> None:
         expected = [f"{stream}.k{number}" for number in range(18) if number != 6]
@@ -71,6 +72,7 @@ class TestLastMessageGone:
         assert await handle.get_message(last_for=">") is None
         assert await extent.last_matching(client.api, stream, (">",)) == 0
 
+    @pytest.mark.guarantee("reading-10", by="fault")
     async def test_fewer_messages_than_counted_are_read_again(
         self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -84,6 +86,7 @@ class TestLastMessageGone:
         monkeypatch.setattr(OrderedConsumer, "_caught_up", early)
         assert len(await subjects_read(client, stream, deliver="all")) == 17
 
+    @pytest.mark.guarantee("reading-10", by="fault")
     @pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
     async def test_reading_that_stays_short_of_the_count_is_an_error(
         self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch, deliver: str
@@ -109,6 +112,7 @@ class TestLimitedPulls:
         with run_server(name="limited", config=config) as server:
             yield server
 
+    @pytest.mark.guarantee("reading-11")
     @pytest.mark.parametrize("history", [1, 5])
     async def test_everything_is_listed_and_watched(
         self, limited: Server, unique: Callable[..., str], history: int
@@ -170,6 +174,7 @@ class TestImportedService:
         context = Context(url=server.url, user=account, password=account)
         return kvctl.connect(replace(context, api_prefix="owner") if account == "guest" else context)
 
+    @pytest.mark.guarantee("reading-11")
     @pytest.mark.parametrize("history", [1, 5])
     async def test_every_reading_is_complete_in_seconds(
         self, imported: Server, unique: Callable[..., str], history: int
@@ -193,6 +198,7 @@ class TestImportedService:
                 past = await here.as_of(302)
                 assert [entry.key async for entry in past.entries()] == living
 
+    @pytest.mark.guarantee("reading-11")
     async def test_watch_shows_each_change_at_once(self, imported: Server, unique: Callable[..., str]) -> None:
         name = unique()
         async with self.connect(imported, "owner") as owner, self.connect(imported, "guest") as client:

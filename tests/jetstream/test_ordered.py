@@ -75,6 +75,7 @@ async def test_a_stream_that_is_not_there_is_not_found(client: Client) -> None:
             pass
 
 
+@pytest.mark.guarantee("reading-9", by="fault")
 @pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
 async def test_what_is_lost_on_the_way_is_read_again(
     client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, deliver: str

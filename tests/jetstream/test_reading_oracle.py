@@ -171,6 +171,7 @@ async def watched_until_current(bucket: Bucket) -> AsyncIterator[Entry]:
     return items()
 
 
+@pytest.mark.guarantee("reading-9", "reading-10", "reading-11")
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     ("limit", "history", "storage"), [(0, 1, "file"), (0, 4, "memory"), (1, 1, "file"), (3, 4, "file")]
@@ -288,6 +289,7 @@ def snapshot(model: Model) -> Model:
     return Model(model.history, list(model.ever), list(model.held))
 
 
+@pytest.mark.guarantee("reading-6", "reading-9", "reading-15")
 @pytest.mark.oracle
 @pytest.mark.parametrize(("history", "restarts"), [(64, False), (1, False), (64, True)])
 async def test_readings_under_disturbances_show_every_operation(

@@ -79,6 +79,7 @@ class Oracle:
             assert (entry and entry.value) == self.states[revision].get(key)
 
 
+@pytest.mark.guarantee("reading-7", by="oracle")
 @pytest.mark.parametrize(("history", "keys", "steps"), [(1, 4, 15), (2, 3, 25), (5, 4, 40), (64, 6, 40)])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 async def test_every_moment_is_right_or_honestly_lost(
@@ -216,6 +217,7 @@ class TestLost:
         with pytest.raises(HistoryLost, match=r"what key `k\.3` was at revision 12"):
             await past.get_many(["k.3"])
 
+    @pytest.mark.guarantee("reading-8")
     async def test_entries_that_expired_are_missed(self, raw: RawClient, client: Client, bucket_name: str) -> None:
         async def check(ttl: float) -> None:
             name = f"{bucket_name}T{ttl:.0f}"
@@ -264,6 +266,7 @@ class TestLost:
 
         await slower(check, (2, 10, 40))
 
+    @pytest.mark.guarantee("reading-7", by="fault")
     async def test_a_mirrors_longer_history_does_not_hide_what_the_origin_dropped(
         self, client: Client, bucket_name: str
     ) -> None:
@@ -331,6 +334,7 @@ async def test_an_aggregate_has_moments_of_its_own(client: Client, unique: Calla
 class TestUnderWriters:
     """What is overwritten while it is surveyed is right or refused, never absent."""
 
+    @pytest.mark.guarantee("reading-7", by="race")
     @pytest.mark.parametrize("history", [1, 3])
     async def test_a_moment_is_right_or_refused(self, client: Client, bucket_name: str, history: int) -> None:
         bucket = await client.create_bucket(bucket_name, history=history)
@@ -346,6 +350,7 @@ class TestUnderWriters:
             outcomes.append(await _right(past, expected, "k.*"))
         assert False in outcomes
 
+    @pytest.mark.guarantee("reading-7", by="race")
     async def test_a_long_history_is_always_right(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name, history=64)
         names = [f"k.{number}" for number in range(100)]

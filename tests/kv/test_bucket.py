@@ -64,6 +64,7 @@ class TestGet:
         assert caught.value.exit_code == 3
         assert await bucket.last_entry("nope") is None
 
+    @pytest.mark.guarantee("reading-5")
     async def test_a_deleted_or_purged_key_is_not_found_and_the_hint_says_when(self, bucket: Bucket) -> None:
         for key, remove, word in (("d", bucket.delete, "deleted"), ("p", bucket.purge, "purged")):
             await bucket.put(key, b"x")
@@ -119,6 +120,7 @@ class TestGet:
 
 
 class TestPut:
+    @pytest.mark.guarantee("writing-9")
     async def test_a_value_over_the_servers_limit_is_refused_before_it_is_sent(
         self, bucket: Bucket, client: Client
     ) -> None:
@@ -149,6 +151,7 @@ class TestPut:
         await bucket.put("k", b"y" * 1000)
         await bucket.delete("k")
 
+    @pytest.mark.guarantee("writing-16")
     async def test_a_key_too_long_to_be_asked_for_is_refused(self, bucket: Bucket) -> None:
         key = "k" * 3800
         await bucket.put(key, b"x")
@@ -157,6 +160,7 @@ class TestPut:
         with pytest.raises(UsageError, match="too long"):
             await bucket.put("k" * 4000, b"x")
 
+    @pytest.mark.guarantee("writing-8")
     @pytest.mark.parametrize("key", ["a.*", ">", "a b", "_kv.x", "a..b", "a\n"])
     async def test_what_is_no_key_never_reaches_the_server(self, bucket: Bucket, key: str) -> None:
         writes = (
@@ -192,6 +196,7 @@ class TestPut:
 
 
 class TestCreate:
+    @pytest.mark.guarantee("writing-5")
     async def test_writes_a_new_key_and_no_living_one(self, bucket: Bucket) -> None:
         revision = await bucket.create("k", b"1")
         with pytest.raises(KeyExists, match="`k` exists") as caught:
@@ -206,6 +211,7 @@ class TestCreate:
         await bucket.create("k", b"2")
         assert (await bucket.get("k")).value == b"2"
 
+    @pytest.mark.guarantee("writing-5")
     async def test_succeeds_over_an_expired_keys_marker(self, expiring: Bucket) -> None:
         await expiring.create("k", b"1", ttl=SECOND)
         await gone(expiring, "k")
@@ -227,6 +233,7 @@ class TestCreate:
         await gone(bucket, "k")
         await bucket.create("k", b"2")
 
+    @pytest.mark.guarantee("writing-5", by="race")
     async def test_of_many_at_once_one_succeeds(self, bucket: Bucket) -> None:
         results = await asyncio.gather(
             *(bucket.create("k", b"%d" % number) for number in range(20)), return_exceptions=True
@@ -237,6 +244,7 @@ class TestCreate:
 
 
 class TestUpdate:
+    @pytest.mark.guarantee("writing-6")
     async def test_succeeds_on_the_last_revision_only(self, bucket: Bucket) -> None:
         first = await bucket.put("k", b"1")
         second = await bucket.update("k", b"2", first)
@@ -265,6 +273,7 @@ class TestUpdate:
             await bucket.update("k", b"1", 7)
         assert caught.value.found == 0
 
+    @pytest.mark.guarantee("writing-7", by="race")
     async def test_writers_on_a_cluster_never_hear_that_it_is_busy(
         self, cluster: Lab, unique: Callable[..., str]
     ) -> None:
@@ -305,6 +314,7 @@ class TestDelete:
             await bucket.delete("k")
         assert (await bucket.status()).last_revision == marker
 
+    @pytest.mark.guarantee("writing-6")
     async def test_on_condition(self, bucket: Bucket) -> None:
         first = await bucket.put("k", b"1")
         second = await bucket.put("k", b"2")
@@ -334,6 +344,7 @@ class TestPurge:
             await bucket.purge("k")
         assert (await bucket.status()).values == 0
 
+    @pytest.mark.guarantee("writing-6")
     async def test_on_condition(self, bucket: Bucket) -> None:
         revision = await bucket.put("k", b"1")
         with pytest.raises(WrongRevision):
@@ -350,6 +361,7 @@ class TestPurge:
 
 
 class TestTtl:
+    @pytest.mark.guarantee("reading-5")
     async def test_a_key_lives_as_long_as_it_was_given(self, expiring: Bucket) -> None:
         async def check(seconds: float) -> None:
             await expiring.create("k", b"1", ttl=seconds * SECOND)
@@ -399,6 +411,7 @@ class TestRevert:
 
 
 class TestReadOnly:
+    @pytest.mark.guarantee("writing-11")
     async def test_a_handle_for_reading_refuses_every_write_before_it_is_sent(
         self, client: Client, bucket: Bucket
     ) -> None:
@@ -452,10 +465,12 @@ class TestWithoutDirectGet:
 class TestReadYourWrites:
     """A handle's reads never show less than it has written, whichever replica answers."""
 
+    @pytest.mark.guarantee("reading-1")
     async def test_with_three_replicas(self, cluster: Lab, unique: Callable[..., str]) -> None:
         async with kvctl.connect(cluster.contexts["cluster"]) as client:
             await _write_and_read(await client.create_bucket(unique(), replicas=3))
 
+    @pytest.mark.guarantee("reading-1")
     async def test_with_a_mirror_that_answers_too(self, raw: RawClient, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name)
         answer = raw.api(

@@ -6,12 +6,13 @@ import json
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from nats.js import JetStreamContext
 
 import kvctl
 from kvctl import Bucket, Client
@@ -26,132 +27,40 @@ from kvctl.kv.moving import copy, rename
 from kvctl.kv.rows import BadRow
 from kvctl.server import Server, run_server
 from tests.differences import differences
+from tests.kv.bucket_model import FILTERS, KEYS, Model, Operation, matching
+from tests.kv.more_operations import MoreOperations, beside
 
 pytestmark = pytest.mark.oracle
 
-KEYS = ["a", "b", "a.1", "a.2", "a.b.c", "b.1", "x-y/z", "_q=1"]
-FILTERS = ["a", "a.*", "a.>", "*", "*.1", ">", "b.1"]
-FULL = 10077
 
-
-@dataclass(frozen=True)
-class Operation:
-    """One entry that was stored."""
-
-    revision: int
-    key: str
-    kind: str
-    value: bytes
-
-
-@dataclass
-class Model:
-    """Every operation ever, and what a bucket holds of them."""
-
-    history: int
-    log: list[Operation] = field(default_factory=list)
-    removed: set[int] = field(default_factory=set)
-    """Revisions that compaction removed."""
-
-    def add(self, revision: int, key: str, kind: str, value: bytes = b"") -> None:
-        assert revision == self.last + 1, f"revision {revision} after {self.last}"
-        self.log.append(Operation(revision, key, kind, value))
-
-    @property
-    def last(self) -> int:
-        return self.log[-1].revision if self.log else 0
-
-    def held(self) -> list[Operation]:
-        """What the bucket holds, oldest first."""
-        held: dict[str, list[Operation]] = defaultdict(list)
-        for one in self.log:
-            before = [] if one.kind == "PURGE" else held[one.key]
-            held[one.key] = [*before, one][-self.history :]
-        left = [one for ones in held.values() for one in ones if one.revision not in self.removed]
-        return sorted(left, key=lambda one: one.revision)
-
-    def latest(self) -> dict[str, Operation]:
-        """The last entry of each key."""
-        return {one.key: one for one in self.held()}
-
-    def living(self) -> dict[str, bytes]:
-        return {key: one.value for key, one in self.latest().items() if one.kind == "PUT"}
-
-    def at(self, revision: int) -> dict[str, bytes]:
-        """What lived right after a revision, but for what has been compacted since."""
-        last = {one.key: one for one in self.log if one.revision <= revision}
-        return {key: one.value for key, one in last.items() if one.kind == "PUT" and not self._compacted(one)}
-
-    def lost(self, revision: int) -> set[str]:
-        """The keys of which the bucket cannot tell what they were at a revision."""
-        held: dict[str, list[Operation]] = defaultdict(list)
-        for one in self.held():
-            held[one.key].append(one)
-        return {
-            key
-            for key, ones in held.items()
-            if ones[0].revision > revision and (len(ones) == self.history or ones[0].kind == "PURGE")
-        }
-
-    def compact(self) -> int:
-        """Remove what is left of the keys that do not live; how many."""
-        gone = {key for key, one in self.latest().items() if one.kind != "PUT"}
-        self.removed |= {one.revision for one in self.log if one.key in gone}
-        return len(gone)
-
-    def _compacted(self, one: Operation) -> bool:
-        """Whether compaction has removed the entry, or would have, had it not been evicted before."""
-        return any(
-            other.key == one.key and other.revision >= one.revision and other.revision in self.removed
-            for other in self.log
-        )
-
-
-def matching(keys: list[str], text: str) -> list[str]:
-    """The keys that a filter matches, token by token."""
-
-    def matches(key: str) -> bool:
-        tokens, wanted = key.split("."), text.split(".")
-        if wanted[-1] == ">":
-            return len(tokens) >= len(wanted) and all(w in ("*", t) for w, t in zip(wanted[:-1], tokens, strict=False))
-        return len(tokens) == len(wanted) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
-
-    return [key for key in keys if matches(key)]
-
-
-class World:
+class World(MoreOperations):
     """One bucket under random operations, compared with the model."""
 
     def __init__(self, client: Client, server: Server, chance: random.Random, directory: Path) -> None:
-        self.client, self.server, self.chance, self.directory = client, server, chance, directory
-        self.restarts = self.number = 0
+        super().__init__(client, chance, directory)
+        self.server = server
+        self.restarts = 0
         history = chance.choice([1, 1, 2, 3, 5])
-        self.settings = {"history": history, "atomic": chance.random() < 0.5}
+        self.settings |= {"history": history, "atomic": chance.random() < 0.5}
         if chance.random() < 0.3:
             self.settings["max_bytes"] = 20_000
         self.model = Model(history)
-        self.bucket: Bucket
         self.times: dict[int, int] = {}
 
-    async def begin(self) -> None:
+    async def begin(self, other: JetStreamContext) -> None:
         print(f"bucket {self.settings}")
         self.bucket = await self.client.create_bucket("B", **self.settings)
+        self.other = other
 
     async def step(self) -> None:
         """One operation of a kind that the chance decides on."""
         kinds = {
             self.put: 30, self.create: 12, self.update: 12, self.delete: 12, self.purge: 6, self.revert: 4,
             self.move: 6, self.compact: 3, self.load: 3, self.copy: 2, self.dump: 3, self.back_up: 1, self.restart: 1,
+            self.transact: 10, self.beside: 8, self.refused: 6, self.create_again: 2, self.edit: 3,
         }  # fmt: skip
         [kind] = self.chance.choices([*kinds], [*kinds.values()])
         await kind()
-
-    def told(self, *what: object) -> None:
-        self.number += 1
-        print(self.number, *what)
-
-    def value(self) -> bytes:
-        return self.chance.choice([b"", b"v%d" % self.number, self.chance.randbytes(5), b"long" * 500])
 
     async def put(self) -> None:
         key, value = self.chance.choice(KEYS), self.value()
@@ -174,28 +83,41 @@ class World:
         expected = right if self.chance.random() < 0.6 else self.chance.randint(0, self.model.last + 1)
         self.told("update", key, value[:20], expected)
         if expected != right:
-            with pytest.raises(WrongRevision):
-                await self.bucket.update(key, value, expected)
+            await self._mismatch(key, self.bucket.update(key, value, expected))
         else:
             await self._stored(key, "PUT", value, self.bucket.update(key, value, expected))
 
     async def delete(self) -> None:
-        key = self.chance.choice(KEYS)
-        self.told("delete", key)
+        key, expected = self.chance.choice(KEYS), self._expected()
+        self.told("delete", key, expected)
         if key not in self.model.living():
             with pytest.raises(KeyNotFound):
-                await self.bucket.delete(key)
+                await self.bucket.delete(key, revision=expected)
+        elif expected not in (None, self.model.latest()[key].revision):
+            await self._mismatch(key, self.bucket.delete(key, revision=expected))
         else:
-            await self._stored(key, "DEL", b"", self.bucket.delete(key))
+            await self._stored(key, "DEL", b"", self.bucket.delete(key, revision=expected))
 
     async def purge(self) -> None:
-        key = self.chance.choice(KEYS)
-        self.told("purge", key)
+        key, expected = self.chance.choice(KEYS), self._expected()
+        self.told("purge", key, expected)
         if key not in self.model.latest():
             with pytest.raises(KeyNotFound):
-                await self.bucket.purge(key)
+                await self.bucket.purge(key, revision=expected)
+        elif expected not in (None, self.model.latest()[key].revision):
+            await self._mismatch(key, self.bucket.purge(key, revision=expected))
         else:
-            await self._stored(key, "PURGE", b"", self.bucket.purge(key))
+            await self._stored(key, "PURGE", b"", self.bucket.purge(key, revision=expected))
+
+    def _expected(self) -> int | None:
+        return self.chance.choice([None, None, self.chance.randint(0, self.model.last)])
+
+    async def _mismatch(self, key: str, work: Awaitable[int]) -> None:
+        """A condition that does not hold: the error names the revision found."""
+        with pytest.raises(WrongRevision) as refused:
+            await work
+        last = self.model.latest().get(key)
+        assert (refused.value.found or 0) == (last.revision if last else 0)
 
     async def revert(self) -> None:
         values = [one for one in self.model.held() if one.kind == "PUT"]
@@ -288,6 +210,7 @@ class World:
         directory = self.directory / "backup"
         await snapshot.backup(self.client.api, "B", directory)
         await self.client.delete_bucket("B")
+        await self.restore_damaged(directory)
         await snapshot.restore(self.client.api, directory)
         shutil.rmtree(directory)
         self.bucket = self.client.bucket("B")
@@ -299,14 +222,16 @@ class World:
         self.told("restart")
         await asyncio.to_thread(self.server.restart)
         await self.client.connection.wait_online(10)
+        await self.beside_again()
 
     async def compare(self) -> None:
         """All contents, in every form in which they can be read."""
-        model, bucket = self.model, self.bucket
+        model, bucket = self.model, self.chance.choice([self.bucket, self.client.bucket("B", read_only=True)])
         held, latest, living = model.held(), model.latest(), model.living()
         found = [entry async for entry in bucket.history()]
         entries = [(entry.revision, entry.key, entry.operation, entry.value) for entry in found]
         assert differences(entries, [(one.revision, one.key, one.kind, one.value) for one in held]) == []
+        assert not any("Kvctl-Id" in entry.headers for entry in found)
         self.times |= {entry.revision: entry.created_ns for entry in found}
         assert {entry.key: entry.value async for entry in bucket.entries()} == living
         everything = {entry.key: entry.revision async for entry in bucket.entries(deleted=True)}
@@ -317,6 +242,8 @@ class World:
         for leader in (False, True):
             many = await bucket.get_many(KEYS, leader=leader)
             assert [entry and entry.value for entry in many] == [living.get(key) for key in KEYS]
+        await self.compare_watch(self.chance.randint(1, model.last + 3))
+        await self.compare_beside(self.chance.choice(KEYS))
         for _ in range(2 if model.last else 0):
             await self._compare_past(self.chance.randint(1, model.last))
 
@@ -335,20 +262,11 @@ class World:
             found = {entry.key: entry.value async for entry in past.entries()}
             assert found == self.model.at(past.revision), f"as of {moment}"
 
-    async def _stored(self, key: str, kind: str, value: bytes, work: "asyncio.Future[int] | object") -> bool:
-        """Wait for the write; it is in the model if it was stored."""
-        try:
-            revision = await work  # type: ignore[misc]
-        except ServerError as error:
-            if error.err_code != FULL or "max_bytes" not in self.settings:
-                raise
-            return False
-        self.model.add(revision, key, kind, value)
-        return True
-
     async def _compare_copy(self, name: str, history: bool) -> None:
         copied = self.client.bucket(name)
-        found = [(entry.key, str(entry.operation), entry.value) async for entry in copied.history()]
+        entries = [entry async for entry in copied.history()]
+        assert not any("Kvctl-Id" in entry.headers for entry in entries)
+        found = [(entry.key, str(entry.operation), entry.value) for entry in entries]
         await self.client.delete_bucket(name)
         held = self.model.held() if history else [one for one in self.model.held() if one in self._latest_values()]
         assert differences(found, [(one.key, one.kind, one.value) for one in held]) == []
@@ -357,6 +275,27 @@ class World:
         return [one for one in self.model.latest().values() if one.kind == "PUT"]
 
 
+@pytest.mark.guarantee(
+    "writing-3",
+    "writing-5",
+    "writing-6",
+    "writing-8",
+    "writing-9",
+    "writing-10",
+    "writing-11",
+    "transactions-1",
+    "transactions-3",
+    "reading-5",
+    "reading-7",
+    "reading-12",
+    "buckets-1",
+    "buckets-2",
+    "buckets-3",
+    "buckets-5",
+    "buckets-6",
+    "commands-4",
+    "commands-5",
+)
 async def test_a_bucket_is_what_every_operation_made_of_it(
     seed: int, steps: Callable[[int], int], tmp_path: Path
 ) -> None:
@@ -364,9 +303,9 @@ async def test_a_bucket_is_what_every_operation_made_of_it(
     for number in range(worlds):
         print(f"world {number} of seed {seed}")
         with run_server(name=f"oracle{number}") as server:
-            async with kvctl.connect(server.url) as client:
+            async with kvctl.connect(server.url) as client, AsyncExitStack() as exits:
                 world = World(client, server, random.Random(seed * 1000 + number), tmp_path)
-                await world.begin()
+                await world.begin(await exits.enter_async_context(beside(server)))
                 for step in range(length // worlds):
                     await world.step()
                     if step % 4 == 3:
@@ -476,6 +415,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvctl.kv.loading.SAVE_BYTES", 4000)
 
 
+@pytest.mark.guarantee("writing-12", "commands-6", "commands-7")
 async def test_an_interrupted_load_stores_each_row_once_and_hides_nothing_newer(
     client: Client,
     seed: int,

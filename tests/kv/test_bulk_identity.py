@@ -16,6 +16,8 @@ from kvctl.server import Server
 from tests.proxy import DOWN, Cut, Proxy
 from tests.raw import RawClient
 
+pytestmark = pytest.mark.guarantee("writing-12", by="fault")
+
 COUNT = 600
 CUT_AT, TAKEN = b".k.300 ", "k.450"
 """The row whose request is lost with all after it, and one of those."""

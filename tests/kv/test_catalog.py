@@ -40,6 +40,7 @@ def stop(server: Server) -> None:
 # -- creating ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("buckets-7")
 async def test_a_new_bucket_is_the_adr_s_stream(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
     wanted = BucketConfig(bucket_name)
     made = await catalog.create(client.api, wanted)
@@ -61,6 +62,7 @@ async def test_every_setting_arrives(client: kvctl.Client, bucket_name: str) -> 
     assert (status.history, status.ttl) == (3, MINUTE)
 
 
+@pytest.mark.guarantee("buckets-2")
 async def test_creating_again_is_no_error_and_changes_nothing(client: kvctl.Client, bucket_name: str) -> None:
     config = BucketConfig(bucket_name, history=2, metadata={"a": "1"})
     first = await catalog.create(client.api, config)
@@ -82,6 +84,7 @@ async def test_a_field_of_the_stream_is_changed_by_a_command_that_can(
     assert f"`{command}` changes it" in (exists.value.hint or "")
 
 
+@pytest.mark.guarantee("buckets-6", by="race")
 async def test_a_recreated_bucket_holds_nothing_of_the_deleted_one(own_server: Server) -> None:
     """Servers may read the files of the deleted stream into the new one (in about one of twenty rounds)."""
     async with kvctl.connect(own_server.url) as client:
@@ -92,6 +95,7 @@ async def test_a_recreated_bucket_holds_nothing_of_the_deleted_one(own_server: S
             await client.delete_bucket("B")
 
 
+@pytest.mark.guarantee("buckets-2")
 async def test_another_configuration_is_a_conflict_that_shows_each_field(
     client: kvctl.Client, bucket_name: str
 ) -> None:
@@ -166,6 +170,7 @@ async def test_a_read_only_connection_creates_nothing(server: Server, raw: RawCl
 # -- changing ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("buckets-3")
 async def test_an_edit_leaves_everything_else_as_it_is(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
     raw.create_bucket(
         bucket_name, allow_direct=False, allow_atomic=True, consumer_limits={"max_ack_pending": 7},
@@ -260,6 +265,7 @@ async def test_an_edit_without_an_answer_is_read_back(own_server: Server) -> Non
 # -- listing and deleting ----------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("buckets-10")
 async def test_the_listing_tells_kinds_apart_through_all_pages(own_server: Server) -> None:
     with RawClient(own_server.url) as raw:
         plain = {"storage": "memory"}
@@ -289,6 +295,7 @@ async def test_the_listing_tells_kinds_apart_through_all_pages(own_server: Serve
         assert await client.bucket_names() == ["A1", "AGG", "COPY", "COPY2", "COPY3", "ORDERS", "zulu"]
 
 
+@pytest.mark.guarantee("buckets-10")
 async def test_what_stands_on_a_dead_server_is_listed_as_unreachable(own_cluster: Lab) -> None:
     async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
         for name, replicas in (("ONE", 1), ("THREE", 3)):

@@ -40,6 +40,7 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
 
 
 class TestAllOrNothing:
+    @pytest.mark.guarantee("transactions-1")
     async def test_every_change_in_one_step(self, bucket: Bucket) -> None:
         await bucket.put("old", b"1")
         await bucket.put("older", b"1")
@@ -66,6 +67,7 @@ class TestAllOrNothing:
         assert len(caught.value.failures) == 1000
         assert (await bucket.status()).last_revision == 2001
 
+    @pytest.mark.guarantee("transactions-1", "reading-3", by="race")
     async def test_nobody_sees_half_of_it(self, bucket: Bucket) -> None:
         keys = [f"k.{number}" for number in range(20)]
 
@@ -93,6 +95,7 @@ class TestAllOrNothing:
 
 
 class TestConditions:
+    @pytest.mark.guarantee("transactions-1")
     async def test_all_that_fail_are_named_and_nothing_is_written(self, bucket: Bucket) -> None:
         await bucket.put("port", b"1")
         await bucket.put("lock", b"me")
@@ -149,6 +152,7 @@ class TestConditions:
         with pytest.raises(ConditionsFailed):
             await bucket.commit(Transaction().create("gone", b"3"))
 
+    @pytest.mark.guarantee("transactions-1")
     @pytest.mark.parametrize("broken", range(4))
     async def test_guards_on_other_keys_hold_or_stop_everything(self, bucket: Bucket, broken: int) -> None:
         """Four guards, one of which has room in the free change; the others ride on repetitions."""
@@ -166,6 +170,7 @@ class TestConditions:
             await bucket.commit(transaction)
         assert [failure.key for failure in caught.value.failures] == [f"g.{broken}"]
 
+    @pytest.mark.guarantee("transactions-1")
     async def test_a_value_read_is_guarded_by_its_revision(
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -210,6 +215,7 @@ class TestConditions:
 
 
 class TestRefused:
+    @pytest.mark.guarantee("transactions-3")
     async def test_where_batches_are_not_allowed_nothing_is_sent(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name)
         for attempt in (bucket.commit, bucket.check):
@@ -406,6 +412,7 @@ async def lossy_bucket(request: pytest.FixtureRequest, cluster: Lab, bucket_name
 
 @pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
 class TestLostAnswers:
+    @pytest.mark.guarantee("transactions-2", by="fault")
     @pytest.mark.parametrize("stored", [True, False])
     async def test_on_condition_it_is_applied_once_either_way(
         self, lossy_bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
@@ -430,6 +437,7 @@ class TestLostAnswers:
         assert (lossy.sent, caught.value.exit_code) == (1, 6)
         assert f"kvctl history {bucket.name} a b" in str(caught.value.hint)
 
+    @pytest.mark.guarantee("transactions-2", by="fault")
     async def test_overwritten_in_part_it_is_found_by_the_rest(
         self, lossy_bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
     ) -> None:
@@ -475,6 +483,7 @@ class TestLostAnswersWithHistory:
         with pytest.raises(ConditionsFailed, match="`g` is at revision 2, not 1"):
             await bucket.commit(Transaction().expect("g", revision=guard).create("a", b"1"))
 
+    @pytest.mark.guarantee("transactions-2", by="fault")
     async def test_a_late_try_is_not_applied_twice(
         self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, monkeypatch: pytest.MonkeyPatch
     ) -> None:

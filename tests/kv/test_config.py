@@ -27,6 +27,7 @@ def test_a_bucket_without_settings_is_as_the_adr_says(rendered: SnapshotAssertio
     assert BucketConfig("ORDERS").to_stream() == rendered
 
 
+@pytest.mark.guarantee("buckets-7")
 def test_the_adr_s_full_example() -> None:
     config = BucketConfig(
         "CONFIGURATION",

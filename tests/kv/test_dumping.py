@@ -97,6 +97,7 @@ async def test_what_headers_say_is_kept(client: kvctl.Client, raw: RawClient, un
     assert (purge["operation"], purge["rollup"], "headers" in purge) == ("PURGE", False, False)
 
 
+@pytest.mark.guarantee("commands-4")
 @pytest.mark.parametrize("history", [False, True])
 async def test_what_is_written_after_the_cut_is_not_in_it(
     client: kvctl.Client, unique: Callable[..., str], history: bool
@@ -127,6 +128,7 @@ async def test_what_is_written_after_the_cut_is_not_in_it(
         writer.cancel()
 
 
+@pytest.mark.guarantee("commands-4", by="race")
 async def test_what_is_overwritten_before_it_is_read_is_told(
     client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +265,7 @@ def damage_of(content: bytes) -> str | None:
         return dump_file.inspect(file, "x").damage
 
 
+@pytest.mark.guarantee("commands-5", by="property")
 def test_a_whole_dump_is_believed_and_any_other_is_not() -> None:
     whole = a_dump()
     assert damage_of(whole) is None

@@ -23,6 +23,7 @@ LIVE = {
 }
 
 
+@pytest.mark.guarantee("buckets-3", by="property")
 @pytest.mark.parametrize(
     ("field", "value"),
     [

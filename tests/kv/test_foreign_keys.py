@@ -48,6 +48,7 @@ async def test_each_is_read_as_itself(bucket: Bucket, key: str) -> None:
     assert [(item.key, item.value) for item in history] == [(key, b"old"), (key, value_of(key))]
 
 
+@pytest.mark.guarantee("writing-15")
 @pytest.mark.parametrize("key", FOREIGN)
 async def test_deleting_one_leaves_all_others_and_the_connection(client: Client, bucket: Bucket, key: str) -> None:
     revision = await bucket.delete_literal(key)

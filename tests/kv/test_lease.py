@@ -73,6 +73,7 @@ class TestTaking:
         assert entry.ttl == timedelta(seconds=61)  # what a server would cut to sixty
         assert before + 60.5 <= lease.deadline <= after + 60.5
 
+    @pytest.mark.guarantee("leases-1", by="race")
     async def test_of_many_one_holds_it_and_the_others_hear_who(self, bucket: Bucket) -> None:
         results = await asyncio.gather(
             *(acquire(bucket, "k", f"owner {number}", TTL) for number in range(8)), return_exceptions=True
@@ -93,6 +94,7 @@ class TestTaking:
             await acquire(bucket, "k", "me", TTL)
         assert caught.value.owner == "x" * 200 + "…"
 
+    @pytest.mark.guarantee("leases-1", by="fault")
     @pytest.mark.parametrize("error", [RequestTimeout("none"), ConnectionLost("cut")])
     async def test_a_lost_answer_to_anothers_creation_is_not_taken_for_ours(
         self, bucket: Bucket, theirs: Bucket, monkeypatch: pytest.MonkeyPatch, error: KvctlError
@@ -257,6 +259,7 @@ class TestWaiting:
         """Who waits does not look by himself for minutes."""
         monkeypatch.setattr(leasing, "LOOK_AGAIN", 300.0)
 
+    @pytest.mark.guarantee("leases-3")
     @pytest.mark.usefixtures("told_only")
     async def test_it_wakes_at_once_when_the_lease_is_released(self, bucket: Bucket, theirs: Bucket) -> None:
         async def released() -> float:
@@ -277,6 +280,7 @@ class TestWaiting:
 
         assert await quickest(released, 0.2, tries=20) < 0.2
 
+    @pytest.mark.guarantee("leases-3")
     @pytest.mark.usefixtures("told_only")
     async def test_it_wakes_at_once_when_the_lease_expires(
         self, bucket: Bucket, theirs: Bucket, raw: RawClient
@@ -314,6 +318,7 @@ class TestWaiting:
             await acquire(theirs, "k", "you", TTL, wait=timedelta(seconds=0.5))
         assert 0.4 < time.monotonic() - begun < 60
 
+    @pytest.mark.guarantee("leases-2")
     async def test_a_vanished_holder_is_waited_for_as_long_as_its_ttl_whatever_the_marker_ttl(
         self, client: Client, bucket_name: str
     ) -> None:

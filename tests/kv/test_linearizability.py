@@ -122,6 +122,7 @@ def workers(proxy: Proxy) -> Iterator[Workers]:
     running.end()
 
 
+@pytest.mark.guarantee("writing-1", "writing-2", "writing-5", "writing-6", "transactions-1", "reading-2")
 @pytest.mark.oracle
 def test_operations_of_several_processes_can_be_put_in_one_order(
     own_server: Server, workers: Workers, faults: Faults, seed: int, steps: Callable[[int], int]
@@ -229,6 +230,7 @@ class Stalls:
             proxy.resume()
 
 
+@pytest.mark.guarantee("leases-1")
 @pytest.mark.oracle
 def test_leases_of_several_processes_never_overlap_and_tokens_rise(
     own_server: Server, faults: Faults, seed: int, steps: Callable[[int], int]

@@ -176,6 +176,7 @@ class TestUnderWriters:
             async with meanwhile(*(overwrite for _ in range(4)), come_and_go):
                 yield bucket
 
+    @pytest.mark.guarantee("reading-6", by="race")
     async def test_no_key_is_missing_or_doubled(self, server: Server, unique: Callable[..., str], history: int) -> None:
         stable = set(self.stable())
         async with self.busy(server, unique(), history) as bucket:
@@ -262,6 +263,7 @@ class TestUnderFailures:
             keys += [key.decode() for key in batch]
         return keys
 
+    @pytest.mark.guarantee("reading-6", by="kill")
     @pytest.mark.parametrize(("end", "down"), [("kill", 0.0), ("kill", 1.5), ("stop", 0.3)])
     async def test_a_listing_is_whole_over_a_restart(self, own_server: Server, end: str, down: float) -> None:
         async with kvctl.connect(own_server.url) as client:
@@ -275,6 +277,7 @@ class TestUnderFailures:
             keys = await asyncio.wait_for(self.in_the_middle(bucket, restart), 120)
             assert differences(sorted(keys), sorted(f"k.{number}" for number in range(self.KEYS))) == []
 
+    @pytest.mark.guarantee("reading-9", by="kill")
     async def test_history_is_whole_over_a_restart(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client, history=2)
@@ -310,6 +313,7 @@ class TestUnderFailures:
                 await asyncio.wait_for(self.in_the_middle(bucket, own_server.kill), 120)
             assert caught.value.exit_code == 5
 
+    @pytest.mark.guarantee("reading-16", by="fault")
     async def test_a_bucket_deleted_under_it_is_an_error_at_once(
         self, server: Server, unique: Callable[..., str]
     ) -> None:
@@ -321,6 +325,7 @@ class TestUnderFailures:
                 await self.in_the_middle(bucket, bucket.destroy)
             assert time.monotonic() - begun < 10  # its patience is 15
 
+    @pytest.mark.guarantee("reading-16", by="fault")
     async def test_a_bucket_made_anew_under_it_is_an_error(self, server: Server, unique: Callable[..., str]) -> None:
         async with kvctl.connect(server.url) as client:
             bucket = await client.create_bucket(unique())
@@ -347,6 +352,7 @@ class TestUnderFailures:
         assert differences(sorted(keys), sorted(f"k.{number}" for number in range(self.KEYS))) == []
 
 
+@pytest.mark.guarantee("reading-17")
 @pytest.mark.slow
 async def test_a_million_keys_take_at_most_150_bytes_each(own_server: Server) -> None:
     peaks = []

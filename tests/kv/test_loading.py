@@ -92,6 +92,7 @@ _HEADERS = st.sampled_from([
 ])  # fmt: skip
 
 
+@pytest.mark.guarantee("commands-5")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=st.lists(st.tuples(_KEYS, _VALUES, _HEADERS), max_size=40), whole=st.booleans())
 async def test_a_dump_loaded_elsewhere_is_the_same(
@@ -315,6 +316,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- lost acknowledgements ----------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("commands-6", by="fault")
 @pytest.mark.parametrize("mode", [Mode.PUT, Mode.CREATE_ONLY, Mode.IF_DIFFERENT])
 async def test_over_lost_connections_each_row_is_stored_once_and_in_order(
     client: kvctl.Client, unique: Callable[..., str], small_batches: None, mode: Mode
@@ -512,6 +514,7 @@ async def _interrupt(bucket: kvctl.Bucket, file: Path, **options: Any) -> None:
         await _load_file(bucket, file, advance=stop, **options)
 
 
+@pytest.mark.guarantee("commands-13")
 async def test_resume_goes_on_only_with_the_same_file_stream_and_options(
     client: kvctl.Client, unique: Callable[..., str], rows_file: Path
 ) -> None:
@@ -573,6 +576,7 @@ async def test_resume_after_the_file_was_loaded_elsewhere_goes_on(
     assert entries[newer - 1] == ("k.1", b"newer")
 
 
+@pytest.mark.guarantee("commands-7")
 @pytest.mark.parametrize("depth", [1, 3])
 async def test_resume_overwrites_nothing_that_somebody_else_wrote_over_a_row(
     client: kvctl.Client, unique: Callable[..., str], tmp_path: Path, small_batches: None, depth: int

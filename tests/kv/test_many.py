@@ -88,6 +88,7 @@ class TestPutMany:
         monkeypatch.setattr(window, "WINDOW_BYTES", 3 << 20)
         assert (await bucket.put_many((f"k.{n}", b"x" * (1 << 20)) for n in range(12))).written == 12
 
+    @pytest.mark.guarantee("writing-12")
     async def test_a_full_bucket_fails_those_that_no_longer_fit(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name, max_bytes=100_000)
         summary = await bucket.put_many((f"k.{number}", b"x" * 1000) for number in range(200))
@@ -142,6 +143,7 @@ class TestPutMany:
         assert summary.written <= 1000
         assert {type(error) for _, error in summary.failed} <= {NoResponders, RequestTimeout}
 
+    @pytest.mark.guarantee("writing-12", by="fault")
     async def test_a_cut_connection_is_made_good(self, own_server: Server) -> None:
         count = 40_000
         async with kvctl.connect(own_server.url) as client:
@@ -178,6 +180,7 @@ class TestPutMany:
             assert ConnectionLost in (kinds := {type(error) for _, error in summary.failed})
             assert kinds <= {ConnectionLost, RequestTimeout}
 
+    @pytest.mark.guarantee("writing-12", by="fault")
     async def test_a_stopped_server_leaves_the_rest_unknown(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")

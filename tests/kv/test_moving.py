@@ -142,6 +142,7 @@ class TestRename:
         assert len({header_value(item.header, b"Nats-Batch-Id") for item in entries}) == 1
         assert await values(bucket) == {"b": b"1"}
 
+    @pytest.mark.guarantee("writing-10")
     async def test_at_once_is_one_batch(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name, atomic=True)
         await bucket.put("a", b"1")
@@ -189,6 +190,7 @@ class Interrupted(Exception):
 
 
 class TestInterrupted:
+    @pytest.mark.guarantee("writing-10", by="kill")
     @pytest.mark.parametrize("after", [0, 1, 2])
     async def test_one_of_the_names_has_the_value(
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, after: int
@@ -263,6 +265,7 @@ class TestInterrupted:
             assert caught.value.exit_code == 6
             own_server.resume()
 
+    @pytest.mark.guarantee("writing-10", by="kill")
     async def test_on_a_cluster_whose_leader_dies(self, own_cluster: Lab) -> None:
         urls = ",".join(server.url for server in own_cluster.servers.values())
         async with kvctl.connect(urls) as client:

@@ -83,6 +83,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lossy]:
 
 @pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
 class TestLostAnswers:
+    @pytest.mark.guarantee("writing-2", by="fault")
     async def test_a_stored_put_is_found(self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError) -> None:
         lose(error, stored=True)
         assert await bucket.put("k", b"1") == 1
@@ -104,6 +105,7 @@ class TestLostAnswers:
         with pytest.raises(OutcomeUnknown):
             await waiting(bucket, 1).put("k", b"1")
 
+    @pytest.mark.guarantee("writing-2", by="fault")
     @pytest.mark.parametrize("stored", [True, False])
     async def test_a_conditional_write_succeeds_either_way_and_once(
         self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
@@ -143,6 +145,7 @@ class TestLostAnswers:
         with pytest.raises(WrongRevision):
             await bucket.update("k", b"3", first + 2)
 
+    @pytest.mark.guarantee("writing-2", by="fault")
     @pytest.mark.parametrize("stored", [True, False])
     async def test_one_overtaken_by_another_without_a_history_is_unknown(
         self, bucket: Bucket, theirs: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
@@ -195,6 +198,7 @@ class TestStoppedServer:
 
         await slower(check, (1, 6, 36))
 
+    @pytest.mark.guarantee("writing-2", by="fault")
     async def test_a_put_is_unknown_when_it_does_not_and_is_stored_all_the_same(
         self, own_server: Server, bucket: Bucket, theirs: Bucket
     ) -> None:
@@ -220,6 +224,7 @@ class TestStoppedServer:
 
 
 class TestDeadServer:
+    @pytest.mark.guarantee("writing-4", by="kill")
     async def test_a_write_that_was_never_sent_is_no_unknown_outcome(self, own_server: Server, bucket: Bucket) -> None:
         own_server.kill()
         connection = bucket._api.connection

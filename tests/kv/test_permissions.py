@@ -79,12 +79,14 @@ async def everything(batches: AsyncIterator[Any]) -> list[Any]:
 class TestOnlyGetsOfKeys:
     """DIRECT.GET with the subject appended: the form that permissions can allow key by key."""
 
+    @pytest.mark.guarantee("reading-19")
     async def test_one_key_needs_nothing_else(self, guarded: Server) -> None:
         async with bucket_as(guarded, "getter") as bucket:
             assert (await bucket.get("a")).value == b"a"
             with pytest.raises(KeyNotFound):
                 await bucket.get("nope")
 
+    @pytest.mark.guarantee("reading-19")
     async def test_several_named_keys_neither(self, guarded: Server) -> None:
         async with bucket_as(guarded, "getter") as bucket:
             found = await bucket.get_many(["b", "nope", "a", "mine.x"])

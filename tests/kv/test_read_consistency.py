@@ -45,6 +45,7 @@ def _answers(raw: RawClient, bucket: str) -> bool:
 
 
 class TestOwnWrites:
+    @pytest.mark.guarantee("reading-1", by="fault")
     async def test_are_read_one_by_one(self, lagging: Bucket) -> None:
         for number in range(ROUNDS):
             revision = await lagging.put("k.1", b"own %d" % number)
@@ -54,12 +55,14 @@ class TestOwnWrites:
             with pytest.raises(KeyNotFound):
                 await lagging.get("k.1")
 
+    @pytest.mark.guarantee("reading-1", by="fault")
     async def test_are_read_many_at_once(self, lagging: Bucket) -> None:
         await lagging.put_many((f"own.{number}", b"x") for number in range(50))
         keys = ["k.0", *(f"own.{number}" for number in range(50))]
         for _ in range(ROUNDS):
             assert all(await lagging.get_many(keys))
 
+    @pytest.mark.guarantee("reading-1", by="fault")
     async def test_are_read_by_filters(self, lagging: Bucket) -> None:
         await lagging.put("own.1", b"x")
         for _ in range(ROUNDS):
@@ -78,6 +81,7 @@ class TestOwnWrites:
         assert [key async for key in client.bucket(mirror.name).keys("own.*")] == []  # another session sees the mirror
 
 
+@pytest.mark.guarantee("reading-2", by="fault")
 async def test_others_writes_are_read_only_by_the_leader(raw: RawClient, client: Client, lagging: Bucket) -> None:
     fresh = client.bucket(lagging.name)
     assert {(await fresh.get("k.1")).revision for _ in range(5 * ROUNDS)} == {4, 8}
@@ -94,6 +98,7 @@ async def test_others_writes_are_read_only_by_the_leader(raw: RawClient, client:
 class TestMoments:
     """Every moment is asked often: half of the answers would be the mirror's."""
 
+    @pytest.mark.guarantee("reading-7", by="fault")
     async def test_one_that_the_mirror_has_not_reached_is_right(self, client: Client, lagging: Bucket) -> None:
         for handle in (lagging, client.bucket(f"M{lagging.name}")):
             for _ in range(ROUNDS // 2):
@@ -130,6 +135,7 @@ class TestThreeReplicas:
         async with kvctl.connect(cluster.contexts["cluster"]) as client:
             yield await client.create_bucket(unique(), replicas=3, history=5)
 
+    @pytest.mark.guarantee("reading-1")
     async def test_own_writes_are_read_at_once_in_every_way(self, bucket: Bucket) -> None:
         for number in range(ROUNDS * 2):
             revision = await bucket.put(f"k.{number % 3}", b"%d" % number)

@@ -133,6 +133,7 @@ class TestMirror:
         assert (await mirror.put_many([("m", b"x")])).written == 1
         assert (await origin.get("m")).value == b"x"
 
+    @pytest.mark.guarantee("reading-4", by="fault")
     async def test_its_reads_go_on_when_the_origin_is_gone_and_its_writes_say_so(
         self, client: Client, origin: Bucket, mirror: Bucket
     ) -> None:
@@ -336,6 +337,7 @@ class TestSupercluster:
         async with kvctl.connect(supercluster.contexts["lon"]) as near:
             assert (await near.bucket(mirrored.name).get("k")).stream == f"KV_{mirrored.name}"
 
+    @pytest.mark.guarantee("reading-4", by="kill")
     async def test_it_answers_while_the_origins_cluster_is_down(self, supercluster: Lab, mirrored: Bucket) -> None:
         async with asyncio.timeout(LIMIT):
             while (await mirrored.get("k")).stream != f"M{mirrored.name}":

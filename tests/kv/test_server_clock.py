@@ -25,6 +25,8 @@ from kvctl.topology import observe
 from kvctl.versions.config import stream_name
 from tests.cli.conftest import run_process
 
+pytestmark = pytest.mark.guarantee("writing-13", by="fault")
+
 HOUR = timedelta(hours=1)
 OFF_NS = 7200 * 10**9
 

@@ -266,6 +266,7 @@ async def test_a_read_only_connection_backs_up_and_does_not_restore(
     assert bucket_name not in await client.bucket_names()
 
 
+@pytest.mark.guarantee("buckets-5")
 @pytest.mark.parametrize("damage", ["cut", "grown", "flipped", "config", "manifest", "missing", "swapped"])
 async def test_damage_is_found_before_anything_is_restored(
     client: kvctl.Client, bucket_name: str, directory: Path, damage: str
@@ -325,6 +326,7 @@ def test_what_is_no_backup_is_said_to_be_none(directory: Path, content: str | No
         manifest.read(directory)
 
 
+@pytest.mark.guarantee("buckets-11")
 async def test_a_stream_that_is_not_whole_is_removed(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
     """A manifest that is sound in itself, of another bucket's data: only counting finds that out."""
     bucket = await filled(client, bucket_name)

@@ -58,6 +58,7 @@ class TestInitialData:
         await bucket.delete("c")
         return bucket
 
+    @pytest.mark.guarantee("reading-15")
     @pytest.mark.parametrize(
         ("filters", "options", "expected"),
         [
@@ -87,6 +88,7 @@ class TestInitialData:
         assert await initial(filled, *filters, **options, follow=False) == expected
         assert time.monotonic() - begun < ordered.EXPIRES
 
+    @pytest.mark.guarantee("reading-18")
     @pytest.mark.parametrize("options", [{}, {"history": True}, {"updates_only": True}, {"from_revision": 1}])
     async def test_of_an_empty_bucket_is_the_marker(self, bucket: Bucket, options: dict[str, Any]) -> None:
         assert await initial(bucket, **options) == [CURRENT]
@@ -220,6 +222,7 @@ def no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestOverRestarts:
+    @pytest.mark.guarantee("reading-9", "reading-13", by="kill")
     @pytest.mark.usefixtures("no_sign_of_life")
     @pytest.mark.parametrize("end", ["kill", "stop"])
     @pytest.mark.parametrize("down", [0.3, 3.0])
@@ -303,6 +306,7 @@ class TestEnds:
                 if item is CURRENT:
                     await act()
 
+    @pytest.mark.guarantee("reading-16", by="fault")
     @pytest.mark.usefixtures("no_sign_of_life")
     async def test_when_the_bucket_is_deleted(self, bucket: Bucket) -> None:
         await bucket.put("k", b"x")
@@ -317,6 +321,7 @@ class TestEnds:
         with pytest.raises(StreamReplaced, match="was deleted"):
             await self.watch_while(bucket, again)
 
+    @pytest.mark.guarantee("reading-16", by="fault")
     async def test_when_the_bucket_was_made_anew_while_the_server_was_away(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
@@ -342,6 +347,7 @@ class TestEnds:
             with pytest.raises(StreamReplaced):
                 await self.watch_while(bucket, restart)
 
+    @pytest.mark.guarantee("reading-16", by="fault")
     async def test_when_the_bucket_was_restored_from_a_snapshot_while_the_connection_was_lost(
         self, server: Server, client: Client, bucket: Bucket
     ) -> None:
@@ -377,6 +383,7 @@ class TestEnds:
 
 
 class TestFromRevision:
+    @pytest.mark.guarantee("reading-12")
     async def test_beyond_the_next_revision_is_not_found(self, bucket: Bucket) -> None:
         for _ in range(10):
             await bucket.put("k", b"x")
@@ -385,6 +392,7 @@ class TestFromRevision:
                 async with await bucket.watch(from_revision=revision):
                     pass
 
+    @pytest.mark.guarantee("reading-12", by="fault")
     async def test_next_revision_shows_all_that_comes_over_lost_connections(
         self, server: Server, bucket: Bucket
     ) -> None:
@@ -409,6 +417,7 @@ class TestFromRevision:
                             break
 
 
+@pytest.mark.guarantee("reading-15")
 async def test_marker_comes_once_though_a_watcher_is_iterated_again(bucket: Bucket) -> None:
     await bucket.put("k", b"x")
     seen: list[Any] = []
@@ -493,6 +502,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.guarantee("reading-14", by="fault")
 @pytest.mark.parametrize(("history", "how"), [(1, "blocked"), (5, "asleep")])
 async def test_a_slow_reader_gets_everything_in_bounded_memory(own_server: Server, how: str, history: int) -> None:
     count, size = 300, 1_000_000

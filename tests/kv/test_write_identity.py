@@ -60,6 +60,7 @@ CONDITIONAL = {
 }
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 @pytest.mark.parametrize("name", CONDITIONAL)
 async def test_of_two_equal_conditional_writes_one_succeeds_when_the_others_request_is_lost(
     ours: Bucket, proxy: Proxy, rival: Callable[..., Callable[[], object]], name: str
@@ -74,6 +75,7 @@ async def test_of_two_equal_conditional_writes_one_succeeds_when_the_others_requ
     assert (await ours.status()).last_revision == 2
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 @pytest.mark.parametrize("name", CONDITIONAL)
 @pytest.mark.parametrize("cut", [True, False])
 async def test_conditional_write_whose_answer_is_lost_succeeds_once(
@@ -85,6 +87,7 @@ async def test_conditional_write_whose_answer_is_lost_succeeds_once(
     assert (await ours.status()).last_revision == 2
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 @pytest.mark.parametrize("name", CONDITIONAL)
 @pytest.mark.parametrize("at", [0, 30])
 async def test_conditional_write_whose_request_is_lost_is_sent_again(
@@ -96,6 +99,7 @@ async def test_conditional_write_whose_request_is_lost_is_sent_again(
     assert (await ours.status()).last_revision == 2
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 async def test_conditional_write_that_arrives_late_is_stored_once(ours: Bucket, proxy: Proxy) -> None:
     proxy.on(message_of("k"), Late(1))
     assert await ours.create("k", b"x") == 1
@@ -104,6 +108,7 @@ async def test_conditional_write_that_arrives_late_is_stored_once(ours: Bucket, 
         assert raw.api(f"STREAM.INFO.KV_{ours.name}")["state"]["last_seq"] == 1
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 async def test_conditional_write_that_was_overwritten_is_found_in_the_history(
     ours: Bucket, proxy: Proxy, server: Server
 ) -> None:
@@ -114,6 +119,7 @@ async def test_conditional_write_that_was_overwritten_is_found_in_the_history(
     assert (await ours.get("k")).revision == first + 2
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 async def test_conditional_write_is_a_conflict_after_an_unconditional_one_of_the_same_value(
     ours: Bucket, proxy: Proxy, server: Server
 ) -> None:
@@ -124,6 +130,7 @@ async def test_conditional_write_is_a_conflict_after_an_unconditional_one_of_the
         await ours.update("k", b"x", first)
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 async def test_creation_is_unknown_after_an_unconditional_write_of_the_same_value(
     ours: Bucket, proxy: Proxy, server: Server
 ) -> None:
@@ -132,6 +139,7 @@ async def test_creation_is_unknown_after_an_unconditional_write_of_the_same_valu
         await ours.create("k", b"x")
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 async def test_put_of_the_value_that_is_there_is_unknown_when_its_request_is_lost(
     ours: Bucket, proxy: Proxy, server: Server
 ) -> None:
@@ -141,6 +149,7 @@ async def test_put_of_the_value_that_is_there_is_unknown_when_its_request_is_los
         await ours.put("k", b"ok")
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 async def test_put_is_found_under_later_writes_of_the_same_value(ours: Bucket, proxy: Proxy, server: Server) -> None:
     again = _put(server, ours.name, "k", b"ok")
     again()
@@ -150,6 +159,7 @@ async def test_put_is_found_under_later_writes_of_the_same_value(ours: Bucket, p
     assert (await ours.status()).last_revision == 4
 
 
+@pytest.mark.guarantee("writing-2", by="fault")
 async def test_lost_write_that_is_then_refused_is_unknown(ours: Bucket, proxy: Proxy, client: kvctl.Client) -> None:
     """What refuses the second try says nothing about the first, which may have been stored or arrive yet."""
     proxy.on(message_of("k"), Cut())
@@ -158,6 +168,7 @@ async def test_lost_write_that_is_then_refused_is_unknown(ours: Bucket, proxy: P
         await ours.create("k", b"x")
 
 
+@pytest.mark.guarantee("writing-14")
 @pytest.mark.parametrize("size", [0, 8, 30, 42])
 async def test_value_that_leaves_no_room_for_an_identity_is_written_without(
     client: kvctl.Client, raw: RawClient, bucket_name: str, size: int
@@ -171,6 +182,7 @@ async def test_value_that_leaves_no_room_for_an_identity_is_written_without(
     assert await free.put("k", b"x" * (largest - size)) == 1
 
 
+@pytest.mark.guarantee("writing-3")
 async def test_identities_are_shown_nowhere_and_copied_nowhere(
     client: kvctl.Client, raw: RawClient, server: Server, bucket_name: str, tmp_path: Path
 ) -> None:
@@ -207,6 +219,7 @@ def test_forked_process_has_identities_of_its_own() -> None:
     assert identity.new().partition(b".")[0] == before.partition(b".")[0]
 
 
+@pytest.mark.guarantee("writing-2", by="race")
 def test_two_commands_that_create_the_same_key_do_not_both_succeed(
     proxy: Proxy, server: Server, raw: RawClient, bucket_name: str
 ) -> None:

@@ -124,6 +124,7 @@ with Engine.start(Target(master="local[1]")) as engine:
 """
 
 
+@pytest.mark.guarantee("pipeline-3")
 @pytest.mark.slow
 def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
     variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}

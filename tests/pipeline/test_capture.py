@@ -37,6 +37,7 @@ def captured(folder: Path) -> list[tuple[int, str, str, bytes | None]]:
     return sorted(zip(*columns, strict=True))
 
 
+@pytest.mark.guarantee("pipeline-29")
 def test_every_change_is_captured_once_however_often_it_runs(
     fill: Fill, raw: RawClient, take: Capture, tmp_path: Path
 ) -> None:

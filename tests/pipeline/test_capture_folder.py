@@ -134,6 +134,7 @@ def test_nothing_is_seen_of_a_batch_before_it_counts(folder: CaptureFolder) -> N
     assert list(folder.staging.iterdir()) == []
 
 
+@pytest.mark.guarantee("pipeline-29")
 @pytest.mark.parametrize("moved", [0, 1])
 def test_a_batch_that_counts_is_completed_by_the_next_run(
     folder: CaptureFolder, monkeypatch: pytest.MonkeyPatch, moved: int

@@ -10,6 +10,7 @@ from kvctl.server import Server
 from tests.raw import RawClient
 
 
+@pytest.mark.guarantee("pipeline-14")
 async def test_a_second_attempt_meets_the_first(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"")

@@ -26,6 +26,7 @@ from tests.raw import RawClient
 DELETE, PURGE = {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 
 
+@pytest.mark.guarantee("pipeline-30")
 def test_a_compaction_is_the_bucket_and_is_replaced_by_the_next(
     fill: Fill, raw: RawClient, engine: Engine, server: Server, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_an_empty_capture_is_compacted_and_one_that_lacks_a_file_is_not(engine: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "empty"]
 
 
+@pytest.mark.guarantee("pipeline-30")
 def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark: SparkSession) -> None:
     now = datetime.now(UTC)
     rows = []

@@ -101,6 +101,7 @@ def test_what_is_written_after_the_cut_is_not_in_it(
     assert [(row["key"], row["value"]) for row in lines(tmp_path / "out")] == [("a", "1"), ("b", "1")]
 
 
+@pytest.mark.guarantee("pipeline-22")
 def test_what_the_bucket_no_longer_holds_is_newer_and_counted(
     engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_what_the_bucket_no_longer_holds_is_newer_and_counted(
     assert [(row["key"], row["value"]) for row in lines(tmp_path / "out")] == [("c", "1"), ("a", "2")]
 
 
+@pytest.mark.guarantee("pipeline-22")
 def test_writers_do_not_blur_the_cut(exported: Exporting, fill: Fill, server: Server, tmp_path: Path) -> None:
     """Keys are overwritten in turn, never more often than history holds: each row is the last one up to the cut."""
     count = 200
@@ -183,6 +185,7 @@ def _with_clock(proxy: Proxy, ahead: timedelta) -> None:
     proxy.on(stamp, lambda frame: Replace(stamp.sub(later, frame)), way=DOWN, times=None)
 
 
+@pytest.mark.guarantee("writing-13", by="fault")
 @pytest.mark.parametrize(("ahead", "left"), [(timedelta(minutes=30), 1800), (timedelta(minutes=-30), 5400)])
 def test_ttl_of_an_export_is_what_is_left_by_the_server_s_clock(
     engine: Engine, fill: Fill, raw: RawClient, server: Server, ahead: timedelta, left: int

@@ -46,6 +46,7 @@ def rows(spark: SparkSession) -> DataFrame:
     return frame.repartition(2)
 
 
+@pytest.mark.guarantee("pipeline-21")
 @pytest.mark.parametrize("format", FORMATS)
 def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "an [odd] {folder}, 100%3D #1"
@@ -82,6 +83,7 @@ def test_a_marker_has_no_value_and_in_text_an_empty_one(format: str, spark: Spar
     assert [row.value for row in read] == [None, b"x", b""]
 
 
+@pytest.mark.guarantee("pipeline-21")
 @pytest.mark.parametrize("format", FORMATS)
 def test_files_are_plain_to_other_readers(format: str, rows: DataFrame, tmp_path: Path) -> None:
     file_rows.write(rows, tmp_path / "out", format, bucket="B")

@@ -102,6 +102,7 @@ def run_killed(job: str, point: str, whom: str, server: Server, bucket: str, fol
     return Killed(exit_code, said)
 
 
+@pytest.mark.guarantee("pipeline-22", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [*POINTS, "half moved"])
 def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(

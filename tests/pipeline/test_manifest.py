@@ -120,6 +120,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.guarantee("pipeline-23")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_found_and_named(damage: str, export: Path) -> None:
     do, expected = DAMAGES[damage]

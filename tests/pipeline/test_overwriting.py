@@ -104,6 +104,7 @@ async def test_what_others_write_meanwhile_stays(client: kvctl.Client, bucket_na
     assert await living(client, bucket_name) == {"new": b"theirs"}
 
 
+@pytest.mark.guarantee("pipeline-17")
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 8, 13])
 async def test_an_exchange_that_is_ended_is_completed_by_the_next(
     client: kvctl.Client, bucket_name: str, raw: RawClient, rounds: int
@@ -131,6 +132,7 @@ async def test_less_than_was_written_is_not_exchanged(client: kvctl.Client, buck
     assert await living(client, bucket_name) == {"old": b"1"}
 
 
+@pytest.mark.guarantee("pipeline-16")
 async def test_what_has_no_room_is_not_exchanged(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
     await client.create_bucket(bucket_name, max_bytes=20_000)
     raw.put(bucket_name, "old", b"1" * 15_000)
@@ -140,6 +142,7 @@ async def test_what_has_no_room_is_not_exchanged(client: kvctl.Client, bucket_na
     assert last_seq(raw, bucket_name) == 1
 
 
+@pytest.mark.guarantee("pipeline-17")
 async def test_one_overwrite_ends_another(client: kvctl.Client, bucket_name: str) -> None:
     await client.create_bucket(bucket_name)
     first = await staged(client, bucket_name, puts(10))

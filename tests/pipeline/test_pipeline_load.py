@@ -63,6 +63,7 @@ async def entries(client: kvctl.Client, bucket: str) -> list[tuple[str, str, byt
     ]
 
 
+@pytest.mark.guarantee("pipeline-24")
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 async def test_a_bucket_comes_back_under_another_name(
     format: str, pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client, unique: Callable[[], str]
@@ -83,6 +84,7 @@ async def test_a_bucket_comes_back_under_another_name(
     assert (again.created, again.written, again.unchanged) == (False, 0, len(values) + 1)
 
 
+@pytest.mark.guarantee("pipeline-24")
 async def test_history_comes_back_in_the_order_of_each_key(
     pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client, unique: Callable[[], str]
 ) -> None:
@@ -128,6 +130,7 @@ async def test_history_comes_back_in_the_order_of_each_key(
     assert await by_key(shallow) == [(key, held[-2:]) for key, held in wanted]
 
 
+@pytest.mark.guarantee("pipeline-24")
 async def test_only_what_differs_is_written(pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client) -> None:
     bucket = fill({"a": b"1", "b": b"2", "c": b"3"})
     pipeline.export(bucket)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.oracle
 Steps = Callable[[int], int]
 
 
+@pytest.mark.guarantee("pipeline-19")
 @pytest.mark.parametrize("history", [1, 2, 10])
 def test_stream_sink_writes_each_row_once_whatever_is_replayed(
     seed: int, steps: Steps, history: int, server: Server, raw: RawClient, unique: Callable[..., str],
@@ -53,6 +54,7 @@ def test_stream_gives_the_newest_state_of_every_key_or_tells_of_a_loss(
     print(f"{len(source.read)} read since the last of {source.losses} losses")
 
 
+@pytest.mark.guarantee("pipeline-19")
 def test_query_that_is_replayed_at_random_leaves_what_others_wrote(
     seed: int, steps: Steps, spark: SparkSession, server: Server, raw: RawClient, unique: Callable[..., str],
     tmp_path: Path,

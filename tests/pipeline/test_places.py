@@ -89,6 +89,7 @@ def test_check_says_who_the_workers_are(place: list[str]) -> None:
     assert done.err == ""
 
 
+@pytest.mark.guarantee("pipeline-1")
 def test_a_bucket_goes_out_and_comes_back(place: list[str], server: Server, fill: Fill, tmp_path: Path) -> None:
     bucket = fill(ENTRIES)
     folder = str(tmp_path / "export")

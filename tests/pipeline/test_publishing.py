@@ -113,6 +113,7 @@ def bucket_history(raw: RawClient, bucket: str) -> int:
     return int(raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["max_msgs_per_subject"])
 
 
+@pytest.mark.guarantee("pipeline-14")
 async def test_a_retry_in_another_order_adds_nothing(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
     rows = puts(300)
     await Task(client, bucket)(rows[:200])
@@ -239,6 +240,7 @@ async def test_update_writes_at_its_revision(client: kvctl.Client, bucket: str, 
     assert (await client.bucket(bucket).get("k.2")).value == b"v2"
 
 
+@pytest.mark.guarantee("pipeline-14")
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
 async def test_a_condition_holds_once(client: kvctl.Client, bucket: str, raw: RawClient, mode: WriteMode) -> None:
     """A retried create or update finds its own write, and does not take it for a conflict, nor do it twice."""
@@ -256,6 +258,7 @@ async def test_a_condition_holds_once(client: kvctl.Client, bucket: str, raw: Ra
 # -- if different --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("pipeline-13")
 async def test_what_is_the_same_is_not_written(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
     task = Task(client, bucket, if_different=True)
     assert await task(puts(1500)) == (1500, 0, 0)

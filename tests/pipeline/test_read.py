@@ -59,6 +59,7 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
         spark.conf.set(name, before)
 
 
+@pytest.mark.guarantee("pipeline-5")
 def test_every_value_and_key_comes_as_it_was_written(
     load: Callable[..., DataFrame], fill: Fill, raw: RawClient
 ) -> None:
@@ -76,6 +77,7 @@ def test_every_value_and_key_comes_as_it_was_written(
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
+@pytest.mark.guarantee("pipeline-4")
 def test_modes_give_states_histories_and_changes(server: Server, fill: Fill, raw: RawClient) -> None:
     name = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=5)
     raw.put(name, "a", b"2")
@@ -101,6 +103,7 @@ def test_modes_give_states_histories_and_changes(server: Server, fill: Fill, raw
     assert rows(filter="nothing.*") == []
 
 
+@pytest.mark.guarantee("pipeline-5")
 def test_columns_on_demand(
     load: Callable[..., DataFrame], fill: Fill, raw: RawClient, unique: Callable[..., str]
 ) -> None:
@@ -124,6 +127,7 @@ def test_columns_on_demand(
         assert rows == [Row(key, replica, name) for key in ("own", "ttl", "gone")]
 
 
+@pytest.mark.guarantee("pipeline-5")
 def test_a_schema_chooses_columns_and_is_checked(load: Callable[..., DataFrame], fill: Fill) -> None:
     name = fill({"a": b"1"})
     assert load(name, "revision long, key string").collect() == [Row(1, "a")]
@@ -136,6 +140,7 @@ def test_a_schema_chooses_columns_and_is_checked(load: Callable[..., DataFrame],
     assert "names `key` twice" in refused(lambda: load(name, columns="key,key")).message
 
 
+@pytest.mark.guarantee("pipeline-5")
 def test_without_the_value_none_is_sent(fill: Fill, server: Server) -> None:
     name = fill({"a": b"1"})
     for columns, sent in (("key,revision", True), ("key,value", False)):
@@ -169,6 +174,7 @@ PREDICATES: dict[str, Wanted] = {
 }
 
 
+@pytest.mark.guarantee("pipeline-6")
 @pytest.mark.parametrize("mode", ["latest", "history"])
 def test_filters_select_the_same_pushed_down_or_not(
     load: Callable[..., DataFrame], spark: SparkSession, fill: Fill, raw: RawClient, mode: str
@@ -196,6 +202,7 @@ def test_filters_select_the_same_pushed_down_or_not(
         assert select(lambda: some) == wanted
 
 
+@pytest.mark.guarantee("pipeline-6")
 def test_filters_that_are_pushed_down_mix_up_one_dataframe(load: Callable[..., DataFrame], fill: Fill) -> None:
     """Why `pushdown` is off: Spark 4.3 keeps what it planned last for all uses of a DataFrame.
 
@@ -207,6 +214,7 @@ def test_filters_that_are_pushed_down_mix_up_one_dataframe(load: Callable[..., D
     assert (safe.where("key = 'a'").count(), safe.count()) == (1, 3)
 
 
+@pytest.mark.guarantee("pipeline-6")
 def test_what_the_server_answers_leaves_the_plan(
     load: Callable[..., DataFrame], spark: SparkSession, fill: Fill
 ) -> None:
@@ -225,6 +233,7 @@ def test_sparks_module_that_takes_filters_is_where_it_was() -> None:
     assert find_spec(PUSHDOWN_WORKER) is not None
 
 
+@pytest.mark.guarantee("pipeline-9")
 def test_a_read_that_is_ended_early_leaves_nothing_on_the_server(
     load: Callable[..., DataFrame], raw: RawClient, fill: Fill
 ) -> None:
@@ -238,6 +247,7 @@ def test_a_read_that_is_ended_early_leaves_nothing_on_the_server(
     _wait(lambda: raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 0)
 
 
+@pytest.mark.guarantee("pipeline-9")
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 def test_tasks_share_a_bucket(server: Server, fill: Fill, tasks: int) -> None:
     name = fill({f"{'abc'[number % 3]}.{number}": b"v" for number in range(30)})
@@ -271,6 +281,7 @@ def test_what_is_not_there_is_an_error_of_ours(
     assert (type(wrong), wrong.hint) == (UsageError, "Did you mean `bucket`? `kvctl help pipeline` lists them")
 
 
+@pytest.mark.guarantee("pipeline-31")
 def test_a_table_of_the_catalog_needs_its_options_in_the_statement(
     spark: SparkSession, server: Server, fill: Fill, unique: Callable[..., str]
 ) -> None:
@@ -287,6 +298,7 @@ def test_a_table_of_the_catalog_needs_its_options_in_the_statement(
         spark.sql(f"drop table {table}")
 
 
+@pytest.mark.guarantee("pipeline-7")
 def test_one_dataframe_is_of_one_revision(load: Callable[..., DataFrame], fill: Fill, raw: RawClient) -> None:
     name = fill({"a": b"1"}, max_msgs_per_subject=3)
     rows = load(name)

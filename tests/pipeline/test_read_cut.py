@@ -69,6 +69,7 @@ WRITES = st.lists(
 )
 
 
+@pytest.mark.guarantee("pipeline-8")
 @settings(max_examples=40, deadline=None)
 @given(before=WRITES, after=WRITES, history=st.integers(1, 3), apart=st.booleans(), said=st.booleans())
 def test_each_key_is_as_it_was_at_the_cut_or_newer_where_that_is_gone(
@@ -96,6 +97,7 @@ def test_each_key_is_as_it_was_at_the_cut_or_newer_where_that_is_gone(
     assert rows.keys() <= then.keys() | (new if gone or said else set())
 
 
+@pytest.mark.guarantee("pipeline-8")
 @settings(max_examples=30, deadline=None)
 @given(before=WRITES, after=WRITES, history=st.integers(1, 3))
 def test_a_history_is_as_it_was_at_the_cut_and_goes_on_where_that_is_gone(
@@ -122,6 +124,7 @@ def test_a_history_is_as_it_was_at_the_cut_and_goes_on_where_that_is_gone(
         assert read_of == all_there_is if key in gone else read_of in (as_it_was, all_there_is if unsure else as_it_was)
 
 
+@pytest.mark.guarantee("pipeline-8")
 @pytest.mark.parametrize("mode", ["latest", "history"])
 @pytest.mark.parametrize("tasks", ["1", "3"])
 def test_a_read_that_is_to_fail_is_exact_or_fails(server: Server, raw: RawClient, mode: str, tasks: str) -> None:
@@ -151,6 +154,7 @@ def test_keys_that_went_are_named_where_a_task_has_them_for_itself(server: Serve
     assert lost.value.keys == ["a"]
 
 
+@pytest.mark.guarantee("pipeline-7", by="race")
 def test_busy_writers_change_nothing_of_what_was(server: Server, raw: RawClient) -> None:
     bucket = oracle(raw, 64)
     for number in range(300):
@@ -202,6 +206,7 @@ def test_busy_writers_hide_no_changes(server: Server, raw: RawClient) -> None:
             assert rows == list(range(50, read.cut + 1))
 
 
+@pytest.mark.guarantee("pipeline-7")
 def test_what_was_acknowledged_is_read_from_any_replica(cluster: Lab, unique: Callable[..., str]) -> None:
     name = unique("R3")
     url = next(iter(cluster.servers.values())).url

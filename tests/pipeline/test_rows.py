@@ -22,6 +22,7 @@ from kvctl.pipeline.rows import check_columns, chunk_of
 KEY, VALUE = StructField("key", StringType()), StructField("value", BinaryType())
 
 
+@pytest.mark.guarantee("pipeline-10")
 @pytest.mark.parametrize(
     ("columns", "mode", "message", "hint"),
     [

@@ -114,6 +114,7 @@ def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
         yield running
 
 
+@pytest.mark.guarantee("pipeline-2")
 def test_no_credential_leaves_the_workers(
     accounts: tuple[list[dict[str, str]], list[str]], cluster: Cluster, home: Path, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def written(raw: RawClient, client: kvctl.Client, bucket_name: str) -> Bucket:
     return client.bucket(bucket_name)
 
 
+@pytest.mark.guarantee("pipeline-27", by="fault")
 async def test_overwritten_keys_are_no_loss(raw: RawClient, client: kvctl.Client, bucket_name: str) -> None:
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"1")
@@ -47,6 +48,7 @@ async def test_overwritten_keys_are_no_loss(raw: RawClient, client: kvctl.Client
     check(read, now)
 
 
+@pytest.mark.guarantee("pipeline-27")
 async def test_an_emptied_bucket_lost_what_was_not_read(raw: RawClient, client: kvctl.Client, bucket_name: str) -> None:
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"1")

@@ -110,6 +110,7 @@ def captured(folder: Path) -> list[int]:
     return sorted(revision for path in files for revision in pq.read_table(path, columns=["revision"])[0].to_pylist())
 
 
+@pytest.mark.guarantee("pipeline-29", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "whom"),
@@ -135,6 +136,7 @@ def test_a_capture_that_is_killed_holds_every_revision_once_when_it_ran_again(
     assert not list((tmp_path / "capture" / "_staging").iterdir())
 
 
+@pytest.mark.guarantee("pipeline-25", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["driver", "jvm", "worker"])
 @pytest.mark.parametrize("point", ["first offset", "first rows of the sink", "second plan", "third plan"])
@@ -152,6 +154,7 @@ def test_a_stream_that_is_killed_is_in_a_file_sink_once_as_spark_reads_it(
     assert sorted(row[0] for row in found) == list(range(1, REVISIONS + 1))
 
 
+@pytest.mark.guarantee("pipeline-28", by="kill")
 @pytest.mark.slow
 def test_a_checkpoint_from_a_kill_in_the_first_write_is_refused_by_spark_until_it_is_cleared(
     spark: SparkSession, server: Server, bucket: str, tmp_path: Path

@@ -50,6 +50,7 @@ def keys(reader: KvStreamReader, start: dict[str, Any], end: dict[str, Any]) -> 
     return [row["key"] for batch in batches for row in batch.to_pylist()]
 
 
+@pytest.mark.guarantee("pipeline-25")
 @pytest.mark.parametrize("options", [{"startingRevision": "latest"}, {"startingTime": "now"}])
 def test_what_is_written_around_a_crash_in_the_first_batch_is_read(
     begin: Begin, put: Callable[[str], int], options: dict[str, str]
@@ -80,6 +81,7 @@ def test_a_start_that_does_not_move_needs_no_empty_batch(begin: Begin, put: Call
     reader.stop()
 
 
+@pytest.mark.guarantee("pipeline-25")
 def test_a_planned_batch_is_the_same_when_it_comes_again(begin: Begin, put: Callable[[str], int]) -> None:
     put("a")
     first = begin()
@@ -135,6 +137,7 @@ def test_a_batch_planned_on_another_life_of_the_bucket_is_refused(
     reader.stop()
 
 
+@pytest.mark.guarantee("pipeline-26", by="fault")
 @pytest.mark.parametrize("start", [{}, {"startingRevision": "2"}, {"startingTime": "-1h"}])
 def test_expiry_while_a_stream_catches_up_is_a_loss(
     begin: Begin, raw: RawClient, bucket_name: str, start: dict[str, str]
@@ -176,6 +179,7 @@ def test_history_that_is_replaced_while_a_stream_catches_up_is_no_loss(
     reader.stop()
 
 
+@pytest.mark.guarantee("pipeline-26", by="fault")
 @pytest.mark.parametrize(("config", "cause"), [
     ({}, "they were purged or expired"),
     ({"max_msgs": 30_000, "discard": "old"}, "they may have been dropped from the full bucket"),
@@ -214,6 +218,7 @@ def test_loss_during_a_read_ends_it(
     reader.stop()
 
 
+@pytest.mark.guarantee("pipeline-26", by="fault")
 def test_a_read_that_is_quicker_than_expiry_is_no_loss(begin: Begin, raw: RawClient, bucket_name: str) -> None:
     """What goes after its row came was read."""
     raw.create_bucket(bucket_name, max_age=10**9, duplicate_window=10**8)

@@ -92,6 +92,7 @@ def test_columns_and_filters_are_those_of_a_read(fill: Fill, read: Read, stream:
     assert stream(bucket, columns="key,ttl,bucket").columns == ["key", "ttl", "bucket"]
 
 
+@pytest.mark.guarantee("pipeline-27")
 def test_a_bucket_made_anew_is_refused_by_its_name(fill: Fill, raw: RawClient, read: Read) -> None:
     bucket = fill({"a": b"1"})
     assert read(bucket) == [("a", b"1")]

@@ -69,6 +69,7 @@ def rows(count: int, value: str = "v") -> list[dict[str, Any]]:
     return [{"key": f"k.{n}", "value": f"{value}{n}"} for n in range(count)]
 
 
+@pytest.mark.guarantee("pipeline-18", by="fault")
 @pytest.mark.parametrize("history", [1, 5])
 def test_a_replayed_batch_adds_nothing(query: Callable[..., Query], fill: Fill, raw: RawClient, history: int) -> None:
     """Neither in the duplicate window nor, as here, outside it."""
@@ -112,6 +113,7 @@ def test_what_others_wrote_since_stays(query: Callable[..., Query], fill: Fill, 
     assert (value(raw, bucket, "k.5"), state(raw, bucket)["last_seq"]) == (b"theirs", 11)
 
 
+@pytest.mark.guarantee("pipeline-18")
 @pytest.mark.parametrize("history", [1, 5])
 @pytest.mark.parametrize("others", [4, 3, 1, 9])
 def test_replay_in_any_partitions_leaves_newer_values_of_others(
@@ -134,6 +136,7 @@ def test_replay_in_any_partitions_leaves_newer_values_of_others(
     assert state(raw, bucket)["last_seq"] == before == 40 + len(theirs)
 
 
+@pytest.mark.guarantee("pipeline-18")
 def test_replay_of_rows_that_others_all_overwrote_writes_none(
     query: Callable[..., Query], fill: Fill, raw: RawClient
 ) -> None:
@@ -171,6 +174,7 @@ def test_a_whole_result_for_each_batch_is_refused(query: Callable[..., Query], f
         stream.count("complete")
 
 
+@pytest.mark.guarantee("pipeline-20")
 def test_changed_results_are_put_batch_by_batch(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
     """Spark lets no source of Python take output mode update; `foreachBatch` does, with an id for each batch."""
     bucket = fill(max_msgs_per_subject=5)

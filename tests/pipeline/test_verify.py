@@ -65,6 +65,7 @@ async def test_keys_that_an_export_of_a_commit_holds_are_not_extra(
     assert compared.counts == {"missing": 1, "extra": 1, "differs": 1}
 
 
+@pytest.mark.guarantee("pipeline-23")
 def test_an_export_is_compared_at_its_cut_while_the_bucket_holds_that(
     verifying: Verifying, fill: Fill, raw: RawClient
 ) -> None:

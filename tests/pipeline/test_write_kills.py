@@ -151,6 +151,7 @@ def write_with_a_killed_worker(
     assert (last_seq(raw, bucket), keys(raw, bucket)) == (ROWS, ROWS)
 
 
+@pytest.mark.guarantee("pipeline-14", by="kill")
 @pytest.mark.slow
 def test_a_killed_worker_adds_no_second_revision(
     server: Server, raw: RawClient, start: Callable[..., Job], bucket: str
@@ -158,6 +159,7 @@ def test_a_killed_worker_adds_no_second_revision(
     write_with_a_killed_worker(server, raw, start, bucket)
 
 
+@pytest.mark.guarantee("pipeline-14", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["create", "put"])
 def test_conditions_hold_although_a_worker_is_killed(
@@ -166,6 +168,7 @@ def test_conditions_hold_although_a_worker_is_killed(
     write_with_a_killed_worker(server, raw, start, bucket, writeMode=mode, messageIds=str(mode == "put").lower())
 
 
+@pytest.mark.guarantee("pipeline-15", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("sequence", [1, 20_000, 55_000])
 def test_a_killed_driver_goes_on_under_the_same_id(
@@ -181,6 +184,7 @@ def test_a_killed_driver_goes_on_under_the_same_id(
     assert (last_seq(raw, bucket), keys(raw, bucket)) == (ROWS, ROWS)
 
 
+@pytest.mark.guarantee("pipeline-18", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize(("sequence", "partitions"), [(1, 2), (30_000, 2), (30_000, 5)])
 def test_a_killed_batch_of_a_stream_is_completed(
@@ -207,6 +211,7 @@ def test_a_killed_batch_of_a_stream_is_completed(
     assert base64.b64decode(last["data"]) == b"theirs"
 
 
+@pytest.mark.guarantee("pipeline-17", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["staging", "exchange", "removal"])
 def test_a_killed_overwrite_is_completed_by_the_next(

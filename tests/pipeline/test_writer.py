@@ -68,6 +68,7 @@ def test_a_second_write_of_what_is_there_writes_nothing(
     assert state(raw, bucket)["last_seq"] == 500
 
 
+@pytest.mark.guarantee("pipeline-11")
 def test_what_was_read_is_written_back(
     spark: SparkSession, server: Server, fill: Fill, write: Write, raw: RawClient
 ) -> None:
@@ -98,6 +99,7 @@ def by_key(rows: list[Any]) -> list[tuple[str, list[Any]]]:
     return list(kept.items())
 
 
+@pytest.mark.guarantee("pipeline-12")
 def test_rows_that_fail_are_named_after_the_others_are_written(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient
 ) -> None:
@@ -113,6 +115,7 @@ def test_rows_that_fail_are_named_after_the_others_are_written(
     assert state(raw, bucket)["last_seq"] == 100
 
 
+@pytest.mark.guarantee("pipeline-12")
 def test_rows_that_fail_are_kept_for_another_try(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient, tmp_path: Path
 ) -> None:
@@ -153,6 +156,7 @@ def test_what_cannot_be_written_is_refused_before_any_task(
     assert state(raw, bucket)["last_seq"] == 0
 
 
+@pytest.mark.guarantee("pipeline-10")
 def test_buckets_that_take_no_writes_are_refused(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient, unique: Callable[..., str]
 ) -> None:
@@ -173,6 +177,7 @@ def test_an_empty_frame_writes_nothing(spark: SparkSession, fill: Fill, write: W
     assert state(raw, bucket)["last_seq"] == 0
 
 
+@pytest.mark.guarantee("pipeline-31")
 def test_sql_reads_and_writes(
     spark: SparkSession, server: Server, fill: Fill, raw: RawClient, unique: Callable[..., str]
 ) -> None:
@@ -202,6 +207,7 @@ def test_sql_reads_and_writes(
         spark.sql(f"drop table {table}")
 
 
+@pytest.mark.guarantee("pipeline-15")
 def test_a_write_under_an_id_goes_on_where_it_was(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient
 ) -> None:
@@ -216,6 +222,7 @@ def test_a_write_under_an_id_goes_on_where_it_was(
 # -- overwrite -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("pipeline-16")
 def test_overwrite_replaces_the_content(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient, tmp_path: Path
 ) -> None:
@@ -228,6 +235,7 @@ def test_overwrite_replaces_the_content(
     assert (report["written"], report["removed"], report["first_removed"]) == (50, 1, ["old"])
 
 
+@pytest.mark.guarantee("pipeline-16")
 def test_an_overwrite_that_fails_leaves_all_as_it_was(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient
 ) -> None:

@@ -33,6 +33,7 @@ class TestEscape:
     def test_keeps_what_it_is_told_to(self) -> None:
         assert escape("a\tb\nc\x1b", keep="\n\t") == "a\tb\nc\\x1b"
 
+    @pytest.mark.guarantee("commands-3", by="property")
     @given(ANY_TEXT)
     def test_leaves_no_control_and_nothing_that_is_not_utf8(self, text: str) -> None:
         shown = escape(text)

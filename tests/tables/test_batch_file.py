@@ -58,6 +58,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.guarantee("tables-5")
 @pytest.mark.parametrize(("wrong", "problem"), WRONG.items())
 def test_what_is_wrong_is_said_with_its_line(wrong: str, problem: str) -> None:
     before, after = '{"put": "ok", "value": "x"}', '{"remove": "d"}'

@@ -18,6 +18,7 @@ from kvctl.tables.table import Table
 from tests.raw import RawClient
 
 
+@pytest.mark.guarantee("tables-2")
 async def test_a_table_is_made_once(client: kvctl.Client, unique: Callable[..., str], apart: bool) -> None:
     config = TableConfig(
         unique("T"), partitions=3, apart=apart, settings={"description": "x", "ttl": timedelta(days=1)}
@@ -83,6 +84,7 @@ def killed_after(client: kvctl.Client, monkeypatch: pytest.MonkeyPatch, writes: 
     monkeypatch.setattr(client.api, "call", counted)
 
 
+@pytest.mark.guarantee("tables-9", by="kill")
 @pytest.mark.parametrize("writes", range(1, 5))
 async def test_a_creation_that_was_killed_is_not_seen_and_completes(
     client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch, writes: int
@@ -102,6 +104,7 @@ async def test_a_creation_that_was_killed_is_not_seen_and_completes(
     assert len({(await table.put(b"%d" % number, b"v")).partition for number in range(20)}) == 3
 
 
+@pytest.mark.guarantee("tables-9", by="kill")
 @pytest.mark.parametrize("writes", range(1, 5))
 async def test_a_deletion_that_was_killed_is_not_seen_and_completes(
     client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch, raw: RawClient, writes: int

@@ -22,6 +22,7 @@ def test_a_subject_says_whose_it_is(partition: int, family: str | None, key: byt
     assert keys.read_tail(keys.tail(partition, family, key)) == (partition, family, key)
 
 
+@pytest.mark.guarantee("tables-1")
 @given(FAMILIES, KEYS, FAMILIES, KEYS)
 def test_no_family_and_key_collide_with_others(
     family: str | None, key: bytes, other_family: str | None, other_key: bytes
@@ -74,6 +75,7 @@ def test_partitions_are_contiguous_ranges_of_all_hashes(count: int) -> None:
     assert all(start * count >> 64 == end * count >> 64 == number for number, (start, end) in enumerate(ranges))
 
 
+@pytest.mark.guarantee("tables-2")
 def test_keys_spread_evenly() -> None:
     dice = random.Random(39)
     counts = Counter(keys.partition_of(None, dice.randbytes(dice.randint(1, 128)), 16) for _ in range(32_000))
@@ -81,6 +83,7 @@ def test_keys_spread_evenly() -> None:
     assert all(abs(count / 32_000 - 1 / 16) < 0.01 for count in counts.values())
 
 
+@pytest.mark.guarantee("tables-2")
 @given(FAMILIES.filter(lambda family: family is not None), KEYS, KEYS)
 def test_a_family_lives_in_one_partition(family: str | None, key: bytes, other: bytes) -> None:
     assert keys.partition_of(family, key, 64) == keys.partition_of(family, other, 64)

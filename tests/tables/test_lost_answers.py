@@ -124,6 +124,7 @@ async def test_one_that_was_not_is_unknown_and_named(table: Table, lose: Lose) -
     assert f"kvctl table get {table.name}" in str(caught.value.hint)
 
 
+@pytest.mark.guarantee("tables-5", by="fault")
 @pytest.mark.parametrize("stored", [True, False])
 async def test_a_batch_is_applied_once(table: Table, lose: Lose, stored: bool) -> None:
     old = await table.put(KEYS[0], b"old", family=FAMILY)
@@ -148,6 +149,7 @@ async def test_a_batch_without_conditions_that_was_stored_is_found(table: Table,
     assert await last_sequence(table) == len(KEYS)
 
 
+@pytest.mark.guarantee("tables-5", by="fault")
 async def test_a_write_that_somebody_followed_is_not_called_a_conflict(
     table: Table, tables: Tables, lose: Lose
 ) -> None:

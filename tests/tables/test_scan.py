@@ -33,6 +33,7 @@ async def read(table: Table, of: Range, **settings: int | bool) -> Names:
     return [(e.family, e.key) async for page in table.pages(of, **settings) for e in page.entries]  # type: ignore[arg-type]
 
 
+@pytest.mark.guarantee("tables-6")
 async def test_the_whole_table_in_global_byte_order(table: Table) -> None:
     versions = await fill(table)
     pages = [page async for page in table.pages(size=37)]
@@ -77,6 +78,7 @@ async def test_prefixes_and_inclusive_bounds(table: Table, of: Range) -> None:
     assert await read(table, of) == in_order([name for name in versions if takes(name)])
 
 
+@pytest.mark.guarantee("tables-6")
 @pytest.mark.parametrize("values", [True, False])
 async def test_a_token_resumes_exactly_where_the_page_ended(table: Table, client: kvctl.Client, values: bool) -> None:
     versions = await fill(table)
@@ -127,6 +129,7 @@ async def test_a_limit_that_ends_among_removed_entries_loses_nothing(
     assert rest == versions[11:]
 
 
+@pytest.mark.guarantee("tables-7", by="race")
 @pytest.mark.parametrize("values", [True, False])
 async def test_a_key_that_lives_through_a_scan_appears_once_whatever_others_write(
     table: Table, client: kvctl.Client, values: bool
@@ -167,6 +170,7 @@ async def test_what_is_no_entry_of_a_table_disturbs_no_scan(table: Table, raw: R
         assert await read(table, Range(), values=values) == [("f", b"k")]
 
 
+@pytest.mark.guarantee("tables-6")
 async def test_tokens_of_something_else_are_refused(
     table: Table, client: kvctl.Client, unique: Callable[..., str]
 ) -> None:

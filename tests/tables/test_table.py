@@ -36,6 +36,7 @@ async def test_keys_and_values_are_any_bytes(table: Table) -> None:
         assert (found.key, found.value, found.version, found.family) == (key, value, version, None)
 
 
+@pytest.mark.guarantee("tables-1")
 async def test_an_empty_family_is_not_no_family(table: Table) -> None:
     await table.put(b"k", b"none")
     await table.put(b"k", b"empty", family="")
@@ -44,6 +45,7 @@ async def test_an_empty_family_is_not_no_family(table: Table) -> None:
     assert [entry and entry.value for entry in found] == [b"none", b"empty", b"f", None]
 
 
+@pytest.mark.guarantee("tables-3")
 async def test_each_key_has_a_version_that_changes_every_time_it_is_written(table: Table) -> None:
     first = await table.put(b"k", b"v")
     second = await table.put(b"k", b"v")
@@ -51,6 +53,7 @@ async def test_each_key_has_a_version_that_changes_every_time_it_is_written(tabl
     assert await table.replace(b"k", b"v", second) not in (first, second)
 
 
+@pytest.mark.guarantee("tables-3")
 async def test_a_version_stays_valid_however_much_else_is_written(table: Table) -> None:
     version = await table.put(b"k", b"v", family="f")
     for number in range(300):
@@ -58,6 +61,7 @@ async def test_a_version_stays_valid_however_much_else_is_written(table: Table) 
     await table.replace(b"k", b"w", version, family="f")
 
 
+@pytest.mark.guarantee("tables-4")
 async def test_conditionally_insert_update_or_remove_one_entry_at_a_time(table: Table) -> None:
     version = await table.put_if_absent(b"k", b"1")
     with pytest.raises(BadKeyVersion, match=f"`k` exists, at version {version}"):
@@ -72,6 +76,7 @@ async def test_conditionally_insert_update_or_remove_one_entry_at_a_time(table: 
     assert not await table.exists(b"k")
 
 
+@pytest.mark.guarantee("tables-4")
 async def test_a_version_of_an_absent_key_is_no_such_key(table: Table) -> None:
     version = await table.put(b"k", b"v")
     await table.remove(b"k")
@@ -93,6 +98,7 @@ async def test_the_special_versions(table: Table) -> None:
     await table.remove(b"k", NOT_EXISTS)
 
 
+@pytest.mark.guarantee("tables-3")
 async def test_versions_of_other_keys_partitions_and_tables_never_hold(table: Table) -> None:
     version = await table.put(b"k", b"v")
     others = [
@@ -105,6 +111,7 @@ async def test_versions_of_other_keys_partitions_and_tables_never_hold(table: Ta
             await table.replace(b"k", b"w", other)
 
 
+@pytest.mark.guarantee("tables-4")
 async def test_removing_a_missing_entry_succeeds_and_writes_nothing(table: Table, client: kvctl.Client) -> None:
     before = await client.api.call(
         f"STREAM.INFO.{table.layout.bucket(table.layout.place(None, b'never')).binding.stream}"
@@ -173,6 +180,7 @@ async def test_writers_on_one_condition_lose_nothing(table: Table) -> None:
     assert entry.value == b"80"
 
 
+@pytest.mark.guarantee("tables-3")
 async def test_a_session_of_an_earlier_life_can_do_no_harm(table: Table, client: kvctl.Client) -> None:
     version = await table.put(b"k", b"old")
     await catalog.delete(client.api, table.name)
@@ -189,6 +197,7 @@ async def test_a_session_of_an_earlier_life_can_do_no_harm(table: Table, client:
     assert entry.value == b"new"
 
 
+@pytest.mark.guarantee("tables-10")
 async def test_a_sealed_table_is_read_only_for_ever(table: Table, client: kvctl.Client) -> None:
     version = await table.put(b"k", b"v")
     assert await catalog.seal(client.api, table.name)
@@ -206,6 +215,7 @@ async def test_a_sealed_table_is_read_only_for_ever(table: Table, client: kvctl.
     assert entry.value == b"v"
 
 
+@pytest.mark.guarantee("tables-1")
 async def test_sizes_are_refused_before_anything_is_sent(table: Table) -> None:
     await table.put(b"k" * MAX_KEY, b"v")
     assert await table.exists(b"k" * MAX_KEY)

@@ -207,6 +207,7 @@ async def test_seal_of_a_sealed_table_completes_its_partitions(
         await table.put(b"k", b"v")
 
 
+@pytest.mark.guarantee("tables-8", by="fault")
 async def test_scan_beside_a_lagging_replica_shows_every_listed_entry(own_cluster: Lab) -> None:
     """A follower that stood still answers reads before it has caught up."""
     async with connections(own_cluster, 1) as (client,):

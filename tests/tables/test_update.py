@@ -19,6 +19,7 @@ async def held(table: Table, keys: Sequence[bytes] = KEYS) -> list[bytes | None]
     return [entry and entry.value for entry in await table.get_all(keys, family=FAMILY)]
 
 
+@pytest.mark.guarantee("tables-5")
 async def test_all_or_nothing(table: Table) -> None:
     version = await table.put(b"00", b"old", family=FAMILY)
     await table.put(b"01", b"old", family=FAMILY)
@@ -35,6 +36,7 @@ async def test_all_or_nothing(table: Table) -> None:
     assert await table.get_all(KEYS[:5], family=FAMILY) == entries
 
 
+@pytest.mark.guarantee("tables-5")
 async def test_every_failing_condition_is_named(table: Table) -> None:
     old = await table.put(b"00", b"v", family=FAMILY)
     now = await table.put(b"00", b"w", family=FAMILY)
@@ -108,6 +110,7 @@ async def test_a_thousand_entries_at_once(table: Table) -> None:
     assert [entry and (entry.value, entry.version) for entry in entries] == list(zip(keys, versions, strict=True))
 
 
+@pytest.mark.guarantee("tables-5", by="race")
 async def test_writers_of_batches_lose_and_double_nothing(table: Table) -> None:
     """Each takes one from an entry and gives it to another, on condition of both versions."""
     await table.update([Insert(key, b"100", FAMILY) for key in KEYS[:6]])

@@ -159,6 +159,7 @@ def _places(*few: int) -> list[Any]:
     ]
 
 
+@pytest.mark.guarantee("topology-1", by="kill")
 @pytest.mark.parametrize("at", _places(1, 4, 10))
 def test_killed_and_run_again(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
     one = scene()
@@ -170,6 +171,7 @@ def test_killed_and_run_again(scene: Callable[[], Scene], wanted: dict[str, Any]
     assert one.apply() == (0, [])
 
 
+@pytest.mark.guarantee("topology-1", by="kill")
 @pytest.mark.parametrize("at", _places(8))
 def test_a_saved_plan_goes_on_where_it_was(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
     one = scene()
@@ -181,6 +183,7 @@ def test_a_saved_plan_goes_on_where_it_was(scene: Callable[[], Scene], wanted: d
     assert one.apply_saved(plan) == (0, [])
 
 
+@pytest.mark.guarantee("topology-2", by="kill")
 def test_apply_after_a_kill_waits_on_any_machine_until_replicas_are_filled(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

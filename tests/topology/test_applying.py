@@ -50,6 +50,7 @@ async def keys(client: kvctl.Client, bucket: str) -> list[str]:
     return sorted([key async for key in client.bucket(bucket).keys()])
 
 
+@pytest.mark.guarantee("topology-1")
 async def test_a_second_apply_is_empty(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     text = (
@@ -65,6 +66,7 @@ async def test_a_second_apply_is_empty(client: kvctl.Client, unique: Names) -> N
     assert (plan.changes, report.written) == ([], 0)
 
 
+@pytest.mark.guarantee("topology-2")
 async def test_everything_has_arrived_when_it_ends(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
     for number in range(300):
@@ -157,6 +159,7 @@ async def test_replicas_go_before_their_origin_and_come_after_it(client: kvctl.C
 # -- what changes under it ---------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("topology-6")
 async def test_a_plan_whose_ground_has_moved_is_stale(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     changed, anew, gone, made, origin = (unique() for _ in range(5))
     mirror = unique("M")

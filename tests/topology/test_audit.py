@@ -44,6 +44,7 @@ class TestMirrors:
     async def test_by_its_own_name(self, client: kvctl.Client, mirrored: tuple[str, str]) -> None:
         assert (await one(client, mirrored[1])).replica == mirrored[1]
 
+    @pytest.mark.guarantee("replicas-2")
     async def test_a_key_removed_from_it_is_missing(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
@@ -58,6 +59,7 @@ class TestMirrors:
         assert (outcome.samples[0].origin_revision, outcome.samples[0].revision) == (3, None)
         assert outcome.consistent is False
 
+    @pytest.mark.guarantee("reading-10")
     async def test_missing_keys_are_found_after_last_messages_were_removed(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
@@ -72,6 +74,7 @@ class TestMirrors:
             outcome = await one(client, mirror)
             assert (outcome.keys, said(outcome)) == (19, [("missing", "k.2", None)])
 
+    @pytest.mark.guarantee("replicas-2")
     async def test_a_purge_that_never_reaches_it_leaves_extra_keys(
         self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
     ) -> None:
@@ -79,6 +82,7 @@ class TestMirrors:
         raw.api(f"STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}.k.7"})
         assert said(await one(client, mirror)) == [("extra", "k.7", None)]
 
+    @pytest.mark.guarantee("replicas-2")
     async def test_one_of_an_earlier_incarnation_is_poisoned(
         self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
     ) -> None:
@@ -176,6 +180,7 @@ class TestAggregates:
         ]  # fmt: skip
         assert [item.replica for item in await audited(client, merged[0])] == [merged[2]] * 2
 
+    @pytest.mark.guarantee("replicas-2")
     async def test_what_is_written_in_it_is_its_own_unless_an_origin_has_the_key(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str]
     ) -> None:
@@ -197,6 +202,7 @@ class TestAggregates:
         first, second = await audited(client, merged[2])
         assert (first.consistent, said(second)) == (True, [("extra", "b.k.7", None)])
 
+    @pytest.mark.guarantee("replicas-2")
     async def test_what_it_lost_itself_is_missing_or_stale(
         self, client: kvctl.Client, raw: RawClient, unique: Names, replicas: Replicas
     ) -> None:

@@ -66,6 +66,7 @@ async def replicated(client: kvctl.Client, bucket: str, mirror: str, aggregate: 
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket, prefix="p"),), writable=True))
 
 
+@pytest.mark.guarantee("replicas-4", by="race")
 async def test_nothing_is_reported_beside_a_writer_but_what_is_wrong(
     client: kvctl.Client, server: Server, raw: RawClient, unique: Names
 ) -> None:
@@ -86,6 +87,7 @@ async def test_nothing_is_reported_beside_a_writer_but_what_is_wrong(
         assert rate > 20, "the writer hardly wrote"
 
 
+@pytest.mark.guarantee("replicas-4", by="race")
 @pytest.mark.slow
 async def test_many_audits_beside_a_writer(own_server: Server) -> None:
     async with kvctl.connect(own_server.url) as client:
@@ -98,6 +100,7 @@ async def test_many_audits_beside_a_writer(own_server: Server) -> None:
                     assert (outcome.error, said(outcome)) == (None, [])
 
 
+@pytest.mark.guarantee("replicas-4")
 async def test_keys_that_expire_are_no_drift(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
     raw.create_bucket(bucket, max_age=2 * 10**9, duplicate_window=10**9)
@@ -151,6 +154,7 @@ async def test_on_a_cluster_with_replicas(cluster: Lab, unique: Names) -> None:
         assert said(await one(client, aggregate)) == [("differing", "p.k.1", "local-write")]
 
 
+@pytest.mark.guarantee("replicas-6")
 async def test_across_clusters(supercluster: Lab, unique: Names) -> None:
     bucket, mirror = unique("ORIGIN"), unique("M")
     async with kvctl.connect(supercluster.contexts["lon"]) as lon, kvctl.connect(supercluster.contexts["nyc"]) as nyc:
@@ -162,6 +166,7 @@ async def test_across_clusters(supercluster: Lab, unique: Names) -> None:
             assert (outcome.replica, outcome.keys, outcome.consistent) == (mirror, 100, True)
 
 
+@pytest.mark.guarantee("replicas-6")
 async def test_across_domains_and_repaired_there(leaf: Lab, unique: Names) -> None:
     bucket, mirror = unique("ORIGIN"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
@@ -181,6 +186,7 @@ async def test_across_domains_and_repaired_there(leaf: Lab, unique: Names) -> No
         assert (await one(edge, mirror)).consistent
 
 
+@pytest.mark.guarantee("replicas-6")
 async def test_across_accounts_by_names_and_single_keys(accounts: Lab, unique: Names) -> None:
     """Exports that let nobody list the origin, but allow its info and its keys."""
     mirror = unique("M")

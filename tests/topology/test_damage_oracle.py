@@ -316,6 +316,7 @@ async def check_damaged(client: kvctl.Client, shape: Shape) -> None:
             assert False in results, (stream, found, shape.log)
 
 
+@pytest.mark.guarantee("replicas-2", "replicas-4")
 @pytest.mark.oracle
 async def test_tools_agree_with_raw_reads_about_damage(
     own_server: Server, seed: int, steps: Callable[[int], int]
@@ -338,6 +339,7 @@ async def test_tools_agree_with_raw_reads_about_damage(
                 shape.delete()
 
 
+@pytest.mark.guarantee("replicas-2")
 @pytest.mark.oracle
 async def test_tools_agree_with_raw_reads_about_origins_that_were_replaced(
     own_server: Server, seed: int, steps: Callable[[int], int], tmp_path: Path
@@ -359,6 +361,7 @@ async def test_tools_agree_with_raw_reads_about_origins_that_were_replaced(
                 shape.delete()
 
 
+@pytest.mark.guarantee("replicas-2")
 @pytest.mark.oracle
 async def test_tools_agree_with_the_model_of_random_topologies(
     own_server: Server, seed: int, steps: Callable[[int], int], tmp_path: Path

@@ -20,6 +20,7 @@ Names = Callable[..., str]
 EDITORS = 4
 
 
+@pytest.mark.guarantee("buckets-4", by="race")
 async def test_origins_added_at_once_are_all_there(server: Server, raw: RawClient, unique: Names) -> None:
     first, target = unique(), unique("A")
     others = [unique() for _ in range(EDITORS)]
@@ -40,6 +41,7 @@ async def test_origins_added_at_once_are_all_there(server: Server, raw: RawClien
     assert set(subjects) == {f"$KV.{target}.{name}.k" for name in (first, *others)}
 
 
+@pytest.mark.guarantee("buckets-4", by="race")
 async def test_edits_of_other_fields_at_once_are_all_there(server: Server, raw: RawClient, unique: Names) -> None:
     bucket = unique()
     raw.create_bucket(bucket)
@@ -57,6 +59,7 @@ async def test_edits_of_other_fields_at_once_are_all_there(server: Server, raw: 
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["consumer_count"] == 0
 
 
+@pytest.mark.guarantee("buckets-4")
 async def test_change_made_between_plan_and_edit_survives(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket = unique()
     raw.create_bucket(bucket)
@@ -67,6 +70,7 @@ async def test_change_made_between_plan_and_edit_survives(client: kvctl.Client, 
     assert (info["config"]["description"], info["config"]["max_msgs_per_subject"]) == ("ours", 7)
 
 
+@pytest.mark.guarantee("buckets-4")
 async def test_field_changed_between_plan_and_edit_is_a_conflict(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
@@ -133,6 +137,7 @@ async def test_origin_taken_out_while_waited_for_is_a_conflict(
         await waiting.until_filled(client.api, f"KV_{target}", plan.goals)
 
 
+@pytest.mark.guarantee("buckets-4", by="kill")
 async def test_editor_that_was_killed_blocks_others_only_for_its_lease(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:

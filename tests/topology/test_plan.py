@@ -72,6 +72,7 @@ async def test_what_is_not_there_is_made_origins_first(client: kvctl.Client, uni
     assert found.summary == {"create": 4, "change": 0, "delete": 0, "recreate": 0}
 
 
+@pytest.mark.guarantee("topology-5")
 async def test_only_the_fields_that_the_file_names_differ(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     raw.create_bucket(bucket, max_msgs_per_subject=7, description="theirs", metadata={"team": "a"}, max_bytes=10**6)
@@ -247,6 +248,7 @@ async def test_an_origin_that_comes_is_added_and_one_that_changes_makes_the_aggr
 # -- what is deleted ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("topology-3")
 async def test_only_what_the_topology_marked_is_deleted_readers_first(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:

@@ -97,6 +97,7 @@ class TestMirrors:
         assert (await one(client, bucket)).consistent
         assert await leftovers(client) == []
 
+    @pytest.mark.guarantee("replicas-5", by="kill")
     @pytest.mark.parametrize("writes", range(6))
     async def test_killed_at_any_write_it_is_completed_by_the_next(
         self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str], writes: int,
@@ -123,6 +124,7 @@ class TestMirrors:
         await repaired(client, poisoned[0])
         assert len(made) == 5
 
+    @pytest.mark.guarantee("replicas-5")
     async def test_one_that_would_not_fill_stays(
         self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -159,6 +161,7 @@ class TestAggregates:
         raw.api(f"STREAM.PURGE.KV_{second}", {"filter": f"$KV.{second}.k.4"})
         return first, second, aggregate
 
+    @pytest.mark.guarantee("replicas-5")
     @pytest.mark.parametrize("many", [feeding.MANY, 0])
     async def test_get_again_what_is_wrong_and_keep_their_own(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], many: int,
@@ -180,6 +183,7 @@ class TestAggregates:
         raw.put(merged[0], "k.1", b"later")
         until(lambda: raw.request(f"$JS.API.DIRECT.GET.KV_{aggregate}.$KV.{aggregate}.a.k.1").data == b"later")
 
+    @pytest.mark.guarantee("replicas-5", by="kill")
     @pytest.mark.parametrize("writes", range(4))
     async def test_killed_at_any_write_it_is_completed_by_the_next(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], writes: int,

@@ -71,6 +71,7 @@ class TestLaggingReplica:
         for _ in range(ROUNDS):
             assert await values_of(lagging) == {}
 
+    @pytest.mark.guarantee("versions-20", by="fault")
     async def test_what_one_does_not_have_is_asked_of_the_leader(self, lagging: BucketStore) -> None:
         for number in range(ROUNDS):
             await lagging.set(Q, b"%d" % number, b"v")
@@ -109,6 +110,7 @@ class TestListings:
 
 
 class TestBatches:
+    @pytest.mark.guarantee("versions-22")
     async def test_conditional_writes_of_many_tasks_take_few(self, store: BucketStore, raw: RawClient) -> None:
         fence = await fence_of(store)
         wishes = [

@@ -102,6 +102,7 @@ async def test_a_deleted_key_comes_back_and_the_history_stays(repository: Reposi
     assert [entry.value for entry in [entry async for entry in bucket.history("k")]] == [b"old", b"", b"v"]
 
 
+@pytest.mark.guarantee("versions-16", by="race")
 @pytest.mark.parametrize("change", ["overwritten", "deleted", "created"])
 async def test_what_changed_meanwhile_is_reported_and_left(repository: Repository, bucket: Bucket, change: str) -> None:
     commit = await committed(repository, {"a": b"1", "k": b"wanted"})
@@ -162,6 +163,7 @@ async def test_a_handle_for_reading_refuses(client: kvctl.Client, repository: Re
         await checkout.plan(repository, "main", client.bucket(bucket.name, read_only=True))
 
 
+@pytest.mark.guarantee("versions-16", by="fault")
 async def test_one_that_was_cut_off_is_completed_by_the_next(
     client: kvctl.Client, repository: Repository, bucket_name: str
 ) -> None:
@@ -237,6 +239,7 @@ async def test_a_bucket_is_read_as_of_one_revision_under_writers(
         assert {key: value for key, (_, value) in one.keys.items()} == expected
 
 
+@pytest.mark.guarantee("versions-16")
 async def test_key_created_after_the_plan_is_reported_and_left(repository: Repository, bucket: Bucket) -> None:
     commit = await committed(repository, {"a": b"1", "b": b"1"})
     rollout = await checkout.plan(repository, commit, bucket)

@@ -60,6 +60,7 @@ async def test_three_dots_show_one_sides_changes_and_mark_conflicts(repo: Reposi
             await attempt
 
 
+@pytest.mark.guarantee("versions-21")
 async def test_large_values_are_read_as_they_are_asked_for_and_few_at_a_time(repo: Repository) -> None:
     """Neither a merge nor a diff without values reads any; what resolves them holds some at a time."""
     await repo.create_branch("side")

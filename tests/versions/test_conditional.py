@@ -41,6 +41,7 @@ async def test_write_if_staged_finds_a_value_in_a_sealed_epoch_and_none_that_is_
         await repo.write_if_staged("main", "none", b"3", second.__eq__)
 
 
+@pytest.mark.guarantee("versions-3", by="race")
 async def test_of_many_with_the_same_revision_and_the_same_value_one_writes(repo: Repository) -> None:
     read = await repo.put("main", "lock", b"free")
     ends = await asyncio.gather(

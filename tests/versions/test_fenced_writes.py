@@ -89,6 +89,7 @@ async def test_writes_whose_answers_are_lost_are_stored_once(
     assert last <= FIRST + COUNT + 2  # a batch writes its smallest value twice, which carries the fence
 
 
+@pytest.mark.guarantee("versions-23", by="fault")
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_newer_value_of_another_session_is_not_replaced_after_a_cut(
     ours: BucketStore, theirs: BucketStore, proxy: Proxy, server: Server, lost: str

@@ -61,6 +61,7 @@ class TestHistory:
         assert await versions(repo, "main@", "b") == [("b", b"1", "one"), ("b", None, "two")]
         assert await versions(repo, "main~1", "a") == [("a", b"1", "one")]
 
+    @pytest.mark.guarantee("versions-4")
     async def test_a_merge_counts_where_a_key_is_as_in_none_of_its_parents(self, repo: Repository) -> None:
         await committed(repo, "main", "base", a=b"0", b=b"0")
         await repo.create_branch("try")
@@ -143,6 +144,7 @@ class TestTransfer:
         assert await load(repo, *rows, mode=Mode.CREATE_ONLY) == Loaded(1, 1, 0)
         assert [one.value for one in await repo.entries("main")] == [b"theirs", b"ours"]
 
+    @pytest.mark.guarantee("versions-2")
     async def test_rows_that_no_repository_holds_are_rejected(self, repo: Repository) -> None:
         bad: list[Any] = []
         rows = [{"key": "a", "value": "1", "ttl": 5}, {"key": "k" * 3000, "value": "1"}, {"key": "b", "value": "1"}]

@@ -64,6 +64,7 @@ def apart(value: Value) -> Value:
     return Apart(object_id(value).hex()) if isinstance(value, bytes) and len(value) > INLINE else value
 
 
+@pytest.mark.guarantee("versions-12")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_merge_is_the_models(seed: int, strategy: Strategy | None) -> None:
@@ -125,6 +126,7 @@ async def test_reverts_and_picks_are_merges_over_another_base(seed: int) -> None
         assert found == conflicts
 
 
+@pytest.mark.guarantee("versions-17")
 async def test_the_merge_bugs_of_lakefs_are_not_ours() -> None:
     """Keys are compared, not identities alone: a new key whose value another one has is a change of its own."""
     repo = await branched({"b": b"x"}, {"a": b"x", "b": b"x"}, {})

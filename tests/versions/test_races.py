@@ -74,6 +74,7 @@ def all_have_acted(record: Record) -> bool:
     return min(record.commits, record.abandoned, record.listings, record.collections) > 1
 
 
+@pytest.mark.guarantee("versions-6", by="race")
 @pytest.mark.parametrize("seed", range(3))
 async def test_in_memory_where_others_come_between_any_two_steps(seed: int) -> None:
     dice = random.Random(seed)
@@ -83,6 +84,7 @@ async def test_in_memory_where_others_come_between_any_two_steps(seed: int) -> N
     await race.run(0.3, *roles(race, writers=8, committers=[0, 0.001, 0.01]), enough=all_have_acted)
 
 
+@pytest.mark.guarantee("versions-5", by="race")
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
 async def test_sixteen_writers_and_a_committer_every_50_ms(reopen: Open) -> None:
     await Repository(reopen()).init()
@@ -90,6 +92,7 @@ async def test_sixteen_writers_and_a_committer_every_50_ms(reopen: Open) -> None
     await race.run(1.5, *roles(race, writers=16, committers=[0.05]), enough=all_have_acted)
 
 
+@pytest.mark.guarantee("versions-5", by="kill")
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
 async def test_committers_that_are_processes_and_killed(reopen: Open) -> None:
     await killed_committers(reopen, seconds=1, least=2)

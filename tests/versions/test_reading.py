@@ -90,6 +90,7 @@ async def test_large_values_are_left_out_where_only_keys_are_wanted(repo: Reposi
     assert full["big"].identity == bare["big"].identity
 
 
+@pytest.mark.guarantee("versions-20")
 async def test_a_committed_get_reads_the_branch_and_one_object_a_level_then_the_branch_alone(
     large: tuple[Repository, CountingStore],
 ) -> None:
@@ -118,6 +119,7 @@ async def test_a_listing_comes_in_batches(large: tuple[Repository, CountingStore
     assert 1000 <= max(sizes) < 1200
 
 
+@pytest.mark.guarantee("versions-10")
 async def test_a_listing_across_a_commit_and_a_collection_is_whole() -> None:
     """The commit comes right after the staged changes were listed: they are gone, and the head is old."""
 

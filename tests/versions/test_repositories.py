@@ -54,6 +54,7 @@ async def test_its_stream_is_known_by_its_marks(client: kvctl.Client, unique: Ca
         await client.bucket(name).put("key", b"value")
 
 
+@pytest.mark.guarantee("versions-15")
 async def test_no_commit_of_a_former_life_is_met_again(client: kvctl.Client, unique: Callable[..., str]) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
     before = await repositories.create(name)

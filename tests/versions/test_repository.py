@@ -34,6 +34,7 @@ class TestStaging:
         kinds = [change.kind for change in (await repo.status("main")).changes]
         assert kinds == [Kind.CHANGED, Kind.REMOVED, Kind.ADDED]
 
+    @pytest.mark.guarantee("versions-2")
     async def test_writes_need_a_branch_and_keys_of_adr_8(self, repo: Repository) -> None:
         with pytest.raises(BranchNotFound):
             await repo.put("nope", "a", b"1")
@@ -41,6 +42,7 @@ class TestStaging:
             with pytest.raises(UsageError):
                 await repo.put("main", key, b"1")
 
+    @pytest.mark.guarantee("versions-3")
     async def test_conditional_writes_compare_what_is_read(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1")
         (entry,) = await repo.get("main", "a")
@@ -187,6 +189,7 @@ async def _staging(repo: Repository) -> tuple[tuple[str, ...], str]:
 
 
 class TestRefs:
+    @pytest.mark.guarantee("versions-1")
     async def test_expressions(self, repo: Repository) -> None:
         commits = [await committed(repo, "main", str(number), n=b"%d" % number) for number in range(4)]
         await repo.create_tag("v1", "main~1")

@@ -99,6 +99,7 @@ async def test_hard_moves_the_branch_and_is_refused_with_staged_changes(repo: Re
         await repo.reset_hard("main", "nope")
 
 
+@pytest.mark.guarantee("versions-13")
 async def test_what_is_left_of_many_failed_commits_is_folded_and_loses_nothing(
     repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ async def test_what_is_left_of_many_failed_commits_is_folded_and_loses_nothing(
     assert await dropping.listed(repo.store) == []
 
 
+@pytest.mark.guarantee("versions-13")
 async def test_failed_commits_with_nothing_new_staged_seal_once(repo: Repository) -> None:
     class Fails(Exception):
         pass
@@ -200,6 +202,7 @@ class TestManySealedEpochs:
         assert (await held(repo)).keys() == {"k0", "app.x", "s"}
 
 
+@pytest.mark.guarantee("versions-13")
 async def test_many_failed_commits_are_folded_however_short_the_time(
     repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

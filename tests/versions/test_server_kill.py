@@ -49,6 +49,7 @@ async def kill(server: Server, repo: Repository) -> None:
     server.start()
 
 
+@pytest.mark.guarantee("versions-8", by="kill")
 async def test_deleted_branches_and_tags_stay_deleted(own_server: Server, repo: Repository) -> None:
     await committed(repo, "main", "one", a=b"1")
     for name in ("gone", "again"):
@@ -65,6 +66,7 @@ async def test_deleted_branches_and_tags_stay_deleted(own_server: Server, repo: 
     assert [await staged(repo, branch) for branch in ("main", "again")] == [{}, {}]
 
 
+@pytest.mark.guarantee("versions-8", by="kill")
 async def test_changes_that_were_reset_stay_reset(own_server: Server, repo: Repository) -> None:
     await committed(repo, "main", "one", a=b"1", b_c=b"1")
     await repo.put_many("main", {"a": b"2", "b.c": None, "b.d": b"2", "new": b"2", "kept": b"2"})

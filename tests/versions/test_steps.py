@@ -150,6 +150,7 @@ async def fresh(request: pytest.FixtureRequest, client: kvctl.Client, unique: Ca
     return make
 
 
+@pytest.mark.guarantee("versions-9", by="kill")
 @pytest.mark.parametrize(
     ("fresh", "operation"),
     [*(("memory", one) for one in WRITING), *(("bucket", one) for one in (commit, merge))],
@@ -183,6 +184,7 @@ async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(
     assert await at_every_step(scenario, kill=True) >= 1
 
 
+@pytest.mark.guarantee("versions-14", by="kill")
 @pytest.mark.parametrize(("fresh", "together"), [("memory", 1), ("bucket", 400)], indirect=["fresh"])
 async def test_a_collection_killed_at_any_write_leaves_all_that_is_reachable(
     fresh: Fresh, together: int, monkeypatch: pytest.MonkeyPatch
@@ -237,6 +239,7 @@ async def hard_lost(repo: Repository) -> object:
 LINKING = [pick, tag_lost, merge_lost, hard_lost]
 
 
+@pytest.mark.guarantee("versions-14", by="race")
 @pytest.mark.parametrize("operation", [*WRITING, reuse, *LINKING], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("first", [True, False], ids=["gc-meets-it", "it-meets-gc"])
 async def test_a_collection_at_any_step_leaves_whole_what_others_do(operation: Operation, first: bool) -> None:
@@ -266,6 +269,7 @@ async def test_a_collection_at_any_step_leaves_whole_what_others_do(operation: O
     assert await at_every_step(scenario, kill=False) > 2
 
 
+@pytest.mark.guarantee("versions-3", by="race")
 @pytest.mark.parametrize("operation", WRITING[:5], ids=lambda one: one.__name__)
 async def test_a_creation_at_any_step_is_kept_or_refused(operation: Operation) -> None:
     """A key that is created while another operation runs was absent then, and nothing is committed under it."""
@@ -329,6 +333,7 @@ async def test_what_changes_a_branch_while_a_key_is_created_is_seen_or_refused(o
     assert outcomes == {True, False}
 
 
+@pytest.mark.guarantee("versions-5", by="race")
 @pytest.mark.parametrize("first", [True, False], ids=["commit-meets-reset", "reset-meets-commit"])
 @pytest.mark.parametrize("prefix", ["t", "v", ""])
 async def test_a_reset_and_a_commit_come_one_after_the_other(prefix: str, first: bool) -> None:

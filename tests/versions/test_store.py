@@ -133,6 +133,7 @@ class TestPredicates:
                 await store.set_if(P, b"k", late, read)
         assert (await store.get(P, b"k")).value == b"2"
 
+    @pytest.mark.guarantee("versions-18")
     async def test_there_and_back_is_another(self, store: Store) -> None:
         await store.set(P, b"k", b"a")
         read = (await store.get(P, b"k")).predicate
@@ -192,6 +193,7 @@ class TestPredicates:
 
 
 class TestVisibility:
+    @pytest.mark.guarantee("versions-10")
     async def test_a_read_after_a_write_sees_it_in_any_session(self, store: Store, reopen: Open) -> None:
         other = reopen()
         for number in range(30):

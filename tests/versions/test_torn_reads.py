@@ -53,6 +53,7 @@ async def reset_other(repo: Repository) -> object:
     return await repo.reset_key("main", "other")
 
 
+@pytest.mark.guarantee("versions-7", by="fault")
 @pytest.mark.parametrize("operation", [commit, merge, record, reset_other], ids=lambda one: one.__name__)
 async def test_value_staged_again_survives_a_commit_between_any_two_reads(
     operation: Callable[[Repository], Awaitable[object]], backwards: bool

@@ -99,6 +99,7 @@ class TestChunks:
 
 
 class TestBuild:
+    @pytest.mark.guarantee("versions-11")
     def test_the_same_entries_have_the_same_root_in_whatever_order_they_came(self, shape: str) -> None:
         content = some(MANY)
         items = list(content.items())
@@ -195,6 +196,7 @@ class TestUpdate:
         assert read <= 2 * (height + 1)
         assert step.root == made({**content, key: b"new"}).root
 
+    @pytest.mark.guarantee("versions-20")
     def test_a_value_written_over_reads_and_writes_one_chunk_a_level(self) -> None:
         content = some(20_000)
         held = made(content)
@@ -304,6 +306,7 @@ class TestDiff:
         assert found == 20_000
         assert max(sizes) < 30
 
+    @pytest.mark.guarantee("versions-11")
     def test_it_reads_in_proportion_to_what_changed(self) -> None:
         content = some(20_000)
         held = made(content)

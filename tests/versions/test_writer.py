@@ -89,6 +89,7 @@ async def test_what_a_seal_comes_between_is_committed_or_staged(repo: Repository
     assert await held(repo, "main@") == changes
 
 
+@pytest.mark.guarantee("versions-2")
 @pytest.mark.parametrize("size", ["at the limit", "above it"])
 async def test_the_largest_value_is_staged_committed_and_read(repo: Repository, size: str) -> None:
     largest = repo.writer.largest
@@ -127,6 +128,7 @@ class InterruptedStore(MemoryStore):
         return await super().write(conditions, changes)
 
 
+@pytest.mark.guarantee("versions-23", by="race")
 async def test_changes_staged_before_a_commit_came_in_between_are_not_staged_again() -> None:
     store = InterruptedStore()
     ours, theirs = Repository(store), Repository(store)

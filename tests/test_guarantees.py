@@ -1,0 +1,48 @@
+"""Every guarantee of the help topics has tests, and every test names guarantees that exist."""
+
+import re
+from collections import Counter
+
+from tests import guarantees
+from tests.guarantees import EXAMPLES_ONLY, KINDS, PAGE, TOPICS
+
+GUARANTEES = guarantees.guarantees()
+EVIDENCE = guarantees.evidence()
+GENERAL = [one for one in GUARANTEES if one.topic == "guarantees"]
+
+
+def test_every_guarantee_has_an_id_of_its_own() -> None:
+    repeated = [id for id, number in Counter(one.id for one in GUARANTEES).items() if number > 1]
+    assert len(GUARANTEES) > 150
+    assert repeated == []
+
+
+def test_every_guarantee_has_a_test() -> None:
+    assert [one.id for one in GUARANTEES if not EVIDENCE[one.id]] == []
+
+
+def test_every_mark_names_a_guarantee_and_a_kind() -> None:
+    known = {one.id for one in GUARANTEES}
+    assert {id: tests for id, tests in EVIDENCE.items() if tests and id not in known} == {}
+    assert {test.kind for tests in EVIDENCE.values() for test in tests} <= KINDS.keys()
+
+
+def test_guarantees_that_only_examples_show_are_in_their_section() -> None:
+    strong = {id for id, tests in EVIDENCE.items() if any(test.kind != "example" for test in tests)}
+    assert [one.id for one in GENERAL if one.section != EXAMPLES_ONLY and one.id not in strong] == []
+    assert [one.id for one in GENERAL if one.section == EXAMPLES_ONLY and one.id in strong] == []
+
+
+def test_every_paragraph_of_a_guarantee_ends_with_its_id() -> None:
+    text = (TOPICS / "guarantees.md").read_text(encoding="utf-8")
+    promises = text[text.index("\n## ") : text.index("\n## Not guaranteed")].split("\n## ")[1:]
+    blocks = [block for part in promises if not part.startswith(EXAMPLES_ONLY) for block in part.split("\n\n")[1:]]
+    items = promises[-1].split("\n- ")[1:]
+    assert promises[-1].startswith(EXAMPLES_ONLY)
+    assert [block for block in blocks if not re.search(r"\[[a-z]+-\d+\]\s*$", block)] == []
+    assert [item for item in items if not re.search(r"\[[a-z]+-\d+\]\s*(\n\n.*)?$", item)] == []
+
+
+def test_page_of_guarantees_is_current() -> None:
+    """If not: `python -m tests.guarantees`."""
+    assert PAGE.read_text(encoding="utf-8") == guarantees.page()
