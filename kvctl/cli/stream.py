@@ -1,5 +1,6 @@
 """Streams: create, inspect, change, purge, delete. Their messages are in stream_messages.py."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -119,13 +120,15 @@ async def create(
     """
     from kvctl.jetstream import changing
     from kvctl.jetstream.settings import STREAM
+    from kvctl.kv import leftovers
 
     asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
     wanted = _with_options(asked, subjects, storage, replicas, description)
     if stream is None and not wanted.get("name"):
         raise UsageError("Missing argument `NAME`", hint="Or give it as `name` in the file")
     name = wanted["name"] = check_stream(stream if stream is not None else wanted["name"])
-    target = changing.stream((await session.client()).api, name)
+    api = (await session.client()).api
+    target = replace(changing.stream(api, name), create=lambda config: leftovers.create(api, config))
     if dry_run:
         if await changing.existing(target, wanted) is None:
             show_config(session, wanted)

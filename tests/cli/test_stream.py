@@ -335,3 +335,14 @@ def test_a_connection_for_reading_changes_nothing(filled: Streams, raw: RawClien
     ):  # fmt: skip
         assert filled(*args, "--read-only").exit_code == 1
     assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
+
+
+def test_creation_that_meets_files_of_a_deleted_stream_is_tried_again(run: Run, own_server: Server) -> None:
+    """The first attempt of the server fails (10049) and clears the place."""
+    streams = Path(own_server.store, "jetstream", "$G", "streams")
+    streams.mkdir(parents=True)
+    (streams / "S").touch()
+    created = run("stream", "create", "S", "--subject", "s", "-s", own_server.url)
+    assert created.exit_code == 0, created
+    with RawClient(own_server.url) as raw:
+        assert raw.api("STREAM.INFO.S")["state"]["messages"] == 0
