@@ -302,7 +302,7 @@ async def purge(
     await _confirm_purge(session, info, readers, question, yes=yes, confirm=confirm)
     if sequence is None and keep is None:
         sequence = info["state"]["last_seq"] + 1
-    removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep)
+    removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep, confirm=stream)
     tell(session, {"stream": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")
 
 

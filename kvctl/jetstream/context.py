@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.jetstream import consumers, streams
+from kvctl.jetstream import consumers, replication, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumer import Consumer
 from kvctl.jetstream.direct import StoredMessage, from_leader
@@ -111,11 +111,22 @@ class Stream:
         """Delete it with all it holds. Raises StreamNotFound, ReadOnly."""
         await streams.delete(self.api, self.name)
 
-    async def purge(self, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None) -> int:
+    async def purge(
+        self,
+        *,
+        subject: str | None = None,
+        sequence: int | None = None,
+        keep: int | None = None,
+        confirm: str | None = None,
+    ) -> int:
         """Remove messages: on a subject, below a sequence, or all but the last `keep`; returns how many went.
 
-        Raises StreamNotFound, ServerError (sequence and keep exclude each other), ReadOnly.
+        Mirrors and aggregates do not hear of it. So a stream that others replicate, or that replicates others, is
+        purged only with its own name as `confirm`. Raises RefusedError without it, StreamNotFound, ServerError
+        (sequence and keep cannot be combined), UsageError, ReadOnly.
         """
+        streams.require_writable(self.api)
+        await replication.require_alone(self.api, self.name, confirm)
         request = {"filter": subject, "seq": sequence, "keep": keep}
         given = {name: value for name, value in request.items() if value is not None}
         return await streams.purge(self.api, self.name, **given)

@@ -4,6 +4,7 @@ A cluster knows of a server that was stopped that it is offline, and still tells
 one that was killed it only knows, for minutes, that it does not answer.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 
+import kvctl
+from kvctl.errors import RefusedError
 from kvctl.labs import Lab, run_lab
 from tests.cli.conftest import Result, run_process
 from tests.raw import RawClient
@@ -133,8 +136,15 @@ def test_silent_streams_of_which_nothing_is_known_may_be_readers(tmp_path: Path)
             assert (plan.exit_code, "`MO`" in hazard["evidence"], "`KV_AO`" in hazard["evidence"]) == (1, True, True)
             assert "--force unreachable-stream" in plan.err
         assert (described.exit_code, overridden.exit_code) == (0, 0), (described, overridden)
+        with pytest.raises(RefusedError, match="`MO` does not answer and may read from it"):
+            asyncio.run(_purge(away.urls))
         with RawClient(away.urls.split(",")[0]) as raw:
             assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS
+
+
+async def _purge(urls: str) -> None:
+    async with kvctl.connect(urls) as client:
+        await client.jetstream.stream("KV_O").purge()
 
 
 def _place_together(raw: RawClient, urls: str) -> str:

@@ -9,7 +9,15 @@ import pytest
 
 import kvctl
 from kvctl import Client
-from kvctl.errors import ConflictError, ConsumerNotFound, NotFoundError, ReadOnly, StreamNotFound, UsageError
+from kvctl.errors import (
+    ConflictError,
+    ConsumerNotFound,
+    NotFoundError,
+    ReadOnly,
+    RefusedError,
+    StreamNotFound,
+    UsageError,
+)
 from kvctl.jetstream.message import Message
 from kvctl.server import Server
 from tests.jetstream.conftest import MakeStream, publish
@@ -61,6 +69,21 @@ async def test_messages_are_read_deleted_and_purged(client: Client, make_stream:
     assert await stream.purge(sequence=5) == 2
     assert await stream.purge(keep=2) == 4
     assert (await stream.info())["state"]["messages"] == 2
+
+
+async def test_purge_of_a_replicated_stream_wants_its_name(client: Client, make_stream: MakeStream) -> None:
+    origin, other = await make_stream(3), await make_stream(3)
+    js, mirror = client.jetstream, f"M{origin.name}"
+    await js.create_stream(mirror, mirror={"name": origin.name})
+    for name in (origin.name, mirror):
+        with pytest.raises(RefusedError, match=f"Stream `{name}` was not purged") as caught:
+            await js.stream(name).purge(keep=1)
+        assert f"confirm='{name}'" in str(caught.value.hint)
+        with pytest.raises(UsageError):
+            await js.stream(name).purge(confirm=other.name)
+    assert (await origin.info())["state"]["messages"] == 3
+    assert await origin.purge(confirm=origin.name) == 3
+    assert await other.purge() == 3
 
 
 async def test_a_consumer_is_created_found_changed_listed_and_deleted(client: Client, make_stream: MakeStream) -> None:

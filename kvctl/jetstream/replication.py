@@ -1,0 +1,48 @@
+"""Streams that others replicate or that replicate others, and what must not be done to them unasked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kvctl.errors import RefusedError, UsageError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.streams import Listing
+
+
+async def require_alone(api: Api, stream: str, confirm: str | None) -> None:
+    """Raise RefusedError where purging the stream leaves replicas and origins different, unless its name confirms it.
+
+    Readers in this account and domain are seen; a stream that does not answer may be one. Raises UsageError for another
+    name, StreamNotFound, and what a listing raises.
+    """
+    if confirm is not None:
+        if confirm != stream:
+            raise UsageError(f"`confirm` is `{confirm}`, and the stream is `{stream}`")
+        return
+    info, found = await asyncio.gather(streams.info(api, stream), streams.listing(api))
+    reasons = [f"it reads from `{source['name']}`" for source in _sources(info)]
+    reasons += [f"`{name}` {verb} from it" for name, verb in _readers(found, stream)]
+    if reasons:
+        raise RefusedError(
+            f"Stream `{stream}` was not purged: {', '.join(reasons)}",
+            hint="Replicas keep what they copied, and do not get again what is purged from them; "
+            f"`confirm={stream!r}` purges it all the same",
+        )
+
+
+def _readers(found: Listing, stream: str) -> list[tuple[str, str]]:
+    infos = [*found.answering, *(info for info in found.silent.values() if info is not None)]
+    reading = [info["config"]["name"] for info in infos if any(_is_of(source, stream) for source in _sources(info))]
+    unknown = [name for name, info in found.silent.items() if info is None and name != stream]
+    return [*((name, "reads") for name in reading), *((name, "does not answer and may read") for name in unknown)]
+
+
+def _is_of(source: dict[str, Any], stream: str) -> bool:
+    return bool(source["name"] == stream) and not source.get("external")
+
+
+def _sources(info: dict[str, Any]) -> list[dict[str, Any]]:
+    config = info["config"]
+    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
