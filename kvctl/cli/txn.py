@@ -7,7 +7,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import operation_style
-from kvctl.cli.expiry import warn_of_return
+from kvctl.cli.expiry import warn_of_other_life, warn_of_return
 from kvctl.cli.inputs import open_bucket
 from kvctl.cli.options import BucketName, DryRun
 from kvctl.cli.session import Session
@@ -78,6 +78,8 @@ async def txn(
         raise
     rows = [{**row, "revision": revision} for row, revision in zip(_rows(transaction), revisions, strict=True)]
     session.show(View(columns=_DONE, rows=rows, name="key"))
+    if ttls := {change.key: change.ttl for change in transaction.changes if change.ttl}:
+        await warn_of_other_life(session, source, ttls)
     if expiring := [change.key for change in transaction.changes if change.ttl and change.verb in ("put", "update")]:
         await warn_of_return(session, source, expiring)
 

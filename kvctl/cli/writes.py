@@ -7,7 +7,7 @@ import typer
 
 from kvctl.cli.command import command, group
 from kvctl.cli.entries import writing_view
-from kvctl.cli.expiry import warn_of_return
+from kvctl.cli.expiry import warn_of_other_life, warn_of_return, warn_of_shorter_life
 from kvctl.cli.inputs import check_keys, expected, open_bucket, parse_revision, read_value, require_value
 from kvctl.cli.options import BucketName, DryRun, KeyedName, KeyName, bucket_names, duration
 from kvctl.cli.session import Session
@@ -108,7 +108,7 @@ async def create(
 
     Prints the new revision; exits 4 when the key lives. A key that was deleted, purged, or has expired can be created
     again. --ttl needs a bucket with --marker-ttl; where it has a history, too, servers keep the key for the marker's
-    time at least.
+    time at least. The ttl of the bucket ends the key sooner. A warning tells of both.
 
     On a branch of a repository (NAME@BRANCH) the key must be neither staged nor committed.
     """
@@ -122,6 +122,8 @@ async def create(
     data = read_value(session, value, file)
     target = await open_bucket(session, bucket, write=True)
     _show_revision(session, target, key, await target.create(key, data, ttl=ttl))
+    if ttl is not None:
+        await warn_of_other_life(session, target, {key: ttl})
 
 
 @command(
@@ -149,7 +151,9 @@ async def update(
     revision; exits 4 otherwise, naming the revision found.
 
     With --file, REVISION follows KEY. A ttl that the key had is not kept: give --ttl again. In a bucket with a history
-    the value before comes back when that time is over, as a warning says.
+    the value before comes back when that time is over, as a warning says. For that reason ADR-48 gives a ttl to create
+    alone. kvctl takes one here, too, since a key that expires could not be renewed otherwise: created again, it would
+    be gone for a moment. In a bucket without a history nothing comes back.
 
     On a branch of a repository (NAME@BRANCH) REVISION is the key's identity, or the revision at which it is staged.
     """
@@ -169,6 +173,7 @@ async def update(
     target = await open_bucket(session, bucket, write=True)
     _show_revision(session, target, key, await target.update(key, data, revision, ttl=ttl))
     if ttl is not None:
+        await warn_of_other_life(session, target, {key: ttl})
         await warn_of_return(session, target, [key])
 
 
@@ -228,12 +233,14 @@ async def copy(
 ) -> None:
     """Copy a key.
 
-    The value of KEY is written to NEWKEY, with what is left of its ttl; headers and history stay behind. Prints the new
-    revision; exits 4 when NEWKEY exists, unless --overwrite.
+    The value of KEY is written to NEWKEY, with what is left of its ttl; headers and history stay behind. A warning
+    tells when the ttl of another bucket ends it sooner. Prints the new revision; exits 4 when NEWKEY exists, unless
+    --overwrite.
     """
     from kvctl.kv import moving
 
     source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context)
+    await warn_of_shorter_life(session, source, key, target, new_key)
     try:
         revision = await moving.copy(source, key, target, new_key, overwrite=overwrite)
     except KeyExists as error:
@@ -262,11 +269,13 @@ async def rename(
     Within a bucket that allows atomic batches (`kvctl bucket add --atomic`) both names change at once. Elsewhere the
     new name is written first and the old one deleted after it: interrupted half-way, both exist, never neither.
 
-    Prints the new revision; exits 4 when NEWKEY exists, unless --overwrite, and when KEY changes meanwhile.
+    Prints the new revision; exits 4 when NEWKEY exists, unless --overwrite, and when KEY changes meanwhile. A warning
+    tells when the ttl of another bucket ends the key sooner.
     """
     from kvctl.kv import moving
 
     source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context, write=True)
+    await warn_of_shorter_life(session, source, key, target, new_key)
     if dry_run:
         await _show_rename(session, source, key, target, new_key, overwrite)
         return

@@ -1,16 +1,21 @@
-"""What comes back when a key expires: where a bucket keeps a history, servers drop the last entry and leave no marker.
+"""How long a value with a ttl lives, and what comes back after it.
 
-Found on nats-server 2.11 to 2.15: a marker is left only when the last of a key's entries expires. Before that the entry
-below is the key's last one again, its value alive.
+Found on nats-server 2.11 to 2.15, where a bucket keeps a history: servers drop the last entry and leave a marker only
+when that was the last of the key's entries. Before that the entry below is the key's last one again, its value alive.
+A ttl below the bucket's marker ttl is raised to it, in the stored message, too. The ttl of the bucket ends whatever is
+older, with a longer ttl of its own or without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import aclosing
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.entry import Entry, Operation
+from kvctl.quantities import duration_from_ns
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -26,6 +31,26 @@ async def returning(bucket: Bucket, keys: Iterable[str]) -> list[Entry]:
         async for entry in entries:
             held.setdefault(entry.key, []).append(entry)
     return [below[-1] for *earlier, last in held.values() if (below := _outliving(earlier, last))]
+
+
+async def bucket_ttl(bucket: Bucket) -> timedelta | None:
+    """The ttl of all keys of the bucket that takes the writes. Raises BucketNotFound, PermissionDenied."""
+    info = (await bucket.locate()).source.info
+    age = info["config"].get("max_age", 0) if info else 0
+    return duration_from_ns(age) if age else None
+
+
+async def time_left(bucket: Bucket, entry: Entry) -> timedelta | None:
+    """What is left of an entry's life, by its own ttl and the bucket's; None for one that does not expire.
+
+    Raises as `bucket_ttl` and `ServerClock.read`.
+    """
+    lives = [ttl for ttl in (entry.ttl, await bucket_ttl(bucket)) if ttl is not None]
+    if not lives:
+        return None
+    source = bucket.binding.source
+    age = (await ServerClock.read(source.api, source.stream)).now_ns() - entry.created_ns
+    return max(min(lives) - timedelta(microseconds=age // 1000), timedelta(0))
 
 
 def _outliving(earlier: list[Entry], last: Entry) -> list[Entry]:
