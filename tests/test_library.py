@@ -1,7 +1,6 @@
 """The library by itself, as its documentation shows it, and side by side with the client library's own buckets."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -16,7 +15,7 @@ import kvctl
 from kvctl import CURRENT, Bucket, Client, Context, Entry, Operation
 from kvctl.errors import BucketExists, BucketNotFound, KeyExists, KeyNotFound, NoServer, ReadOnly, WrongRevision
 from kvctl.server import Server
-from tests.patience import slower
+from tests.waiting import until_async
 
 
 class TestAsDocumented:
@@ -202,16 +201,14 @@ async def test_a_ttl_of_ours_ends_for_them(client: Client, jetstream: JetStreamC
     second = timedelta(seconds=1)
     bucket = await client.create_bucket(bucket_name, marker_ttl=second)
     theirs = await jetstream.key_value(bucket_name)
+    for key, ttl in (("k", second), ("kept", 3600 * second)):
+        await bucket.create(key, b"1", ttl=ttl)
+    assert (await theirs.get("kept")).value == b"1"
 
-    async def seen(seconds: float) -> None:
-        await bucket.create("k", b"1", ttl=seconds * second)
-        assert (await theirs.get("k")).value == b"1"
+    async def ended() -> bool:
+        return await bucket.last_entry("k") is None
 
-    await slower(seen, (1, 8))
-    deadline = time.monotonic() + 60
-    while await bucket.last_entry("k") is not None:  # its marker is gone, too
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await until_async(ended, what="end of the key and of its marker")
     with pytest.raises(KeyNotFoundError):
         await theirs.get("k")
 

@@ -17,8 +17,9 @@ import pytest
 from kvctl.server import Server
 from tests.cli.conftest import _command, _environment, open_terminal
 from tests.cli.keyed import Keyed
-from tests.patience import patiently
+from tests.patience import quickest
 from tests.raw import RawClient
+from tests.waiting import until
 
 HEARTBEAT = """
 import os, sys, time
@@ -216,14 +217,14 @@ class TestLost:
         assert gone(child)
 
     @pytest.mark.guarantee("leases-1", by="kill")
-    def test_a_server_that_is_gone_ends_it_before_the_lease_does(self, own_server: Server, start: Start) -> None:
+    async def test_a_server_that_is_gone_ends_it_before_the_lease_does(self, own_server: Server, start: Start) -> None:
         from tests.cli.conftest import run_process
 
         url = own_server.url
         assert run_process("bucket", "add", "B", "--marker-ttl", "1s", "-s", url).exit_code == 0
 
-        def check(ttl: float) -> None:
-            holder = start("lock", "B", "k", "--ttl", f"{ttl}s", "-s", url, "--", "sh", "-c", "echo ready; sleep 300")
+        async def ended() -> float:
+            holder = start("lock", "B", "k", "--ttl", "3s", "-s", url, "--", "sh", "-c", "echo ready; sleep 300")
             ready, begun = line(holder), time.monotonic()
             own_server.kill()
             code = holder.wait(120)
@@ -231,9 +232,9 @@ class TestLost:
             own_server.start()
             assert (ready, code) == ("ready", 9)
             assert b"could not be renewed" in holder.communicate()[1]
-            assert took < ttl
+            return took
 
-        patiently(check, (3, 12, 60))
+        assert await quickest(ended, 3) < 3
 
 
 class TestContenders:
@@ -255,45 +256,35 @@ class TestContenders:
 
     def until_inside(self, log: Path, name: str, limit: float = 60) -> float:
         """When the holder of this name was inside first."""
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
-            if log.exists():
-                for who, moment in self.inside(log):
-                    if who == name:
-                        return moment
-            time.sleep(0.02)
-        raise AssertionError(f"{name} does not come in")
+
+        def first() -> float | None:
+            moments = self.inside(log) if log.exists() else ()
+            return next((moment for who, moment in moments if who == name), None)
+
+        return until(first, what=f"`{name}` inside", within=limit) or 0
 
     @pytest.mark.guarantee("leases-1", by="race")
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill -9", "stop"])
     def test_never_both_are_inside(self, hold: Start, log: Path, number: int) -> None:
         """The holder's kvctl is killed or stopped; its command ends before the other's begins."""
 
-        def check(ttl: float) -> None:
-            log.unlink(missing_ok=True)
-            first = self.beating(hold, log, "first", 600, ttl=ttl)
-            self.until_inside(log, "first")
-            second = self.beating(hold, log, "second", 1, "--wait", "300s", ttl=ttl)
-            time.sleep(0.7)
-            begun = time.monotonic()
-            first.send_signal(number)
-            entered = self.until_inside(log, "second", ttl + 60)
-            second.wait(60)
-            moments = [moment for who, moment in self.inside(log) if who == "first"]
-            last = max(moments)
-            stood_still = max(after - before for before, after in itertools.pairwise(moments))
-            if number == signal.SIGSTOP:
-                first.send_signal(signal.SIGCONT)
-                assert first.wait(60) == 9
-                assert b"error: The lease on `k`" in first.communicate()[1]
-            if last >= entered and stood_still < ttl / 10:
-                pytest.fail("both were inside")
-            assert last < entered < begun + 2 * ttl  # what was left of it, and what the server takes to notice
-            assert second.returncode == 0
-            if number == signal.SIGKILL:
-                assert last - begun < ttl / 4
-
-        patiently(check, (2, 12, 60))
+        first = self.beating(hold, log, "first", 600, ttl=4)
+        self.until_inside(log, "first")
+        second = self.beating(hold, log, "second", 1, "--wait", "300s", ttl=4)
+        time.sleep(0.7)
+        begun = time.monotonic()
+        first.send_signal(number)
+        entered = self.until_inside(log, "second", 120)
+        assert second.wait(60) == 0
+        moments = [moment for who, moment in self.inside(log) if who == "first"]
+        stood_still = max(after - before for before, after in itertools.pairwise(moments))
+        if number == signal.SIGSTOP:
+            first.send_signal(signal.SIGCONT)
+            assert first.wait(60) == 9
+            assert b"error: The lease on `k`" in first.communicate()[1]
+        # A machine that stands still for longer than what the holder keeps in reserve ends nothing in time.
+        assert moments[-1] < entered or stood_still > 0.4
+        assert entered < begun + 60
 
     @pytest.mark.guarantee("leases-1", by="kill")
     def test_what_the_command_started_ends_with_kvctl_too(self, hold: Start) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from kvctl.server import Server
 from tests.cli.conftest import Run, open_terminal
-from tests.patience import patiently
 from tests.raw import RawClient
 from tests.topology.conftest import Replicas, until
 
@@ -69,32 +68,29 @@ def test_a_pipe_has_what_changes(
 def test_servers_that_go_are_waited_for(
     start: Callable[..., "subprocess.Popen[bytes]"], own_server: Server, unique: Callable[..., str]
 ) -> None:
-    def check(timeout: float) -> None:
-        with RawClient(own_server.url) as raw:
-            _, mirror = pair(raw, unique)
-        options = ("--interval", "200ms", "--timeout", f"{timeout}s", "-o", "ndjson", "-s", own_server.url)
-        process = start("topology", "status", mirror, "--watch", *options)
-        assert state(process) == "ok"
-        own_server.kill()
-        assert process.stderr is not None
-        told = process.stderr.readline()
-        own_server.launch()
-        own_server.wait_ready()
-        assert told.endswith(b"waiting for it\n")
-        with RawClient(own_server.url) as raw:
-            raw.api(f"STREAM.DELETE.{mirror}")
-        while state(process) != "gone":
-            pass
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-
     def state(process: "subprocess.Popen[bytes]") -> str:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line
         return str(json.loads(line)["state"])
 
-    patiently(check, (0.3, 3, 20))
+    with RawClient(own_server.url) as raw:
+        _, mirror = pair(raw, unique)
+    options = ("--interval", "200ms", "--timeout", "3s", "-o", "ndjson", "-s", own_server.url)
+    process = start("topology", "status", mirror, "--watch", *options)
+    assert state(process) == "ok"
+    own_server.kill()
+    assert process.stderr is not None
+    told = process.stderr.readline()
+    own_server.launch()
+    own_server.wait_ready()
+    assert told.endswith(b"waiting for it\n")
+    with RawClient(own_server.url) as raw:
+        raw.api(f"STREAM.DELETE.{mirror}")
+    while state(process) != "gone":
+        pass
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
 
 
 def test_a_terminal_has_a_live_table_that_leaves_its_last_state(

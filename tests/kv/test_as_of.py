@@ -12,12 +12,12 @@ from kvctl import Bucket, Client
 from kvctl.errors import BucketNotFound, HistoryLost, KeyNotFound, RevisionNotFound, UsageError
 from kvctl.jetstream import streams
 from kvctl.kv.as_of import Past
+from kvctl.kv.entry import Entry
 from kvctl.kv.moment import Moment, as_moment, parse_moment
-from kvctl.quantities import format_duration
 from kvctl.server import Server
 from tests.differences import differences
-from tests.patience import slower
 from tests.raw import RawClient
+from tests.waiting import until_async
 
 State = dict[str, bytes]
 
@@ -77,6 +77,18 @@ class Oracle:
         else:
             [entry] = await past.get_many([key])
             assert (entry and entry.value) == self.states[revision].get(key)
+
+
+async def ended(bucket: Bucket, key: str) -> Entry:
+    """The marker of a key, once it has expired."""
+
+    async def marker() -> Entry | None:
+        entry = await bucket.last_entry(key)
+        return entry if entry is None or entry.operation != "PUT" else None
+
+    found = await until_async(marker, what=f"marker of `{key}`")
+    assert found is not None
+    return found
 
 
 @pytest.mark.guarantee("reading-7", by="oracle")
@@ -219,56 +231,54 @@ class TestLost:
 
     @pytest.mark.guarantee("reading-8")
     async def test_entries_that_expired_are_missed(self, raw: RawClient, client: Client, bucket_name: str) -> None:
-        async def check(ttl: float) -> None:
-            name = f"{bucket_name}T{ttl:.0f}"
-            bucket = await client.create_bucket(name, history=5, ttl=timedelta(seconds=ttl))
-            await bucket.put("old", b"1")
-            await bucket.put("k", b"1")
-            assert await state(await bucket.as_of(2)) == {"old": b"1", "k": b"1"}  # nothing has expired yet
-            async with asyncio.timeout(60):
-                while raw.api(f"STREAM.INFO.KV_{name}")["state"]["first_seq"] < 3:
-                    await asyncio.sleep(0.1)
-            await bucket.put("k", b"2")
-            await bucket.put("k", b"3")
-            past = await bucket.as_of(3)
-            assert (await past.get("k")).value == b"2"
-            for reading in (past.get("old"), state(past), past.get_many(["k", "never"])):
-                with pytest.raises(
-                    HistoryLost, match=f"entries expire after {format_duration(timedelta(seconds=ttl))}"
-                ):
-                    await reading
-
-        await slower(check, (1.5, 9, 40))
+        bucket = await client.create_bucket(bucket_name, history=5, ttl=timedelta(seconds=4))
+        await bucket.put("old", b"1")
+        await bucket.put("k", b"1")
+        assert await state(await bucket.as_of(2)) == {"old": b"1", "k": b"1"}  # nothing has expired yet
+        await until_async(
+            lambda: raw.api(f"STREAM.INFO.KV_{bucket_name}")["state"]["first_seq"] >= 3, what="expiry of both entries"
+        )
+        await bucket.put("k", b"2")
+        await bucket.put("k", b"3")
+        past = await bucket.as_of(3)
+        assert (await past.get("k")).value == b"2"
+        for reading in (past.get("old"), state(past), past.get_many(["k", "never"])):
+            with pytest.raises(HistoryLost, match="entries expire after 4s"):
+                await reading
 
     async def test_a_keys_own_ttl_leaves_a_marker_and_then_a_caveat(
         self, raw: RawClient, client: Client, bucket_name: str
     ) -> None:
-        async def check(seconds: float) -> None:
-            ttl = timedelta(seconds=seconds)
-            bucket = await client.create_bucket(f"{bucket_name}T{seconds}", history=5, marker_ttl=ttl)
-            await bucket.put("k", b"1")
-            leased = await bucket.create("lease", b"2", ttl=ttl)
-            past = await bucket.as_of(leased)
-            assert (await state(past), past.caveat) == ({"k": b"1", "lease": b"2"}, None)
-            while (last := await bucket.last_entry("lease")) is not None and last.operation == "PUT":
-                await asyncio.sleep(0.05)
-            assert last is not None
-            (read,) = await asyncio.gather(state(await bucket.as_of(leased)), return_exceptions=True)
-            assert isinstance(read, HistoryLost), "the marker of `lease` expired before the reading"
-            assert "`lease`" in read.message
-            assert await state(await bucket.as_of(last.revision)) == {"k": b"1"}
-            while await bucket.last_entry("lease"):
-                await asyncio.sleep(0.05)
-            past = await bucket.as_of(leased)
-            assert await state(past) == {"k": b"1"}
-            assert past.caveat
-            assert "missing, or as they were before" in past.caveat
+        """Without a history the server keeps a key no longer than its ttl, however long its marker's is."""
+        second, hour = timedelta(seconds=1), timedelta(hours=1)
+        marking = await client.create_bucket(f"{bucket_name}M", marker_ttl=hour)
+        await marking.put("k", b"1")
+        held = await marking.create("held", b"2", ttl=hour)
+        past = await marking.as_of(held)
+        assert (await state(past), past.caveat) == ({"k": b"1", "held": b"2"}, None)
 
-        await slower(check, (2, 10, 40))
+        leased = await marking.create("lease", b"3", ttl=second)
+        marker = await ended(marking, "lease")
+        with pytest.raises(HistoryLost, match="`lease`"):
+            await state(await marking.as_of(leased))
+        assert await state(await marking.as_of(marker.revision)) == {"k": b"1", "held": b"2"}
+
+        brief = await client.create_bucket(bucket_name, history=5, marker_ttl=second)
+        await brief.put("k", b"1")
+        leased = await brief.create("lease", b"2", ttl=second)
+
+        async def forgotten() -> bool:
+            return await brief.last_entry("lease") is None
+
+        await until_async(forgotten, what="end of the marker of `lease`")
+        past = await brief.as_of(leased)
+        assert await state(past) == {"k": b"1"}
+        assert past.caveat
+        assert "missing, or as they were before" in past.caveat
 
     @pytest.mark.guarantee("reading-7", by="fault")
     async def test_a_mirrors_longer_history_does_not_hide_what_the_origin_dropped(
-        self, client: Client, bucket_name: str
+        self, raw: RawClient, client: Client, bucket_name: str
     ) -> None:
         bucket = await client.create_bucket(bucket_name)
         await bucket.put("k", b"1")
@@ -279,11 +289,12 @@ class TestLost:
         with pytest.raises(HistoryLost):
             await past.get("k")
         assert (await (await mirror.as_of(2)).get("k")).value == b"2"
-        await bucket.put("k", b"3")
-        await bucket.put("k", b"4")
-        async with asyncio.timeout(60):
-            while (await mirror.get("k")).revision < 5:
-                await asyncio.sleep(0.05)
+        for revision, value in ((4, b"3"), (5, b"4")):
+            await bucket.put("k", value)  # of which the origin keeps one: the mirror has to have it before the next
+            await until_async(
+                lambda revision=revision: raw.api(f"STREAM.INFO.{mirror.name}")["state"]["last_seq"] == revision,
+                what=f"revision {revision} in the mirror",
+            )
         assert (await (await mirror.as_of(2)).get("k")).value == b"2"  # this the mirror holds, the origin does not
         with pytest.raises(HistoryLost):
             await (await bucket.as_of(2)).get("k")

@@ -1,6 +1,7 @@
 """Leases: one holder at a time, renewed, lost, taken over, released."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
@@ -27,7 +28,7 @@ from kvctl.kv.lease import Lease, clock
 from kvctl.kv.leasing import acquire
 from kvctl.labs import Lab
 from kvctl.server import Server
-from tests.patience import quickest, slower
+from tests.patience import quickest
 from tests.raw import RawClient
 
 SECOND = timedelta(seconds=1)
@@ -149,19 +150,18 @@ class TestTaking:
 
 class TestKeeping:
     async def test_it_is_renewed_at_a_third_of_its_ttl(self, bucket: Bucket, theirs: Bucket) -> None:
-        async def renewed(ttl: float) -> None:
-            key, begun = f"k{ttl}", clock()
-            lease = await acquire(bucket, key, "me", ttl * SECOND)
-            first, keeping = lease.revision, await kept(lease)
-            while lease.revision < first + 5:
-                await refused(LeaseHeld, acquire(theirs, key, "you", TTL), lease)
+        lease = await acquire(bucket, "k", "me", 4.5 * SECOND)
+        first, ends, keeping = lease.revision, [lease.deadline], await kept(lease)
+        async with asyncio.timeout(60):
+            while len(ends) < 4:
+                await refused(LeaseHeld, acquire(theirs, "k", "you", TTL), lease)
+                ends += [lease.deadline] if lease.deadline > ends[-1] else []
                 await asyncio.sleep(0.05)
-            assert ttl * 4.9 / 3 < clock() - begun < ttl * 8 / 3
-            assert (lease.token, keeping.done()) == (first, False)
-            keeping.cancel()
-            assert await lease.release()
-
-        await slower(renewed, (1.5, 9, 54))
+        between = [after - before for before, after in itertools.pairwise(ends)]
+        assert 1.45 < min(between) < 2.25
+        assert (lease.token, keeping.done()) == (first, False)
+        keeping.cancel()
+        assert await lease.release()
 
     @pytest.mark.parametrize(
         ("what", "said"),
@@ -333,14 +333,11 @@ class TestWaiting:
     async def test_a_holder_that_renews_is_not_robbed(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta(hours=1), history=2)
 
-        async def renewed(ttl: float) -> None:
-            lease = await acquire(bucket, f"k{ttl}", "me", ttl * SECOND)
-            keeping = await kept(lease)
-            await refused(WaitExpired, acquire(bucket, f"k{ttl}", "you", SECOND, wait=2.5 * ttl * SECOND), lease)
-            assert not keeping.done()
-            keeping.cancel()
-
-        await slower(renewed, (1, 6, 36))
+        lease = await acquire(bucket, "k", "me", 3 * SECOND)
+        keeping = await kept(lease)
+        await refused(WaitExpired, acquire(bucket, "k", "you", SECOND, wait=5 * SECOND), lease)
+        assert not keeping.done()
+        keeping.cancel()
 
     async def test_many_take_turns(self, bucket: Bucket) -> None:
         inside, most, turns = 0, 0, 0
