@@ -26,7 +26,7 @@ from kvctl.errors import (
 )
 from kvctl.handshake import connect_options
 from kvctl.server import Server, run_server
-from kvctl.wire import Inbox, decode_headers, encode_headers, status
+from kvctl.wire import MAX_CONTROL_LINE, Inbox, decode_headers, encode_headers, status
 from tests.raw import RawClient
 
 PATIENCE = timedelta(seconds=300)
@@ -195,6 +195,16 @@ class TestOnBothParsers:
                 connection.publish("$KV.B.k", b"v" * 2049)
             fits = await connection.request("$KV.B.k", b"v" * (2048 - len(header)), header)
             assert (b'"seq"' in fits.payload, connection.epoch) == (True, 0)
+
+    async def test_longest_subject_fits_the_line_that_servers_read(self, connection: Connection) -> None:
+        """They close the connection of whoever sends a longer one than 4096 bytes (`max_control_line`)."""
+        assert MAX_CONTROL_LINE == 4096
+        connection.publish("a" * 4064, b"v")
+        with pytest.raises(UsageError, match="line of 4096"):
+            connection.publish("a" * 4065, b"v")
+        with pytest.raises(NoResponders):
+            await connection.request("b")
+        assert connection.epoch == 0
 
     async def test_a_subject_over_the_protocols_line_is_refused_before_it_is_sent(self, connection: Connection) -> None:
         with pytest.raises(UsageError, match="too long"):

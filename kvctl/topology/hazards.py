@@ -95,8 +95,8 @@ def refuse(found: Iterable[Hazard], forced: Iterable[str] | None, what: str) -> 
 
 
 def _smaller(before: StreamConfig, after: StreamConfig, name: str) -> bool:
-    old, new = before.get(name) or -1, after.get(name) or -1
-    return bool(new > 0 and (old <= 0 or new < old))
+    old, new = before.get(name) or 0, after.get(name) or 0
+    return bool(new > 0 and not 0 < old <= new)
 
 
 def _history(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:

@@ -88,8 +88,7 @@ def _lost_all(before: bytes, after: bytes) -> Reading[bool]:
 
 def _full(root: Chunk) -> bool:
     """Whether a chunk ends where it does because it is full, not because nothing follows."""
-    chunker = Chunker(root.level)
-    return chunker.add(root.keys, root.values) == [root] and not chunker.open
+    return Chunker(root.level).add(root.keys, root.values) == [root]
 
 
 def _ends(root: bytes) -> Reading[tuple[bytes, bytes]]:

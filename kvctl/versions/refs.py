@@ -141,8 +141,9 @@ async def merge_base(store: Store, one: str, other: str) -> str | None:
     waiting: list[tuple[int, int, str]] = []
 
     async def paint(identity: str, colour: int) -> None:
-        if colours.get(identity, 0) | colour != colours.get(identity, 0):
-            colours[identity] = colours.get(identity, 0) | colour
+        before = colours.get(identity, 0)
+        if before | colour != before:
+            colours[identity] = before | colour
             found = await commit(store, identity)
             heapq.heappush(waiting, (-found.generation, -found.created_ns, identity))
 
@@ -229,7 +230,7 @@ async def _named(store: Store, name: str) -> Ref:
 async def _by_prefix(store: Store, text: str) -> str:
     """The whole id of a prefix. Raises RefNotFound, UsageError for one that several have."""
     found: list[str] = []
-    if re.fullmatch(r"[0-9a-f]{4,40}", text):
+    if re.fullmatch(rf"[0-9a-f]{{{SHORTEST},40}}", text):
         async with store.scan(COMMITS, bytes.fromhex(text[: len(text) // 2 * 2]), values=False) as entries:
             async for entry in entries:
                 identity = entry.key.hex()

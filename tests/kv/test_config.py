@@ -163,6 +163,10 @@ def test_what_is_rendered_reads_back_the_same(config: BucketConfig) -> None:
     assert BucketConfig.from_stream(config.to_stream()) == config
 
 
+def test_every_setting_reads_back() -> None:
+    assert BucketConfig.from_stream(EVERYTHING.to_stream()) == EVERYTHING
+
+
 def test_every_setting_is_a_field() -> None:
     assert set(EVERYTHING.settings()) == set(FIELDS)
     assert all(EVERYTHING.settings()[name] != default for name, default in FIELDS.items())
@@ -176,3 +180,22 @@ def test_the_status_is_the_adr_s() -> None:
     assert (status.is_compressed, status.backing_store, status.bytes) == (True, "JetStream", 512)
     assert (status.stream, status.kind, status.last_revision) == ("KV_ORDERS", Kind.BUCKET, 9)
     assert status.created_ns % 10**9 == 123456789
+
+
+def test_stream_without_settings_reads_as_a_bucket_without_settings() -> None:
+    assert BucketConfig.from_stream({"name": "KV_B"}) == BucketConfig("B", history=0)
+    zero = {"name": "KV_B", "max_msgs_per_subject": 3, "max_msg_size": 0, "max_bytes": 0}
+    assert BucketConfig.from_stream(zero) == BucketConfig("B", history=3)
+    one = {"name": "KV_B", "max_msgs_per_subject": 3, "max_msg_size": 1, "max_bytes": 1, "num_replicas": 3}
+    assert BucketConfig.from_stream(one) == BucketConfig("B", history=3, max_value_size=1, max_bytes=1, replicas=3)
+
+
+def test_status_of_a_stream_without_settings_has_their_defaults() -> None:
+    info = {
+        "config": {"name": "S"},
+        "state": {"messages": 0, "bytes": 0, "last_seq": 0},
+        "created": "2026-01-31T12:00:00Z",
+    }
+    status = BucketStatus.from_info(info)
+    assert (status.kind, status.stream, status.history, status.replicas) == (Kind.STREAM, "S", 0, 1)
+    assert (status.ttl, status.is_compressed, status.config, status.info) == (0 * SECOND, False, info["config"], info)

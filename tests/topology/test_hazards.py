@@ -7,7 +7,20 @@ import pytest
 
 from kvctl.errors import HazardRefused
 from kvctl.kv.config import BucketConfig
-from kvctl.topology.hazards import AGE, BYTES, HISTORY, SIZE, SUBJECTS, Cost, Hazard, looks_at, lossy, refuse
+from kvctl.kv.kinds import KIND
+from kvctl.topology.hazards import (
+    AGE,
+    BYTES,
+    HISTORY,
+    SIZE,
+    SUBJECTS,
+    Cost,
+    Hazard,
+    looks_at,
+    lossy,
+    of_foreign,
+    refuse,
+)  # fmt: skip
 
 BEFORE = BucketConfig("B", history=5, ttl=timedelta(days=1), max_bytes=1000, max_value_size=100).to_stream()
 
@@ -17,6 +30,7 @@ BEFORE = BucketConfig("B", history=5, ttl=timedelta(days=1), max_bytes=1000, max
     [
         ({}, set()),
         ({"max_msgs_per_subject": 4}, {HISTORY}),
+        ({"max_msgs_per_subject": 5}, set()),
         ({"max_msgs_per_subject": 6}, set()),
         ({"max_msgs_per_subject": -1}, set()),
         ({"max_age": 1}, {AGE}),
@@ -39,6 +53,15 @@ def test_a_limit_where_there_was_none_is_a_smaller_one() -> None:
     without = BucketConfig("B").to_stream() | {"max_msgs_per_subject": -1}
     assert looks_at(without, BEFORE) == {HISTORY, AGE, BYTES, SIZE}
     assert looks_at(BEFORE, without) == set()
+
+
+@pytest.mark.parametrize("absent", [{}, {"max_bytes": 0}, {"max_bytes": -1}, {"max_bytes": None}], ids=str)
+def test_smallest_limit_is_smaller_than_none_however_that_is_written(absent: dict[str, Any]) -> None:
+    assert looks_at(absent, {"max_bytes": 1}) == {BYTES}
+    assert looks_at({"max_bytes": 1}, absent) == set()
+    assert looks_at(absent, absent) == set()
+    assert looks_at({"max_bytes": 1}, {"max_bytes": 1}) == set()
+    assert looks_at({"max_bytes": 2}, {"max_bytes": 1}) == {BYTES}
 
 
 def test_a_stream_that_never_had_subjects_changes_none() -> None:
@@ -69,6 +92,11 @@ def test_a_stream_that_never_had_subjects_changes_none() -> None:
             Cost(messages=9, expired=2),
             "ttl 1d -> 1m removes 2 revisions at once and 7 more at that age",
         ),
+        (
+            {"max_age": 60 * 10**9},
+            Cost(messages=1, expired=1),
+            "ttl 1d -> 1m removes all 1 revision at once",
+        ),
         ({"max_age": 60 * 10**9}, Cost(messages=9), "ttl 1d -> 1m removes 9 revisions at that age"),
         (
             {"max_bytes": 100},
@@ -79,6 +107,11 @@ def test_a_stream_that_never_had_subjects_changes_none() -> None:
             {"max_bytes": 100, "discard": "old"},
             Cost(messages=9, bytes=612),
             "max_bytes 100 is 512 B below what is in use by 9 revisions: the oldest go",
+        ),
+        (
+            {"max_bytes": 100},
+            Cost(messages=1, bytes=101),
+            "max_bytes 100 is 1 B below what is in use by 1 revision: no new key fits",
         ),
         (
             {"max_msg_size": 10},
@@ -103,6 +136,33 @@ def test_the_evidence_says_how_much_would_go(change: dict[str, Any], cost: Cost,
 )
 def test_where_nothing_would_go_nothing_is_a_hazard(change: dict[str, Any]) -> None:
     assert lossy(BEFORE, BEFORE | change, Cost()) == []
+
+
+def test_bucket_that_is_exactly_full_loses_nothing() -> None:
+    assert lossy(BEFORE, BEFORE | {"max_bytes": 100}, Cost(messages=1, bytes=100)) == []
+
+
+def test_evidence_of_a_stream_without_a_ttl_says_none() -> None:
+    found = lossy({"name": "S"}, {"name": "S", "max_age": 10**9}, Cost(messages=2, expired=1))
+    assert [hazard.evidence for hazard in found] == ["ttl none -> 1s removes 1 revision at once and 1 more at that age"]
+
+
+def test_cost_is_completed_and_keeps_what_was_measured() -> None:
+    assert Cost(messages=2).having(bytes=3) == Cost(messages=2, bytes=3)
+
+
+def test_stream_of_a_table_is_not_for_bucket_commands() -> None:
+    [hazard] = of_foreign({"name": "KVT_T", "metadata": {KIND: "table"}})
+    assert hazard == Hazard("foreign-kind", "`KVT_T` belongs to a table, which would break", "`kvctl table` is for it")
+    assert of_foreign(BEFORE) == []
+
+
+def test_hint_names_each_remedy_and_each_hazard_once() -> None:
+    found = [Hazard("a", "1", "Wait"), Hazard("b", "2"), Hazard("a", "3", "Wait"), Hazard("b", "4", "Ask")]
+    with pytest.raises(HazardRefused) as refused:
+        refuse(found, None, "No")
+    assert refused.value.message == "No:\n  1\n  2\n  3\n  4"
+    assert refused.value.hint == "Wait. Ask. `--force a --force b` does it all the same"
 
 
 def test_all_hazards_are_reported_at_once() -> None:

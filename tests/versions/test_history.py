@@ -1,14 +1,17 @@
 """Log, the commits that touched a key, and who changed each key last."""
 
 import random
+from collections import Counter
 
 import pytest
 
 from kvctl.errors import NotFoundError, UsageError
+from kvctl.versions import refs
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.model import Commit
-from kvctl.versions.refs import COMMITS
+from kvctl.versions.refs import COMMITS, RefNotFound
 from kvctl.versions.repository import Repository
+from kvctl.versions.tree import EMPTY_ROOT
 from tests.versions.repos import committed, history
 
 
@@ -117,3 +120,73 @@ async def test_annotate_of_many_keys_reads_differences(repo: Repository) -> None
     assert found.pop("k.7") == "one"
     assert set(found.values()) == {"many"}
     assert await annotated(repo, "main", "k.7") == {"k.7": "one"}
+
+
+@pytest.mark.parametrize(
+    ("name", "valid"), [("a" * 128, True), ("a" * 129, False), ("a..b", False), ("x/y.z-_9", True)]
+)
+def test_name_of_a_branch_has_a_form_and_a_length(name: str, valid: bool) -> None:
+    for check in (refs.check_name, refs.check_new_name):
+        if valid:
+            assert check(name) == name
+        else:
+            with pytest.raises(UsageError):
+                check(name)
+
+
+@pytest.mark.parametrize(
+    ("digits", "number"),
+    [("", 1), ("0", 0), ("000", 0), ("1", 1), ("010", 10), ("9" * 18, int("9" * 18)), ("9" * 40, int("9" * 18))],
+)
+def test_number_of_a_step_is_read_up_to_18_digits(digits: str, number: int) -> None:
+    assert refs._count(digits) == number
+
+
+async def plain(store: MemoryStore, message: str, *parents: Commit, at: int = 0) -> Commit:
+    """A commit that no branch leads to, with an empty tree."""
+    generation = 1 + max([parent.generation for parent in parents], default=0)
+    made = Commit(
+        root=EMPTY_ROOT.hex(), parents=tuple(parent.id for parent in parents), message=message, author="",
+        created_ns=at, generation=generation,
+    )  # fmt: skip
+    await store.set(COMMITS, bytes.fromhex(made.id), made.encode())
+    return made
+
+
+async def test_prefix_of_an_id_has_4_digits_and_means_one_commit() -> None:
+    store = MemoryStore()
+    made = [await plain(store, str(number)) for number in range(700)]
+    ids = sorted(commit.id for commit in made)
+    shared = {length: Counter(identity[:length] for identity in ids) for length in (3, 4, 5, 6)}
+    for length in (4, 5, 6):
+        for text, count in shared[length].items():
+            if count == 1:
+                assert (await refs.resolve(store, text)).commit == next(one for one in ids if one.startswith(text))
+            else:
+                with pytest.raises(UsageError, match="Several"):
+                    await refs.resolve(store, text)
+    assert set(shared[4].values()) == {1, 2}  # an expression that means two is refused, not only one that means more
+    single = next(text for text, count in shared[3].items() if count == 1)
+    for text in (single, "0000f" if not ids[0].startswith("0000f") else "ffff0"):
+        with pytest.raises(RefNotFound):
+            await refs.resolve(store, text)
+
+
+async def test_merge_base_of_crossing_histories_is_the_newest_common_commit() -> None:
+    store = MemoryStore()
+    root = await plain(store, "root")
+    left, right = await plain(store, "left", root, at=1), await plain(store, "right", root, at=2)
+    one, other = await plain(store, "one", left, right, at=3), await plain(store, "other", right, left, at=4)
+    late = await plain(store, "late", root, at=9)
+    stranger = await plain(store, "stranger")
+    for first, second, base in (
+        (one, other, right),  # both parents are common; the newer one is meant
+        (one, one, one),
+        (one, left, left),
+        (root, one, root),
+        (late, one, root),
+        (one, stranger, None),
+    ):
+        expected = base and base.id
+        assert await refs.merge_base(store, first.id, second.id) == expected
+        assert await refs.merge_base(store, second.id, first.id) == expected

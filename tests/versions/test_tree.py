@@ -460,3 +460,14 @@ def test_chunker_is_open_while_entries_have_not_ended_a_chunk() -> None:
     assert chunker.end() == Chunk(0, [b"a"], [b"1"])
     assert not chunker.open
     assert chunker.end() is None
+
+
+def test_chunk_that_is_full_before_its_last_entry_ends_before_it() -> None:
+    """Each entry counts 6 bytes beyond its key and value."""
+    keys = [b"%04d" % number for number in range(400)]
+    first, *_ = chunks_of(0, [(key, b"") for key in keys])
+    full = len(first.keys) - 1
+    sizes = [(65_536 - 10 * full) // full] * (full - 1)
+    sizes += [65_536 - 10 * full - sum(sizes), 0]
+    found = next(chunks_of(0, [(key, bytes(size)) for key, size in zip(keys, sizes, strict=False)]))
+    assert len(found.keys) == full

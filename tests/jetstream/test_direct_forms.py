@@ -1,0 +1,205 @@
+"""Requests and answers of direct gets as plain values: what is asked, refused and read, without a server."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from kvctl.errors import ServerError, UsageError
+from kvctl.jetstream import direct, direct_batch
+from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects, told, told_by_leader
+from kvctl.jetstream.direct_batch import MomentLost, NotReached, Page
+
+T, STAMP = 1_769_860_800_000_000_001, "2026-01-31T12:00:00.000000001Z"
+
+
+def answer(own: bytes = b"", tail: bytes = b"") -> bytes:
+    """The header of a server's answer: what the writer said, and what the server adds."""
+    return (
+        b"NATS/1.0" + own + b"\r\nNats-Stream: S\r\nNats-Subject: s.\xff\r\nNats-Sequence: 7\r\n"
+        b"Nats-Time-Stamp: " + STAMP.encode() + b"\r\n" + tail + b"\r\n"
+    )
+
+
+def end(code: str, **fields: object) -> bytes:
+    lines = "".join(f"\r\n{name.replace('_', '-')}: {value}" for name, value in fields.items())
+    return f"NATS/1.0 {code}{lines}\r\n\r\n".encode()
+
+
+def stored(sequence: int, pending: int | None = None) -> StoredMessage:
+    return StoredMessage("S", "s", sequence, 0, b"", b"", pending)
+
+
+# -- requests ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (DirectRequest(sequence=0), "count from 1"),
+        (DirectRequest(sequence=1, batch=0), "count from 1"),
+        (DirectRequest(batch=1, max_bytes=0), "count from 1"),
+        (DirectRequest(last_of=("a",), up_to_sequence=0), "count from 1"),
+        (DirectRequest(last_for="a", sequence=1), "is one message"),
+        (DirectRequest(last_for="a", next_for="b"), "is one message"),
+        (DirectRequest(last_for="a", batch=2), "is one message"),
+        (DirectRequest(last_for="a", last_of=("b",)), "is one message"),
+        (DirectRequest(start_time_ns=1, sequence=1), "A start time"),
+        (DirectRequest(start_time_ns=1, last_for="a"), "A start time"),
+        (DirectRequest(start_time_ns=1, last_of=("a",)), "A start time"),
+        (DirectRequest(last_of=("a",), next_for="b"), "the next of one"),
+        (DirectRequest(sequence=1, up_to_sequence=2), "Only the last messages"),
+        (DirectRequest(sequence=1, up_to_time_ns=0), "Only the last messages"),
+        (DirectRequest(last_of=("a",), up_to_sequence=1, up_to_time_ns=0), "exclude each other"),
+        (DirectRequest(sequence=1, max_bytes=5), "limits a batch"),
+        (DirectRequest(), "Neither"),
+        (DirectRequest(last_for="a b"), "subject"),
+        (DirectRequest(next_for="a..b"), "subject"),
+        (DirectRequest(last_of=("a", "b\n")), "subject"),
+    ],
+)
+def test_request_that_servers_refuse_is_refused_with_its_reason(request_: DirectRequest, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        request_.check()
+
+
+@pytest.mark.parametrize(
+    ("request_", "many", "body"),
+    [
+        (DirectRequest(sequence=1), False, {"seq": 1}),
+        (DirectRequest(last_for="a"), False, {"last_by_subj": "a"}),
+        (DirectRequest(next_for="a"), False, {"next_by_subj": "a"}),
+        (DirectRequest(sequence=2, next_for="a"), False, {"seq": 2, "next_by_subj": "a"}),
+        (DirectRequest(start_time_ns=0), False, {"start_time": "1970-01-01T00:00:00.000000000Z"}),
+        (DirectRequest(start_time_ns=T, next_for="a"), False, {"next_by_subj": "a", "start_time": STAMP}),
+        (DirectRequest(batch=1), True, {"batch": 1, "seq": 1}),
+        (DirectRequest(batch=3, max_bytes=1), True, {"batch": 3, "max_bytes": 1, "seq": 1}),
+        (DirectRequest(batch=3, sequence=2), True, {"batch": 3, "seq": 2}),
+        (DirectRequest(batch=3, next_for="a"), True, {"batch": 3, "next_by_subj": "a"}),
+        (DirectRequest(batch=3, start_time_ns=T), True, {"batch": 3, "start_time": STAMP}),
+        (DirectRequest(last_of=("a", "b.>")), True, {"multi_last": ["a", "b.>"]}),
+        (DirectRequest(last_of=("a",), batch=1), True, {"multi_last": ["a"], "batch": 1}),
+        (DirectRequest(last_of=("a",), up_to_sequence=1), True, {"multi_last": ["a"], "up_to_seq": 1}),
+        (DirectRequest(last_of=("a",), up_to_time_ns=T - 1), True, {"multi_last": ["a"], "up_to_time": STAMP}),
+        (DirectRequest(last_of=("a",), up_to_time_ns=0), True,
+         {"multi_last": ["a"], "up_to_time": "1970-01-01T00:00:00.000000001Z"}),
+    ],
+)  # fmt: skip
+def test_request_is_written_as_adr_31_says(request_: DirectRequest, many: bool, body: dict[str, Any]) -> None:
+    request_.check()
+    assert (request_.many, request_.body()) == (many, body)
+
+
+def test_last_message_of_all_is_asked_for_in_two_parts() -> None:
+    assert direct._in_parts({"last_by_subj": ">"}) == [{"last_by_subj": "*"}, {"last_by_subj": "*.>"}]
+    assert direct._in_parts({"last_by_subj": "a.>"}) == [{"last_by_subj": "a.>"}]
+    assert direct._in_parts({"seq": 3}) == [{"seq": 3}]
+
+
+# -- one answer --------------------------------------------------------------------------------------------
+
+
+def test_message_is_read_without_what_the_server_adds() -> None:
+    assert told(answer(), b"v") == StoredMessage("S", "s.\udcff", 7, T, b"", b"v")
+    assert told(answer(b"\r\nA: b"), b"") == StoredMessage("S", "s.\udcff", 7, T, b"NATS/1.0\r\nA: b\r\n\r\n", b"")
+    batched = told(answer(tail=b"Nats-Num-Pending: 4\r\nNats-Last-Sequence: 6\r\n"), b"")
+    assert batched is not None
+    assert (batched.pending, batched.last_sequence) == (4, 6)
+
+
+def test_message_that_was_republished_is_read_by_what_stands_last() -> None:
+    older = b"\r\nNats-Stream: OLD\r\nNats-Subject: x\r\nNats-Sequence: 1\r\nNats-Time-Stamp: 2020-01-01T00:00:00Z"
+    found = told(answer(older), b"")
+    assert found is not None
+    assert (found.stream, found.sequence, found.header) == ("S", 7, b"NATS/1.0" + older + b"\r\n\r\n")
+
+
+def test_message_in_the_leaders_reply_is_read() -> None:
+    message = {"subject": "s", "seq": 7, "time": STAMP}
+    assert told_by_leader("S", {"message": message}) == StoredMessage("S", "s", 7, T, b"", b"")
+    held = {name: base64.b64encode(data).decode() for name, data in (("hdrs", b"NATS/1.0\r\n\r\n"), ("data", b"v"))}
+    found = told_by_leader("S", {"message": message | held})
+    assert (found.header, found.payload) == (b"NATS/1.0\r\n\r\n", b"v")
+
+
+@pytest.mark.parametrize(
+    ("header", "error", "text"),
+    [
+        (end("408 Bad Request"), NotUnderstood, "The server does not understand the request: Bad Request"),
+        (end("413 Too Many Results"), TooManySubjects, "More than 1024 subjects match: Too Many Results"),
+        (end("500 disk full"), ServerError, "The server refused a direct get: 500 disk full"),
+        (b"", ServerError, "The server refused a direct get: 0"),
+    ],
+)
+def test_status_is_an_error_with_its_code(header: bytes, error: type[ServerError], text: str) -> None:
+    with pytest.raises(error) as caught:
+        told(header, b"")
+    assert type(caught.value) is error
+    assert caught.value.message == text
+    assert caught.value.code == int(header[9:12] or 0)
+
+
+def test_status_404_is_no_message() -> None:
+    assert told(end("404 Message Not Found"), b"") is None
+
+
+# -- pages -------------------------------------------------------------------------------------------------
+
+
+def test_answers_of_a_page_are_read_in_order() -> None:
+    one = answer(tail=b"Nats-Num-Pending: 1\r\nNats-Last-Sequence: 0\r\n")
+    messages: list[StoredMessage] = []
+    direct_batch._take(messages, [(b"", b"", one, b"a"), (b"", b"", one, b"b")])
+    assert [(message.payload, message.pending) for message in messages] == [(b"a", 1), (b"b", 1)]
+
+
+@pytest.mark.parametrize("header", [answer(), end("404 Message Not Found")])
+def test_answer_of_a_server_without_batches_is_not_understood(header: bytes) -> None:
+    with pytest.raises(NotUnderstood):
+        direct_batch._take([], [(b"", b"", header, b"")])
+
+
+BATCH, LAST = DirectRequest(batch=5), DirectRequest(last_of=("a",))
+
+
+@pytest.mark.parametrize(
+    ("messages", "header", "request_", "page"),
+    [
+        ([], end("404 No Results"), LAST, Page([], 0, 0)),
+        ([], end("404 Message Not Found"), BATCH, Page([], 0, 0)),
+        ([], end("204 EOB"), BATCH, Page([], 0, 0)),
+        ([], end("204 EOB", Nats_Num_Pending=3), BATCH, Page([], 3, 0)),
+        ([stored(4, 0)], end("204 EOB", Nats_Num_Pending=0), BATCH, Page([stored(4, 0)], 0, 4)),
+        ([stored(4, 9), stored(6, 8)], end("204 EOB", Nats_Num_Pending=8), BATCH,
+         Page([stored(4, 9), stored(6, 8)], 8, 6)),
+        # Servers 2.11 count each message itself in a batch, and one too few at the end of last messages.
+        ([stored(4, 10), stored(6, 9)], end("204 EOB", Nats_Num_Pending=8), BATCH,
+         Page([stored(4, 9), stored(6, 8)], 8, 6)),
+        ([stored(4, 2), stored(6, 1)], end("204 EOB", Nats_Num_Pending=0, Nats_UpTo_Sequence=9), LAST,
+         Page([stored(4, 2), stored(6, 1)], 1, 6, 9)),
+    ],
+)  # fmt: skip
+def test_page_ends_with_what_is_left(
+    messages: list[StoredMessage], header: bytes, request_: DirectRequest, page: Page
+) -> None:
+    assert direct_batch._closed(messages, header, request_) == page
+
+
+@pytest.mark.parametrize(
+    ("messages", "header", "request_", "error"),
+    [
+        ([stored(4, 1)], end("404 No Results"), BATCH, MomentLost),
+        ([stored(4, 1)], end("404 No Results"), LAST, MomentLost),
+        ([], end("404 Message Not Found"), LAST, MomentLost),
+        ([], end("404 No Results"), DirectRequest(last_of=("a",), up_to_sequence=5), NotReached),
+        ([], end("408 Bad Request"), BATCH, NotUnderstood),
+        ([], end("413 Too Many Results"), LAST, TooManySubjects),
+        ([stored(4, 1)], end("500 disk full"), BATCH, ServerError),
+    ],
+)
+def test_page_that_ends_otherwise_is_an_error(
+    messages: list[StoredMessage], header: bytes, request_: DirectRequest, error: type[Exception]
+) -> None:
+    with pytest.raises(error) as caught:
+        direct_batch._closed(messages, header, request_)
+    assert type(caught.value) is error

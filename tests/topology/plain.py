@@ -1,0 +1,74 @@
+"""Worlds of plain values: streams as a server would list them, without a server."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvctl import documents
+from kvctl.kv.config import BucketConfig
+from kvctl.kv.kinds import TOPOLOGY, StreamConfig
+from kvctl.topology.document import Topology, read_topology
+from kvctl.topology.drafts import Drafts
+from kvctl.topology.locating import Locator, Looked
+from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.plan import Comparison, compare
+from kvctl.topology.plan_hazards import Found, found
+from kvctl.topology.world import Link, Place, World, reads
+
+Info = dict[str, Any]
+
+
+def info(config: StreamConfig, *, mark: str = "", created: str = "") -> Info:
+    """What a server reports of a stream with two messages of ten bytes; `mark` is the topology that made it."""
+    marked = {**config, "metadata": {**(config.get("metadata") or {}), TOPOLOGY: mark}} if mark else config
+    return {
+        "config": marked, "created": created or f"2026-01-01T00:00:00Z {config['name']}",
+        "state": {"messages": 2, "bytes": 20, "last_seq": 2, "first_seq": 1},
+    }  # fmt: skip
+
+
+def bucket(name: str, *, mark: str = "", **settings: Any) -> Info:
+    return info(BucketConfig(name, **settings).to_stream(), mark=mark)
+
+
+def mirror(name: str, origin: Info, *, mark: str = "", **settings: Any) -> Info:
+    """A mirror as kvctl makes it."""
+    of = origin["config"]["name"]
+    return info(Mirror(name, Origin(of.removeprefix("KV_")), **settings).to_stream(origin["config"]), mark=mark)
+
+
+def aggregate(name: str, *origins: tuple[Origin, Info], mark: str = "", **settings: Any) -> Info:
+    """An aggregate as kvctl makes it."""
+    model = Aggregate(name, tuple(origin for origin, _ in origins), **settings)
+    return info(model.to_stream([seen["config"] for _, seen in origins]), mark=mark)
+
+
+def world(*here: Info, unreachable: Sequence[str] = (), **others: Sequence[Info]) -> World:
+    """Streams of the place in use, and of others by name; readers read in their own place."""
+    held: Mapping[str, Sequence[Info]] = {"": here, **others} if here or not others else others
+    places = {
+        name: Place(name, None, None, {one["config"]["name"]: one for one in infos}, tuple(unreachable))  # type: ignore[arg-type]
+        for name, infos in held.items()
+    }
+    links = [
+        Link(place, reader, source, place if origin else None, origin)
+        for place in places.values()
+        for reader in place.infos.values()
+        for source in reads(reader)
+        for origin in [place.infos.get(source["name"])]
+    ]
+    return World(places, tuple(links))
+
+
+def topology(text: str) -> Topology:
+    return read_topology(documents.parse(f"version: 1\nname: t\n{text}".encode(), "t.yaml"))
+
+
+def compared(text: str, seen: World, *, prune: bool = False) -> Comparison:
+    """What the file changes."""
+    return compare(Drafts(topology(text), Locator(topology(text), seen.places)), seen, prune=prune)
+
+
+def judged(text: str, seen: World, *, prune: bool = False, looked: Looked | None = None) -> Found:
+    """What speaks against it; `looked` are origins out of view, as they were found by asking."""
+    drafts = Drafts(topology(text), Locator(topology(text), seen.places, looked or {}))
+    return found(compare(drafts, seen, prune=prune).changes, drafts, seen)

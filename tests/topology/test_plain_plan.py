@@ -1,0 +1,440 @@
+"""Plans and their hazards on plain streams: what a file changes, refuses and warns of, without a server."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kvctl.errors import BucketExists, RefusedError, UnreachableError
+from kvctl.kv.kinds import KIND, Kind
+from kvctl.topology.hazards import Hazard
+from kvctl.topology.model import External
+from kvctl.topology.origins import Seen
+from kvctl.topology.plan import ABSENT, Action, Change, Plan, fingerprint, links_from
+from kvctl.topology.plan_hazards import Found
+from kvctl.topology.world import World
+from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, judged, mirror, world
+
+B, C = bucket("B"), bucket("C")
+M = mirror("M", B)
+A = aggregate("A", (Origin("B", prefix="b"), B), (Origin("C", prefix="c"), C))
+TEXT = (
+    "buckets: {B: {}, C: {}}\nmirrors: {M: {origin: B}}\n"
+    "aggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
+)
+HERE = world(B, C, M, A)
+
+
+def changes(text: str, seen: World, *, prune: bool = False) -> dict[str, str]:
+    """The action for each name that changes."""
+    return {change.name: str(change.action) for change in compared(text, seen, prune=prune).changes}
+
+
+def one(text: str, seen: World, name: str, *, prune: bool = False) -> Change:
+    return next(change for change in compared(text, seen, prune=prune).changes if change.name == name)
+
+
+def marked(*streams: Info) -> list[Info]:
+    return [info(stream["config"], mark="t") for stream in streams]
+
+
+# -- what changes ------------------------------------------------------------------------------------------
+
+
+def test_what_is_as_the_file_says_does_not_change() -> None:
+    assert changes(TEXT, HERE) == {}
+
+
+def test_what_is_absent_is_created_and_reads_nothing_yet() -> None:
+    assert changes(TEXT, world()) == dict.fromkeys("BCMA", "create")
+    made = one(TEXT, world(), "A")
+    assert (made.kind, made.live, made.reads, made.leaving) == (Kind.AGGREGATE, None, (), [])
+    assert (made.origins, made.where) == ((("", "KV_B"), ("", "KV_C")), ("", "KV_A"))
+    assert {"sources", "history"} < {difference.field for difference in made.differences} - {"name"}
+
+
+def test_replica_follows_what_its_origin_changes() -> None:
+    text = TEXT.replace("{B: {}", "{B: {history: 3}")
+    assert changes(text, HERE) == dict.fromkeys("BMA", "change")
+    follows = {name: one(text, HERE, name).follows for name in "BMA"}
+    assert follows == {"B": False, "M": True, "A": True}
+    changed = one(text, HERE, "A")
+    assert (changed.reads, changed.origins) == ((("", "KV_B"), ("", "KV_C")), (("", "KV_B"), ("", "KV_C")))
+    assert [str(difference) for difference in changed.differences] == ["history: 1 -> 3"]
+    assert changed.live == A
+
+
+def test_origin_out_of_view_is_not_among_what_is_read() -> None:
+    stray = info({**M["config"], "mirror": {"name": "KV_B", "external": {"api": "$JS.far.API"}}})
+    changed = one("mirrors: {M: {origin: B}}", world(B, stray), "M")
+    assert (changed.action, changed.origins) == (Action.RECREATE, (("", "KV_B"),))
+    assert changed.reads == ()
+
+
+def test_what_no_server_changes_is_recreated_with_what_reads_it() -> None:
+    text = TEXT.replace("{B: {}", "{B: {storage: memory}")
+    assert changes(text, HERE) == dict.fromkeys("BMA", "recreate")
+    assert {name: one(text, HERE, name).cascades for name in "BMA"} == {"B": False, "M": True, "A": True}
+
+
+def test_origin_that_leaves_is_named_unless_all_is_recreated() -> None:
+    text = "aggregates: {A: {origins: [{bucket: B, prefix: b}]}}"
+    left = one(text, HERE, "A")
+    assert (left.action, [source["name"] for source in left.leaving]) == (Action.CHANGE, ["KV_C"])
+    assert (left.origins, left.reads) == ((("", "KV_B"),), (("", "KV_B"), ("", "KV_C")))
+    anew = one(text.replace("A: {origins", "A: {storage: memory, origins"), HERE, "A")
+    assert (anew.action, anew.leaving) == (Action.RECREATE, ())
+
+
+# -- what is deleted ---------------------------------------------------------------------------------------
+
+
+def test_only_what_the_topology_marked_is_unlisted() -> None:
+    seen = world(*marked(B, M), info(C["config"], mark="another"), A)
+    found = compared("buckets: {B: {}}", seen)
+    assert ([change.name for change in found.changes], [change.name for change in found.unlisted]) == ([], ["M"])
+    [deletion] = found.unlisted
+    assert (deletion.kind, deletion.action, deletion.stream) == (Kind.MIRROR, Action.DELETE, "M")
+    assert (deletion.origins, deletion.live) == ((("", "KV_B"),), seen.places[""].infos["M"])
+    assert changes("buckets: {B: {}}", seen, prune=True) == {"M": "delete"}
+
+
+def test_marked_stream_of_no_kind_is_deleted_by_its_name() -> None:
+    plain = info({"name": "S", "subjects": ["s.>"]}, mark="t")
+    assert (one("", world(plain), "S", prune=True).kind) == Kind.STREAM
+
+
+def test_place_of_two_names_is_pruned_once_and_keeps_what_is_wanted() -> None:
+    held = marked(B, C)
+    seen = world(a=held, b=held)
+    text = "contexts: {a: {}, b: {}}\nbuckets: {B: {in: b}}"
+    found = compared(text, seen, prune=True).changes
+    assert [(change.name, change.place) for change in found] == [("C", "a")]
+
+
+@pytest.mark.parametrize(
+    ("text", "streams", "readers"),
+    [
+        ("", marked(B), ()),
+        ("", [*marked(B), M], ("M",)),
+        ("", [*marked(B), M, A, C], ("M", "A")),
+        ("", marked(B, M), ()),  # which is deleted as well
+        ("mirrors: {M: {origin: B}}", marked(B), ("M",)),
+        ("mirrors: {M: {origin: B}}", marked(B, M), ("M",)),
+        ("buckets: {C: {}}", [*marked(B), C], ()),
+        ("mirrors: {M: {origin: C}}", [*marked(B), C, M], ()),  # it reads from another then
+    ],
+)
+def test_deletion_names_what_goes_on_reading(text: str, streams: list[Info], readers: tuple[str, ...]) -> None:
+    deletion = one(text, world(*streams), "B", prune=True)
+    assert deletion.readers == readers
+    assert deletion.asks_name is bool(readers)
+
+
+def test_links_from_a_stream_are_those_of_other_streams() -> None:
+    own = info({**A["config"], "sources": [{"name": "KV_A"}, {"name": "KV_B"}]})
+    seen = world(B, M, own)
+    assert [link.info["config"]["name"] for link in links_from(seen, ("", "KV_B"))] == ["M", "KV_A"]
+    assert links_from(seen, ("", "KV_A")) == []
+    assert links_from(seen, ("other", "KV_B")) == []
+    assert links_from(world(M), ("", "KV_B")) == []
+
+
+# -- names that mean something else ------------------------------------------------------------------------
+
+UNFINISHED = info({**B["config"], "metadata": {"kvctl.unfinished": "1"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "streams", "said"),
+    [
+        ("buckets: {A: {}}", [A, B, C], "`A` is an aggregate there, and a bucket here"),
+        ("buckets: {M: {}}", [M, B], "`M` is a mirror there, and a bucket here"),
+        ("buckets: {X: {}}", [info({"name": "KV_X", "mirror": {"name": "KV_B"}}), B],
+         "`X` is a mirror there, and a bucket here"),
+        ("mirrors: {B: {origin: C}}", [B, C], "`B` is a bucket there, and a mirror here"),
+        ("aggregates: {B: {origins: [C]}}", [B, C], "`B` is a bucket there, and an aggregate here"),
+        ("mirrors: {S: {origin: B}}", [info({"name": "S", "subjects": ["s.>"]}), B],
+         "`S` is a stream of another use there, and a mirror here"),
+        ("buckets: {B: {}}", [UNFINISHED], "`B` is what an interrupted restore or copy left behind"),
+    ],
+)  # fmt: skip
+def test_name_that_means_something_else_is_a_conflict(text: str, streams: list[Info], said: str) -> None:
+    with pytest.raises(BucketExists) as caught:
+        compared(text, world(*streams))
+    assert caught.value.message == f"A name means one thing:\n  {said}"
+
+
+def test_all_conflicts_are_told_at_once() -> None:
+    with pytest.raises(BucketExists) as caught:
+        compared("buckets: {A: {}, M: {}}", HERE)
+    assert len(caught.value.message.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "streams"),
+    [
+        ("mirrors: {M: {origin: B}}", [M, B]),
+        ("mirrors: {M: {origin: C}}", [M, B, C]),
+        ("mirrors: {X: {origin: M}}", [info({"name": "X", "mirror": {"name": "M"}}), M, B]),
+        ("mirrors: {X: {origin: B}}", [info({"name": "X", "mirror": {"name": "S"}}), B]),
+        ("buckets: {B: {}}", [B, info({"name": "B", "subjects": ["b.>"]})]),
+    ],
+)
+def test_name_that_means_the_same_is_none(text: str, streams: list[Info]) -> None:
+    compared(text, world(*streams))
+
+
+def test_name_is_free_when_its_thing_is_deleted_in_the_same_plan() -> None:
+    text, seen = "mirrors: {B: {origin: C}}", world(*marked(B), C)
+    with pytest.raises(BucketExists):
+        compared(text, seen)
+    assert [str(change.action) for change in compared(text, seen, prune=True).changes] == ["create", "delete"]
+
+
+def test_stream_whose_servers_are_silent_is_not_planned() -> None:
+    with pytest.raises(UnreachableError, match="`B` cannot be seen"):
+        compared(TEXT, world(C, unreachable=["KV_B"]))
+    assert changes("buckets: {C: {}}", world(C, unreachable=["KV_B"])) == {}
+
+
+# -- one change, one plan ----------------------------------------------------------------------------------
+
+
+def change(action: Action, live: Info | None = None, **more: Any) -> Change:
+    return Change(
+        **{"action": action, "kind": Kind.BUCKET, "name": "B", "place": "", "stream": "KV_B", "live": live} | more
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "live", "drops"),
+    [
+        (Action.DELETE, B, (2, 20)),
+        (Action.RECREATE, B, (2, 20)),
+        (Action.CHANGE, B, None),
+        (Action.CREATE, None, None),
+        (Action.DELETE, None, None),
+    ],
+)
+def test_deleted_and_recreated_streams_drop_what_they_hold(
+    action: Action, live: Info | None, drops: tuple[int, int] | None
+) -> None:
+    assert change(action, live).drops == drops
+
+
+@pytest.mark.parametrize(
+    ("live", "after", "is_copy"),
+    [
+        (M, None, True),
+        (A, None, True),
+        (B, None, False),
+        (aggregate("W", (Origin("B"), B), writable=True), None, False),
+        (None, M["config"], True),
+        (None, B["config"], False),
+        (None, None, False),
+        (B, M["config"], False),
+    ],
+)
+def test_content_of_a_copy_comes_again_when_it_is_recreated(
+    live: Info | None, after: dict[str, Any] | None, is_copy: bool
+) -> None:
+    assert change(Action.RECREATE, live, after=after).is_copy is is_copy
+    assert change(Action.RECREATE, live, after=after).refilled is is_copy
+    assert change(Action.DELETE, live, after=after).refilled is False
+
+
+@pytest.mark.parametrize(
+    ("action", "readers", "asks"),
+    [
+        (Action.RECREATE, (), True),
+        (Action.DELETE, (), False),
+        (Action.DELETE, ("M",), True),
+        (Action.CHANGE, ("M",), False),
+        (Action.CREATE, (), False),
+    ],
+)
+def test_name_is_asked_for_where_data_or_an_origin_goes(action: Action, readers: tuple[str, ...], asks: bool) -> None:
+    assert change(action, readers=readers).asks_name is asks
+
+
+def test_plan_counts_changes_and_names_them_in_hazards() -> None:
+    hazards = (Hazard("a", "it is bad"), Hazard("a", "`B` is bad"))
+    plan = Plan([change(Action.DELETE, hazards=hazards), change(Action.DELETE, hazards=hazards)])
+    assert plan.summary == {"create": 0, "change": 0, "delete": 2, "recreate": 0}
+    assert plan.hazards == [Hazard("a", "`B`: it is bad"), Hazard("a", "`B` is bad")]
+
+
+def test_fingerprint_tells_stream_instance_and_configuration() -> None:
+    of = fingerprint(B)
+    assert fingerprint(None) == ABSENT
+    assert of == fingerprint({**B, "state": {}}) == fingerprint(bucket("B"))
+    served = {**B["config"], "metadata": {"_nats.ver": "2.15"}}
+    assert of == fingerprint({**B, "config": served})
+    turned = dict(reversed(B["config"].items()))
+    assert of == fingerprint({**B, "config": turned})
+    others = [bucket("B", history=2), bucket("B", metadata={"a": "b"}), {**B, "created": "later"}]
+    assert len({of, *(fingerprint(other) for other in others)}) == 4
+
+
+# -- what speaks against it --------------------------------------------------------------------------------
+
+
+def hazards(text: str, seen: World, *, prune: bool = False) -> dict[str, list[str]]:
+    """Names of the hazards of what has some."""
+    found = judged(text, seen, prune=prune).hazards
+    return {name: [hazard.name for hazard in some] for name, some in found.items() if some}
+
+
+def test_plan_without_problems_has_no_hazards_and_no_warnings() -> None:
+    for seen in (world(), HERE):
+        found = judged(TEXT, seen)
+        assert ([some for some in found.hazards.values() if some], found.warnings) == ([], [])
+
+
+def test_hazards_that_were_accepted_before_are_not_told_again() -> None:
+    origin = bucket("B", history=5)
+    seen = world(origin, mirror("M", origin, history=1))
+    assert hazards("mirrors: {M: {origin: B, history: 1, description: x}}", seen) == {}
+    assert hazards("mirrors: {M: {origin: B, history: 1}}", world(origin)) == {"M": ["shorter-history"]}
+
+
+def test_origin_that_nobody_makes_is_missing() -> None:
+    assert hazards("mirrors: {M: {origin: B}}", world()) == {"M": ["missing-origin"]}
+    assert hazards("mirrors: {M: {origin: B}}\nbuckets: {B: {}}", world()) == {}
+
+
+def test_deletion_of_the_stream_of_a_table_is_a_hazard() -> None:
+    table = info({"name": "KVT_B", "subjects": ["b.>"], "metadata": {KIND: "table"}}, mark="t")
+    [found] = hazards("", world(table), prune=True).values()
+    assert found == ["foreign-kind"]
+    assert hazards("", world(*marked(B)), prune=True) == {}
+
+
+def test_origins_that_do_not_fit_into_an_aggregate_are_a_hazard() -> None:
+    text = "aggregates: {A: {max_bytes: %d, origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
+    bounded = [bucket(name, max_bytes=10) for name in "BC"]  # each holds 20 bytes
+    for limit, fits in ((39, False), (40, True), (41, True)):
+        assert hazards(text % limit, world(*bounded)) == ({} if fits else {"A": ["smaller-limits"]})
+
+
+def test_change_of_an_origin_is_judged_by_a_mirror_outside_of_the_file() -> None:
+    seen = world(B, M)
+    [hazard] = judged("buckets: {B: {history: 3}}", seen).hazards["B"]
+    assert hazard.name == "shorter-history"
+    assert hazard.evidence.startswith("`M` reads from `B`: history 1 is shorter than")
+    assert hazards("buckets: {B: {description: x}}", seen) == {}
+    assert hazards("buckets: {B: {history: 3}}\nmirrors: {M: {origin: B}}", seen) == {}
+    accepted = bucket("B", history=2)
+    assert hazards("buckets: {B: {description: x}}", world(accepted, mirror("M", accepted, history=1))) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "streams", "prune", "found"),
+    [
+        ("buckets: {B: {storage: memory}}", [B, M], False, {"B": ["recreated-origin"]}),
+        ("buckets: {B: {storage: memory}}\nmirrors: {M: {origin: B}}", [B, M], False, {}),
+        ("buckets: {B: {storage: memory}}", [B, A, C], False, {}),  # an aggregate gets the new entries
+        ("", [*marked(B), M], True, {"B": ["recreated-origin"]}),
+        ("", marked(B, M), True, {}),
+        ("aggregates: {A: {origins: [{bucket: B, prefix: b}]}}", [A, B, C, mirror("X", A)], False,
+         {"A": ["recreated-origin"]}),
+        ("buckets: {B: {description: x}}", [B, M], False, {}),
+    ],
+)  # fmt: skip
+def test_mirror_outside_of_the_file_would_be_stale(
+    text: str, streams: list[Info], prune: bool, found: dict[str, list[str]]
+) -> None:
+    assert hazards(text, world(*streams), prune=prune) == found
+
+
+def test_message_of_a_stale_mirror_names_both_and_what_to_do() -> None:
+    [hazard] = judged("buckets: {B: {storage: memory}}", world(B, M)).hazards["B"]
+    assert hazard.evidence.startswith("Mirror `M` reads from `B` and is not in the file")
+    assert hazard.remedy == "Put `M` into the file, or delete it first"
+
+
+def test_leaving_origin_takes_along_what_it_overwrote_of_those_that_stay() -> None:
+    text = "aggregates: {A: {origins: [B]}}"
+    both = aggregate("A", (Origin("B"), B), (Origin("C", prefix="c"), C))
+    [warning] = judged(text, world(B, C, both)).warnings
+    assert warning.startswith("What `C` overwrote in `A` of other origins goes, too: `kvctl topology audit A --repair`")
+    assert judged(text.replace("[B]", "[{bucket: B, prefix: b}]"), world(B, C, A)).warnings == []
+    third = bucket("D")
+    three = aggregate("A", (Origin("B", prefix="b"), B), (Origin("C", prefix="c"), C), (Origin("D", prefix="c"), third))
+    kept = "aggregates: {A: {origins: [{bucket: B, prefix: b}]}}"  # those that overlap leave both
+    assert judged(kept, world(B, C, third, three)).warnings == []
+
+
+def test_cycle_is_told_once_at_the_first_that_changes() -> None:
+    text = "aggregates: {X: {origins: [Y], writable: true}, Y: {origins: [X]}}"
+    found = {name: some for name, some in judged(text, world()).hazards.items() if some}
+    [[hazard]] = found.values()
+    assert hazard.name == "cycle"
+    assert hazard.evidence == "`Y` <- `X` <- `Y`: every write would go round for ever"
+
+
+def test_cycle_through_a_stream_outside_of_the_file_is_found() -> None:
+    x = aggregate("X", (Origin("B", prefix="b"), B), writable=True)
+    y = aggregate("Y", (Origin("X"), x))
+    text = "aggregates: {X: {origins: [{bucket: B, prefix: b}, {bucket: Y, prefix: y}], writable: true}}"
+    assert hazards(text, world(B, x, y)) == {"X": ["cycle"]}
+    assert hazards(text, world(B, x, bucket("Y"))) == {}
+
+
+def test_cycle_that_was_there_before_is_not_told_of_what_stays() -> None:
+    x, y = aggregate("X", (Origin("Y"), B), writable=True), aggregate("Y", (Origin("X"), B))
+    assert "cycle" not in str(hazards("buckets: {B: {history: 2}}", world(B, x, y)))
+
+
+def test_origin_that_is_read_twice_is_refused() -> None:
+    text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {stream: M, prefix: m}]}}"
+    with pytest.raises(RefusedError) as caught:
+        judged(text, world(B, M))
+    assert caught.value.message == ("`A` would read `B` twice, directly and through `M`: servers refuse that (10052)")
+
+
+def test_cycle_of_a_stream_that_is_deleted_is_none() -> None:
+    x = aggregate("X", (Origin("Y", prefix="y"), B), writable=True, mark="t")
+    y = aggregate("Y", (Origin("X"), B), mark="t")
+    assert hazards("", world(B, x, y), prune=True) == {}
+
+
+def test_cycle_that_the_plan_ends_is_none() -> None:
+    x = aggregate("X", (Origin("B", prefix="b"), B), (Origin("Y", prefix="y"), B), writable=True)
+    text = "aggregates: {X: {origins: [{bucket: B, prefix: b}], writable: true}, Y: {origins: [X]}}"
+    assert hazards(text, world(B, x)) == {}
+
+
+def test_aggregate_that_keeps_what_expires_in_an_origin_is_warned_of_once() -> None:
+    text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
+    [warning] = judged(text, world(bucket("B", ttl=timedelta(hours=1)), C)).warnings
+    assert warning.startswith("Keys of `B` that expire there (1h) stay in `A`")
+
+
+def test_origin_of_unknown_size_counts_as_empty() -> None:
+    text = "aggregates: {A: {max_bytes: 20, origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
+    assert hazards(text, world(bucket("B", max_bytes=10))) == {"A": ["missing-origin"]}
+
+
+@pytest.mark.parametrize(
+    ("info_", "exists", "reachable", "named"),
+    [(B, True, True, []), (None, None, False, ["unconnected"]), (None, False, True, ["missing-origin"])],
+)
+def test_origin_out_of_view_is_judged_by_what_was_found_of_it(
+    info_: Info | None, exists: bool | None, reachable: bool, named: list[str]
+) -> None:
+    away = Origin("B", external=External.of_domain("far"))
+    seen = Seen(away, None, info_, exists, reachable)  # type: ignore[arg-type]
+    found = judged("mirrors: {M: {origin: B, origin_domain: far}}", world(), looked={("", away): seen})
+    assert [hazard.name for hazard in found.hazards["M"]] == named
+    assert found.warnings == []
+
+
+def test_found_keeps_each_hazard_and_each_warning_once() -> None:
+    found = Found()
+    for hazards_ in ([Hazard("a", "1")], [Hazard("a", "1"), Hazard("a", "2")]):
+        found.add("B", hazards_)
+    found.warn(["1"])
+    found.warn(["1", "2"])
+    assert (found.hazards, found.warnings) == ({"B": [Hazard("a", "1"), Hazard("a", "2")]}, ["1", "2"])
