@@ -29,6 +29,7 @@ from kvctl.errors import (
     RefusedError,
     UnreachableError,
     UsageError,
+    WrongRevision,
 )
 from kvctl.kv.names import RESERVED, check_bucket, check_key
 from kvctl.render.view import Column, Row, View
@@ -100,7 +101,8 @@ async def delete(
 
     A marker becomes the key's last entry; what it held before stays in its history. Prints the revision of each marker.
     A key that is not there, as the stream's leader sees it, gets none: it is reported after the others were deleted,
-    with exit code 3.
+    with exit code 3. With --if-revision, a key that was deleted after that revision is a conflict, with exit code 4; so
+    of several who delete the same revision, one gets 0 and the others 4. --ignore-missing lets both pass.
 
     --match takes a filter, finds the keys that it means, and asks before it deletes them one by one (--yes elsewhere).
     --literal deletes keys that other programs stored under names that are none here, such as `a.*`.
@@ -120,7 +122,12 @@ async def delete(
     last = None if if_revision is None else parse_revision(if_revision)
 
     async def one(target: "Bucket", key: str) -> int:
-        return await (target.delete_literal(key) if literal else target.delete(key, revision=last))
+        try:
+            return await (target.delete_literal(key) if literal else target.delete(key, revision=last))
+        except WrongRevision:
+            if ignore_missing:
+                await target.get(key, leader=True)  # raises KeyNotFound
+            raise
 
     if literal and (match or last is not None):
         raise UsageError(f"`--literal` excludes `{'--match' if match else '--if-revision'}`")

@@ -219,9 +219,10 @@ class Bucket(Handle):
     async def delete(self, key: str, *, revision: int | None = None) -> int:
         """Mark the key deleted, keeping its history; returns the marker's revision.
 
-        A key that does not live writes nothing. Raises KeyNotFound, WrongRevision, and as `put`.
+        A key that does not live writes nothing. Raises KeyNotFound, WrongRevision (also where the key was deleted after
+        `revision`), and as `put`.
         """
-        await self._require_live(check_key(key))
+        await self._require_live(check_key(key), revision)
         return await self._mark(key, "DEL", revision)
 
     async def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> int:
@@ -377,7 +378,7 @@ class Bucket(Handle):
                     error.found = error.found or None
             raise writing.mismatch(key, revision, error) from None
 
-    async def _require_live(self, key: str) -> None:
+    async def _require_live(self, key: str, revision: int | None) -> None:
         self._check_writable(key)
         try:
             entry = await self.last_entry(key, leader=True)
@@ -386,7 +387,12 @@ class Bucket(Handle):
         if entry is None:
             raise _absent(self.name, key)
         if entry.operation is not Operation.PUT:
-            raise _gone(entry)
+            gone = _gone(entry)
+            if revision in (None, entry.revision):
+                raise gone
+            # Of several who delete the same revision, all but one meet this conflict, whenever they look.
+            message = f"Revision {revision} of `{key}` is not the last, its last is {entry.revision}"
+            raise WrongRevision(message, found=entry.revision, hint=gone.hint)
 
 
 def _absent(bucket: str, key: str) -> KeyNotFound:

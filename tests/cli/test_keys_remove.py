@@ -1,6 +1,8 @@
 """delete and purge: by name, by filter, and never by a wildcard."""
 
 import json
+import subprocess
+from collections.abc import Callable
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -47,6 +49,29 @@ def test_delete_on_condition(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
     assert keyed("delete", "B", "k", "--if-revision", str(first)) == snapshot(name="mismatch")
     assert keyed("delete", "B", "k", "--if-revision", str(first + 1)).exit_code == 0
     assert keyed("delete", "B", "k", "l", "--if-revision", "1") == snapshot(name="several keys")
+
+
+def test_deletion_of_a_revision_by_several_processes_succeeds_once_and_is_a_conflict_for_the_others(
+    keyed: Keyed, start: Callable[..., "subprocess.Popen[bytes]"]
+) -> None:
+    revision = str(keyed.put("k"))
+    racers = [start("delete", keyed.name, "k", "--if-revision", revision, env=keyed.env()) for _ in range(4)]
+    for racer in racers:
+        racer.communicate(timeout=120)
+    assert sorted(racer.returncode for racer in racers) == [0, 4, 4, 4]
+    assert keyed.last_revision() == int(revision) + 1
+
+
+def test_deletion_after_the_expected_revision_is_a_conflict(keyed: Keyed) -> None:
+    first = keyed.put("k")
+    marker = keyed.delete("k")
+    assert keyed("delete", "B", "k", "--if-revision", str(first)).exit_code == 4
+    assert keyed("delete", "B", "k", "--if-revision", str(first), "--ignore-missing").exit_code == 0
+    assert keyed("delete", "B", "k", "--if-revision", str(marker)).exit_code == 3
+    assert keyed("delete", "B", "nope", "--if-revision", "1").exit_code == 3
+    keyed.put("l")
+    assert keyed("delete", "B", "l", "--if-revision", str(first), "--ignore-missing").exit_code == 4
+    assert keyed.last_revision() == marker + 1
 
 
 def test_match_expands_to_keys_counts_and_asks(keyed: Keyed, snapshot: SnapshotAssertion) -> None:

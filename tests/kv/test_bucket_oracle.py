@@ -90,11 +90,12 @@ class World(MoreOperations):
     async def delete(self) -> None:
         key, expected = self.chance.choice(KEYS), self._expected()
         self.told("delete", key, expected)
-        if key not in self.model.living():
+        last = self.model.latest().get(key)
+        if last is not None and expected not in (None, last.revision):
+            await self._mismatch(key, self.bucket.delete(key, revision=expected))
+        elif key not in self.model.living():
             with pytest.raises(KeyNotFound):
                 await self.bucket.delete(key, revision=expected)
-        elif expected not in (None, self.model.latest()[key].revision):
-            await self._mismatch(key, self.bucket.delete(key, revision=expected))
         else:
             await self._stored(key, "DEL", b"", self.bucket.delete(key, revision=expected))
 
