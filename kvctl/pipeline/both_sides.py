@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.pipeline.contents import read
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.suspects import Suspects
 from kvctl.topology.audit import Compared
 from kvctl.topology.mapping import Mapping
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 COLUMNS = ("key", "value", "revision", "operation", "origin")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
@@ -63,10 +65,26 @@ def put_side_by_side(
     )  # fmt: skip
     alone = (col("theirs") == 0) & (col("ours") == 1) & ~col("brought")
     agree = (col("theirs") == 1) & (col("ours") == 1) & (col("marks") == 1)
-    left = found.where((col("living") > 0) & ~agree).select("subject", "number", "name", alone.alias("own")).collect()
-    suspects = [_raw(row.subject) for row in left if not row.own]
-    names = {(row.number, _raw(row.subject)): _raw(row.name) for row in left if row.name is not None and not row.own}
-    return Compared(sorted(suspects), len(left) - len(suspects), names, [int(one.get["living"]) for one in seen])
+    left = found.where((col("living") > 0) & ~agree).select("subject", "number", "name", alone.alias("own"))
+    counted = Counter[bool]()
+    suspects = Suspects(_differing(_rows(spark, left), counted))
+    return Compared(suspects, counted[True], suspects.name, [int(one.get["living"]) for one in seen])
+
+
+def _rows(spark: SparkSession, left: DataFrame) -> Iterable[Row]:
+    """The rows, which are not on the driver together.
+
+    Spark reports what it observed when such an iterator begins. Only adaptive plans have read both sides by then.
+    """
+    return left.toLocalIterator() if spark.conf.get("spark.sql.adaptive.enabled") == "true" else left.collect()
+
+
+def _differing(rows: Iterable[Row], counted: Counter[bool]) -> Iterator[tuple[str, int, str | None]]:
+    """Those that are not the replica's own; both are counted."""
+    for row in rows:
+        counted[row.own] += 1
+        if not row.own:
+            yield _raw(row.subject), row.number, None if row.name is None else _raw(row.name)
 
 
 def _origin(spark: SparkSession, origin: Fed, revisions: bool) -> DataFrame:

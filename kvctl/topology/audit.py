@@ -7,7 +7,7 @@ replica first, until it does, or is known to differ, or the time for what is lat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -52,6 +52,8 @@ Report = Callable[[Difference], None]
 """Told of differences as they are found."""
 Names = dict[tuple[int, str], str]
 """By origin and landing, the subjects that cannot be told from where they land."""
+Name = Callable[[int, str], str | None]
+"""The subject in an origin of what lands there, where it cannot be told from it."""
 Compare = Callable[[Replica, Sequence[Feed]], "Awaitable[Compared]"]
 """A first look at both sides."""
 
@@ -60,11 +62,11 @@ Compare = Callable[[Replica, Sequence[Feed]], "Awaitable[Compared]"]
 class Compared:
     """What a first look at both sides found."""
 
-    suspects: Sequence[str]
+    suspects: Iterable[str]
     """Subjects in the replica that have to be looked at closely."""
     own: int
     """How many living entries are the replica's own: no origin has brought them, or holds them."""
-    names: Names
+    name: Name
     keys: Sequence[int]
     """Living keys of each origin."""
 
@@ -228,7 +230,10 @@ class _Audit:
             for reader in (*sides[ORIGIN], *sides[REPLICA]):
                 await reader.aclose()
         suspects = [_text(subject) for subject in comparison.suspects(self.own)]
-        return Compared(suspects, comparison.alone(self.own), self.names, list(self.keys.values()))
+        return Compared(suspects, comparison.alone(self.own), self._name, list(self.keys.values()))
+
+    def _name(self, number: int, landed: str) -> str | None:
+        return self.names.get((number, landed))
 
     async def _origin(self, feed: Feed) -> AsyncGenerator[Marked]:
         """What an origin holds, where it lands."""
@@ -281,7 +286,7 @@ class _Audit:
             ignored=ignored,
             report=self.report,
         )
-        await settling.settle(compared.suspects, compared.names, patience)
+        await settling.settle(compared.suspects, compared.name, patience)
         own = 0 if ignored else compared.own
         for feed in self.feeds:
             feed.outcome.local = own + settling.local

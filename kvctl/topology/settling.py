@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from kvctl.jetstream import streams
@@ -20,6 +21,10 @@ from kvctl.topology.verdicts import Ages, Held, Verdict, difference, held, judge
 
 _PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
+BLOCK = 20_000
+"""Keys that are decided about together, and held: unlike buckets differ in any number."""
+_GRACE = 2.0
+"""Seconds that late keys of a block have left when the patience is used up by blocks before it."""
 _AGREED = 2
 """Rounds in which a difference must look the same, where one might have been asked that has just become a leader."""
 _ABOUT = 3 * 10**9
@@ -100,13 +105,20 @@ class Settling:
     _infos: dict[int, StreamInfo] = field(default_factory=dict)
     """Of the origins, in this round."""
 
-    async def settle(self, subjects: Iterable[str], names: Mapping[tuple[int, str], str], patience: float) -> None:
+    async def settle(self, subjects: Iterable[str], name: Callable[[int, str], str | None], patience: float) -> None:
         """Decide about all of them; late ones are waited for as long as `patience` says, in seconds."""
-        cases = {subject: _Case() for subject in subjects}
-        for (number, landed), subject in names.items():
-            if landed in cases:
-                cases[landed].names[number] = subject
-        deadline, pause = time.monotonic() + patience, _PAUSE
+        left, end = iter(subjects), time.monotonic() + patience
+        while block := list(islice(left, BLOCK)):
+            cases = {subject: _Case(self._names(subject, name)) for subject in block}
+            await self._decide(cases, max(end, time.monotonic() + min(patience, _GRACE)))
+
+    def _names(self, subject: str, name: Callable[[int, str], str | None]) -> dict[int, str]:
+        """What it is called in those origins in which that cannot be told."""
+        found = {feed.number: name(feed.number, subject) for feed in self.feeds if feed.rules.lossy}
+        return {number: text for number, text in found.items() if text is not None}
+
+    async def _decide(self, cases: dict[str, _Case], deadline: float) -> None:
+        pause = _PAUSE
         while cases:
             last = time.monotonic() > deadline
             wanted = list(cases)

@@ -11,9 +11,11 @@ import kvctl
 from kvctl.errors import BucketNotFound
 from kvctl.labs import Lab
 from kvctl.pipeline.engine import Engine
+from kvctl.pipeline.jobs import audit as job
 from kvctl.pipeline.jobs.audit import audit
 from kvctl.pipeline.options import parse
 from kvctl.server import Server
+from kvctl.topology import settling
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.findings import Difference, Outcome
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
@@ -98,6 +100,31 @@ async def test_buckets_that_have_nothing_to_do_with_each_other_key_by_key(
     assert said(found) == [("missing", "gone", None), ("extra", "new", None), ("differing", "changed", None)]
     assert {item.key for item in listed} == {"gone", "new", "changed"}
     assert (await on_spark(one, one))[0].consistent is True
+
+
+async def test_keys_that_differ_are_decided_about_in_blocks(
+    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which only one is held; all are found, of a replica and of a bucket that is none."""
+    monkeypatch.setattr(settling, "BLOCK", 3)
+    monkeypatch.setattr(job, "BLOCK", 3)
+    origin, mirror, other = unique("ORIGIN"), unique("M"), unique("OTHER")
+    for bucket in (origin, other):
+        raw.create_bucket(bucket)
+    for number in range(20):
+        raw.put(origin, f"k.{number}", b"v")
+        raw.put(other, f"k.{number}", b"v" if number < 5 else b"w")
+    raw.put(other, "more", b"v")
+    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
+    await audited(client, mirror)
+    for number in range(10):
+        raw.api(f"STREAM.MSG.DELETE.{mirror}", {"seq": number + 1})
+    listed: list[Difference] = []
+    found = await on_spark(origin, mirror, other, report=listed.append)
+    assert [dict(item.counts) for item in found] == [{"missing": 10}, {"differing": 15, "extra": 1}]
+    assert {item.key for item in listed if item.replica == mirror} == {f"k.{number}" for number in range(10)}
+    assert len(listed) == 26
+    await same(client, found[:1], mirror)
 
 
 async def test_what_is_not_there_is_said(unique: Names, raw: RawClient, on_spark: Any) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from kvctl.jetstream.api import Api
@@ -27,7 +28,7 @@ from kvctl.topology.comparison import DELETED
 from kvctl.topology.findings import Difference, Outcome
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.replicas import Replica
-from kvctl.topology.settling import Feed, key_of
+from kvctl.topology.settling import BLOCK, Feed, key_of
 from kvctl.topology.sides import Side
 from kvctl.topology.subjects import Transform
 from kvctl.topology.verdicts import Held, difference, held
@@ -112,23 +113,24 @@ class _Audit:
             found = await asyncio.to_thread(put_side_by_side, spark, other, [fed], revisions=False, own=False)
         outcome = Outcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
         sides = [await Side(api, item.stream).ready() for item in (origin, other)]
-        await self._settle(
-            outcome, sides[0], sides[1], {subject: str(rules.origin(subject)) for subject in found.suspects}
-        )
+        left, end = iter(found.suspects), time.monotonic() + self._patience.total_seconds()
+        while block := list(islice(left, BLOCK)):
+            names = {subject: str(rules.origin(subject)) for subject in block}
+            await self._settle(outcome, sides[0], sides[1], names, end)
         return [outcome]
 
-    async def _settle(self, outcome: Outcome, origin: Side, other: Side, names: dict[str, str]) -> None:
+    async def _settle(self, outcome: Outcome, origin: Side, other: Side, names: dict[str, str], end: float) -> None:
         """Look again at what seemed to differ, until it is seen twice to do so in the same way, or time is up."""
-        deadline, seen = time.monotonic() + self._patience.total_seconds(), dict.fromkeys(names)
+        seen: dict[str, tuple[Held | None, Held | None] | None] = dict.fromkeys(names)
         while seen:
             here = await other.latest(seen)
             there = await origin.latest(names[subject] for subject in seen)
-            last = time.monotonic() > deadline
+            last = time.monotonic() > end
             for subject, before in list(seen.items()):
                 one, two = held(here.get(subject)), held(there.get(names[subject]))
                 if (one.mark if one else DELETED) == (two.mark if two else DELETED):
                     del seen[subject]
-                elif before == (one, two) or last:
+                elif before is not None and (before == (one, two) or last):
                     del seen[subject]
                     self._add(outcome, subject, names[subject], one, two)
                 else:
