@@ -31,6 +31,7 @@ from kvctl.kv.resuming import Stored, all_arrived
 from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
 from kvctl.kv.settling import Outcome, Settler, with_expected
+from kvctl.kv.writing import NO_STORAGE
 
 WINDOW = 8_000
 SAVE_ROWS = 10_000
@@ -45,8 +46,6 @@ _OF_THE_ROW = (10054, 10165, 10166)
 """Errors of the server about one message: too large, or a ttl that it does not take."""
 _FULL = (10077,)
 """Nothing more goes into the bucket."""
-_NO_STORAGE = (10023, 10047, 10002)
-"""Nothing more goes into the server, or into what the account may use of it."""
 
 
 class Mode(StrEnum):
@@ -336,7 +335,7 @@ class Loader:
         if isinstance(error, ServerError) and error.err_code in _FULL:
             message = f"The bucket is full: {message}"
             hint = f"Make room: `kvctl bucket edit {self._binding.bucket} --max-bytes SIZE`; then: {self._way_on}"
-        elif isinstance(error, ServerError) and error.err_code in _NO_STORAGE:
+        elif isinstance(error, ServerError) and error.err_code in NO_STORAGE:
             message = f"The server's storage is full: {message}"
             hint = f"Raise the limit of the server or account, or delete what it holds; then: {self._way_on}"
         if not self.loaded.written:

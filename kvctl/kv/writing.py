@@ -25,6 +25,8 @@ from kvctl.wire import encode_headers, header_value
 MESSAGE_ID = b"Nats-Msg-Id"
 TTL_SINCE = (2, 11)
 """Servers before store the header like any other, and the key for ever."""
+NO_STORAGE = (10023, 10047, 10002)
+"""Nothing more goes into the server, or into what the account may use of it."""
 TOO_LARGE = 10054
 """The server's error for a message over the bucket's limit."""
 
@@ -146,6 +148,10 @@ def explained(error: ServerError, binding: Binding) -> KvctlError:
         error.hint = f"Keys with a ttl of their own need `kvctl bucket edit {bucket} --marker-ttl 1s`"
     elif error.err_code == 10077:
         error.hint = f"The bucket is full: `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys"
+    elif error.err_code in NO_STORAGE:
+        error.hint = (
+            "Raise the limit of the server or account, or delete what it holds: `kvctl doctor` shows what is used"
+        )
     elif error.err_code == 10054:
         error.hint = f"Headers count; `kvctl bucket edit {bucket} --max-value-size SIZE` allows larger values"
     return error
