@@ -348,6 +348,23 @@ def test_mirror_outside_of_the_file_would_be_stale(
     assert hazards(text, world(*streams), prune=prune) == found
 
 
+@pytest.mark.parametrize(
+    ("text", "prune", "told"),
+    [
+        ("buckets: {B: {history: 3}}", False, True),
+        ("buckets: {B: {description: x}}", False, False),
+        ("buckets: {B: {storage: memory}}", False, True),
+        ("buckets: {D: {}}", False, False),
+        ("", True, True),
+        ("aggregates: {A: {origins: [{bucket: B, prefix: b}]}}", False, True),
+    ],
+)
+def test_reader_that_may_be_silent_is_a_hazard_of_what_it_may_read(text: str, prune: bool, told: bool) -> None:
+    found = judged(text, world(*marked(B), C, A, unreachable=["LOST"]), prune=prune).hazards
+    named = {hazard.name for some in found.values() for hazard in some}
+    assert ("unreachable-stream" in named) is told
+
+
 def test_message_of_a_stale_mirror_names_both_and_what_to_do() -> None:
     [hazard] = judged("buckets: {B: {storage: memory}}", world(B, M)).hazards["B"]
     assert hazard.evidence.startswith("Mirror `M` reads from `B` and is not in the file")
