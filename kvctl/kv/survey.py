@@ -185,9 +185,14 @@ class Survey:
         return replace(trace, unknown=True)
 
 
+_MISSED = (
+    "Keys may be missing, or as they were before: the origin keeps fewer entries than its mirror, which lacks some"
+)
+
+
 async def keeping(binding: Binding) -> Keeping:
     """What the bucket keeps; a mirror no more than its origin: the least there is, where that does not answer."""
-    history, dropped, caveat = sys.maxsize, None, None
+    history, dropped, caveat, gaps = sys.maxsize, None, None, False
     following: Binding | None = binding
     while following is not None:
         info = following.info
@@ -195,7 +200,11 @@ async def keeping(binding: Binding) -> Keeping:
             with suppress(KvctlError):
                 info = await streams.find(following.api, following.stream)
         limit = info["config"].get("max_msgs_per_subject", -1) if info else 1
-        history = min(history, limit if limit > 0 else sys.maxsize)
+        limit = limit if limit > 0 else sys.maxsize
+        if gaps and limit < history:
+            caveat = caveat or _MISSED
+        gaps = gaps or bool(info and _has_gaps(info))
+        history = min(history, limit)
         dropped = dropped or (_dropped(info) if info else None)
         caveat = caveat or (_caveat(info) if info else None)
         following = following.origin
@@ -213,6 +222,12 @@ def _dropped(info: dict[str, Any]) -> str | None:
     if config.get("discard") == "old" and (config.get("max_bytes", -1) > 0 or config.get("max_msgs", -1) > 0):
         return "its limits drop the oldest entries"
     return None
+
+
+def _has_gaps(info: dict[str, Any]) -> bool:
+    """Whether a stream lacks messages between its first and its last."""
+    state = info["state"]
+    return bool(state["messages"] < state["last_seq"] - state["first_seq"] + 1)
 
 
 def _caveat(info: dict[str, Any]) -> str | None:

@@ -304,6 +304,32 @@ class TestLost:
             await client.bucket(mirror.name).as_of(6)
 
 
+async def test_mirror_that_missed_what_its_origin_dropped_has_a_caveat(
+    raw: RawClient, client: Client, bucket_name: str
+) -> None:
+    """It would show what the key was before: nothing tells whose entry it missed."""
+    bucket = await client.create_bucket(bucket_name)
+    await bucket.put("k", b"0")
+    mirror = await _mirror(client, bucket, history=64)
+
+    def missed() -> int | None:
+        """The last sequence of the mirror, once it lacks some before."""
+        for _ in range(20):
+            raw.publish(f"$KV.{bucket.name}.k", b"v")
+        state = raw.api(f"STREAM.INFO.{mirror.name}")["state"]
+        return state["last_seq"] if state["messages"] < state["last_seq"] - state["first_seq"] + 1 else None
+
+    revision = await until_async(missed, what="a revision that the mirror missed")
+    assert revision is not None
+    past = await mirror.as_of(revision)
+    assert past.caveat is not None
+    assert "the origin keeps fewer entries" in past.caveat
+    longer = await client.create_bucket(f"{bucket_name}L", history=64)
+    await longer.put("k", b"0")
+    whole = await _mirror(client, longer, history=64)
+    assert (await whole.as_of(1)).caveat is None
+
+
 async def _mirror(client: Client, bucket: Bucket, history: int) -> Bucket:
     name = f"M{bucket.name}"
     await streams.create(
