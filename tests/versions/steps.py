@@ -11,6 +11,7 @@ A step is what is announced to the fuse: each operation of a SteppedStore is, an
     assert await at_every_step(scenario, kill=True) > 3
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -59,6 +60,20 @@ class Fuse:
     def finished(self) -> bool:
         """Whether there were not that many steps."""
         return not self.blown
+
+
+class Held(Fuse):
+    """Stops before its first write, until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__(0, kill=False)
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def step(self, *, writes: bool) -> None:
+        """Stop before a write."""
+        if writes:
+            self.reached.set()
+            await self.go_on.wait()
 
 
 async def at_every_step(scenario: Callable[[Fuse], Awaitable[None]], *, kill: bool) -> int:

@@ -24,7 +24,7 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store import Store
 from tests.versions.conftest import stored
 from tests.versions.repos import committed, held, history, staged, whole
-from tests.versions.steps import Fuse, SteppedStore, at_every_step
+from tests.versions.steps import Fuse, Held, SteppedStore, at_every_step
 
 LARGE = b"x" * 70_000
 """Apart, and written before the commit."""
@@ -445,16 +445,6 @@ async def test_a_commit_is_done_however_many_others_begin_meanwhile() -> None:
 
 async def test_a_commit_that_takes_nothing_in_the_middle_of_another_is_built_on() -> None:
     """What the other has prepared still fits the epochs, but not the head."""
-
-    class Held(Fuse):
-        def __init__(self) -> None:
-            super().__init__(0, kill=False)
-            self.reached, self.go_on = asyncio.Event(), asyncio.Event()
-
-        async def step(self, *, writes: bool) -> None:
-            if writes:
-                self.reached.set()
-                await self.go_on.wait()
 
     async def scenario(fuse: Fuse) -> None:
         store = MemoryStore()

@@ -10,28 +10,23 @@ from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Store
 from tests.versions.repos import committed, held, staged
-from tests.versions.steps import Fuse, SteppedStore, at_every_step
+from tests.versions.steps import Fuse, Held, SteppedStore, at_every_step
 
 pytestmark = pytest.mark.parametrize("backwards", [False, True])
 
 
-class Paused(Fuse):
-    """Stops before its first write of several keys together, until it may go on."""
-
-    def __init__(self) -> None:
-        super().__init__(0, kill=False)
-        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
-
-    async def step(self, *, writes: bool) -> None:
-        """Stop before a write."""
-        if writes:
-            self.reached.set()
-            await self.go_on.wait()
+async def based() -> tuple[MemoryStore, Repository]:
+    """A repository in memory in which k is 1."""
+    store = MemoryStore()
+    repo = Repository(store)
+    await repo.init()
+    await committed(repo, "main", "base", k=b"1")
+    return store, repo
 
 
-async def commits_later(store: Store) -> tuple[Paused, asyncio.Task[object]]:
+async def commits_later(store: Store) -> tuple[Held, asyncio.Task[object]]:
     """A commit of what is sealed, stopped before it moves the branch."""
-    pause = Paused()
+    pause = Held()
     task: asyncio.Task[object] = asyncio.create_task(Repository(SteppedStore(store, pause)).commit("main", "k is 2"))
     await pause.reached.wait()
     return pause, task
@@ -61,10 +56,7 @@ async def test_value_staged_again_survives_a_commit_between_any_two_reads(
     """k is 1; a commit of 2 is under way, and 1 is staged again: with the head of before, that would be no change."""
 
     async def scenario(fuse: Fuse) -> None:
-        store = MemoryStore()
-        repo = Repository(store)
-        await repo.init()
-        await committed(repo, "main", "base", k=b"1")
+        store, repo = await based()
         await repo.create_branch("side")
         await committed(repo, "side", "side", s=b"1")
         await repo.put("main", "k", b"2")
@@ -91,10 +83,7 @@ async def test_conditional_write_meets_no_conflict_that_never_was(backwards: boo
     """A commit between the reads moves the value from what is staged to what is committed: it is the same."""
 
     async def scenario(fuse: Fuse) -> None:
-        store = MemoryStore()
-        repo = Repository(store)
-        await repo.init()
-        await committed(repo, "main", "base", k=b"1")
+        store, repo = await based()
         await repo.put("main", "k", b"2")
         (entry,) = await repo.get("main", "k")
         assert entry is not None
@@ -110,10 +99,7 @@ async def test_merge_says_staged_only_of_a_branch_that_has_staged_changes(backwa
     """What is staged becomes what is committed between the reads: at no moment does it differ from the head of then."""
 
     async def scenario(fuse: Fuse) -> None:
-        store = MemoryStore()
-        repo = Repository(store)
-        await repo.init()
-        await committed(repo, "main", "base", k=b"1")
+        store, repo = await based()
         await repo.create_branch("side")
         await committed(repo, "side", "side", s=b"1")
         await repo.put("main", "k", b"1")
