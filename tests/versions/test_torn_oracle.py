@@ -10,6 +10,7 @@ import pytest
 from kvctl.errors import ConflictError
 from kvctl.versions import folding, staging
 from kvctl.versions.committing import NothingToCommit
+from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.merge import Strategy
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import Found, Place, Store
@@ -123,6 +124,66 @@ async def test_no_acknowledged_write_is_lost_where_reads_are_torn(
             tasks.create_task(task)
     for counter in counters:
         await counter.check("main")
+
+
+class Pace(Fuse):
+    """Half of the steps are slow, those of reading several keys too."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__(0, kill=False)
+        self._dice = dice
+
+    async def step(self, *, writes: bool) -> None:
+        """Let others come first."""
+        for _ in range(self._dice.randrange(self._dice.choice([2, 30]))):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.guarantee("versions-5", "versions-7")
+async def test_value_that_went_and_came_back_survives_torn_reads_of_committers(
+    seed: int, steps: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many short rounds: k is 1, then 2, then 1 again, beside committers that may take one 1 for the other."""
+    for number in range(steps(600)):
+        dice = random.Random(seed * 100_000 + number)
+
+        async def pause(dice: random.Random = dice) -> None:
+            for _ in range(dice.randrange(30)):
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(staging, "pause", pause)
+        store = MemoryStore()
+        repo = Repository(store)
+        await repo.init()
+        await repo.put("main", "k", b"1")
+        await repo.commit("main", "base")
+        await asyncio.gather(there_and_back(store, dice), *(commits(store, dice) for _ in range(3)))
+        (entry,) = await repo.get("main", "k")
+        assert entry is not None
+        assert entry.value == b"1", f"round {number}"
+
+
+async def there_and_back(store: Store, dice: random.Random) -> None:
+    own = Repository(paced(store, dice))
+    for value in (b"2", b"1"):
+        await own.put("main", "k", value)
+        if dice.random() < 0.8:
+            await staging.seal(store, "main")
+        for _ in range(dice.choice([0, 5, 20, 60])):
+            await asyncio.sleep(0)
+
+
+async def commits(store: Store, dice: random.Random) -> None:
+    own = Repository(paced(store, dice))
+    for _ in range(3):
+        with suppress(ConflictError, NothingToCommit):
+            await own.commit("main", "m")
+        for _ in range(dice.choice([1, 5, 20])):
+            await asyncio.sleep(0)
+
+
+def paced(store: Store, dice: random.Random) -> SteppedStore:
+    return SteppedStore(store, Pace(dice), backwards=dice.random() < 0.5)
 
 
 async def abandoned(store: Store, dice: random.Random) -> None:
