@@ -294,7 +294,7 @@ class Loader:
         """The revision above which the row is, if it is stored; -1 when a later one of its key was stored before it."""
         line, revision = self._recent.get(row.key) or self._earlier.get(row.key) or (0, 0)
         if line > row.line:
-            self._told(row, Outcome.OVERTAKEN, revision)
+            self._told(row, Outcome.SUPERSEDED, revision)
             return -1
         return max(next((at for before, at in reversed(self._floors) if before < row.line), 0), revision)
 
@@ -304,10 +304,13 @@ class Loader:
             self._done(row, revision)
         elif outcome is Outcome.EXISTS:
             self.loaded.unchanged += 1
-        elif isinstance(outcome, Outcome) and self._target.history > 1:
+        elif isinstance(outcome, Outcome) and self._target.history != 1:
             self._reject(row.line, f"A later write of `{row.key}` came before it")
-        elif isinstance(outcome, Outcome):
-            self.loaded.written += 1  # without history, what is overwritten at once leaves no trace
+        elif outcome is Outcome.SUPERSEDED:
+            self.loaded.written += 1  # without history, what a later row overwrites leaves no trace
+        elif outcome is Outcome.OVERTAKEN:
+            text = f"`{row.key}` was written by somebody else after the connection was lost"
+            self._reject(row.line, f"{text}; the row may be stored already")
         elif _of_the_row(outcome):
             self._reject(row.line, outcome.message)
         else:

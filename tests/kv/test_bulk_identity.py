@@ -12,6 +12,7 @@ from kvctl import Bucket, Context
 from kvctl.errors import OutcomeUnknown
 from kvctl.kv.bulk import LoadOptions, load
 from kvctl.kv.load_input import open_input
+from kvctl.kv.rows import BadRow
 from kvctl.server import Server
 from tests.proxy import DOWN, Cut, Proxy
 from tests.raw import RawClient
@@ -107,6 +108,20 @@ async def test_newer_value_of_another_client_is_not_replaced_after_a_cut(
     unknown = await write(ours, tmp_path, rows())
     assert await contents(ours) == dict(rows()) | {TAKEN: "newer"}
     assert unknown in (None, {TAKEN})
+
+
+async def test_row_that_another_client_wrote_over_is_not_counted_as_written(
+    ours: Bucket, proxy: Proxy, server: Server, tmp_path: Path
+) -> None:
+    proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, b"newer"))
+    path = tmp_path / "rows.ndjson"
+    path.write_text("".join(json.dumps({"key": key, "value": value}) + "\n" for key, value in rows()))
+    rejected: list[BadRow] = []
+    with path.open("rb") as file:
+        loaded = await load(ours, open_input(str(path), file), LoadOptions(rejected=rejected.append))
+    assert (loaded.written, loaded.rejected) == (COUNT - 1, 1)
+    assert [bad.line for bad in rejected] == [451]
+    assert await contents(ours) == dict(rows()) | {TAKEN: "newer"}
 
 
 async def test_equal_value_of_another_client_is_not_taken_for_ones_own(
