@@ -12,6 +12,7 @@ import pytest
 import kvctl
 from kvctl import Client
 from kvctl.contexts import Context
+from kvctl.doctor import checkup
 from kvctl.errors import RequestTimeout, ServerError
 from kvctl.jetstream import extent, ordered
 from kvctl.jetstream.delivery import delivery
@@ -197,6 +198,16 @@ class TestImportedService:
                 assert [entry and entry.key for entry in found] == ["k0", None, *names[2:50], None]
                 past = await here.as_of(302)
                 assert [entry.key async for entry in past.entries()] == living
+
+    async def test_doctor_names_imports_with_one_answer_for_each_request(
+        self, imported: Server, request: pytest.FixtureRequest
+    ) -> None:
+        whole = "all answers" in request.node.name
+        async with self.connect(imported, "owner") as owner, self.connect(imported, "guest") as client:
+            await (await owner.create_bucket("LOOKED_AT")).put("k", b"v")
+            for api, named in ((owner.api, False), (client.api, not whole)):
+                found = [item.severity for item in await checkup.examine(api) if item.check == "single-answers"]
+                assert found == (["warning"] if named else [])
 
     @pytest.mark.guarantee("reading-11")
     async def test_watch_shows_each_change_at_once(self, imported: Server, unique: Callable[..., str]) -> None:

@@ -1,0 +1,33 @@
+"""JetStream imported from another account: whether all answers to a request come through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+
+from kvctl.doctor.finding import WARNING, Finding
+from kvctl.errors import KvctlError
+from kvctl.jetstream import single_answers
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import DirectRequest
+from kvctl.jetstream.direct_batch import pages
+
+StreamInfo = dict[str, Any]
+
+
+async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
+    """Ask one stream for one message, which takes two answers: the message, and the end."""
+    if api.prefix.startswith("$JS."):
+        return []
+    for stream, info in infos.items():
+        if info["state"]["messages"] and info["config"].get("allow_direct"):
+            request = DirectRequest(sequence=info["state"]["first_seq"], batch=1)
+            with suppress(KvctlError):  # what is wrong beyond that is said elsewhere
+                async with aclosing(pages(api, stream, request)) as answers:
+                    await anext(answers)
+            break
+    if not single_answers.known(api):
+        return []
+    text = f"Requests to `{api.prefix}` have one answer each: listings, watches and `consume` ask for every message"
+    return [Finding(WARNING, "single-answers", "account", text, single_answers.HINT)]
