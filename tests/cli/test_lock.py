@@ -170,10 +170,7 @@ class TestSignals:
     def test_while_it_waits_they_end_kvctl(self, locks: Keyed, hold: Start) -> None:
         locks.put("k", b"other")
         waiter = hold("--wait", "120s", "--", "true")
-        deadline = time.monotonic() + 60
-        while not locks.consumers():  # its watch
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(locks.consumers, what="watch of the waiting command")
         waiter.send_signal(signal.SIGINT)
         assert waiter.wait(60) == 130
         assert locks.value("k") == b"other"

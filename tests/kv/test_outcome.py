@@ -22,6 +22,7 @@ from kvctl.errors import (
 )
 from kvctl.kv import writing
 from kvctl.server import Server
+from tests.waiting import until_async
 
 LIMIT = 60.0
 """Seconds after which a test that waits has failed."""
@@ -205,10 +206,7 @@ class TestStoppedServer:
             await waiting(bucket, 1).put("k", b"1")
         assert time.monotonic() - begun < 30
         own_server.resume()
-        deadline = time.monotonic() + LIMIT
-        while await theirs.last_entry("k") is None:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+        await until_async(lambda: theirs.last_entry("k"), what="storing of `k` after all")
 
     async def test_a_creation_is_unknown_and_then_exists(self, own_server: Server, bucket: Bucket) -> None:
         own_server.pause()
@@ -225,10 +223,7 @@ class TestDeadServer:
     async def test_a_write_that_was_never_sent_is_no_unknown_outcome(self, own_server: Server, bucket: Bucket) -> None:
         own_server.kill()
         connection = bucket._api.connection
-        deadline = time.monotonic() + LIMIT
-        while connection.online:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not connection.online, what="loss of the connection")
         waiting(bucket, 1)
         for attempt in (bucket.put("k", b"1"), bucket.create("k", b"1"), bucket.update("k", b"1", 1)):
             begun = time.monotonic()
