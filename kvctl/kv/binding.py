@@ -82,15 +82,26 @@ async def locate(api: Api, bucket: str) -> Binding:
         await asyncio.wait([asked], timeout=NOBODY_KNOWS)
         info = None
         if not asked.done():
-            # With its cluster down nobody says that there is no such bucket; a mirror of this name may answer.
+            # With its cluster down nobody says that there is no such bucket; a mirror of this name may answer. But a
+            # stream that is listed and does not answer, as in an election, exists: the mirror is another's replica.
             with suppress(KvctlError):
                 info = await _mirror(api, bucket)
+                if info and await _is_listed(api, bucket):
+                    info = None
         info = info or await asked or await _mirror(api, bucket)
     finally:
         asked.cancel()
     if info is None:
         raise await _missing(api, bucket)
     return await _bind(api, bucket, info, MAX_CHAIN)
+
+
+async def _is_listed(api: Api, bucket: str) -> bool:
+    """Whether the servers that answer know of the bucket's stream."""
+    with suppress(KvctlError, TimeoutError):
+        async with asyncio.timeout(NOBODY_KNOWS):
+            return STREAM_PREFIX + bucket in await streams.names(api, f"{SUBJECT_PREFIX}{bucket}.>")
+    return False
 
 
 async def _mirror(api: Api, name: str) -> dict[str, Any] | None:

@@ -1,0 +1,28 @@
+"""What a name means while the stream that is asked for does not answer."""
+
+from datetime import timedelta
+
+import pytest
+
+import kvctl
+from kvctl import Context
+from kvctl.errors import RequestTimeout
+from kvctl.server import Server
+from tests.proxy import LoseAnswer, Proxy
+from tests.raw import RawClient
+
+
+async def test_mirror_of_the_same_name_is_not_taken_for_a_bucket_that_is_slow(
+    server: Server, raw: RawClient, client: kvctl.Client, bucket_name: str
+) -> None:
+    await client.create_bucket(f"{bucket_name}_ORIGIN")
+    await client.create_bucket(bucket_name)
+    mirror = {"name": bucket_name, "mirror": {"name": f"KV_{bucket_name}_ORIGIN"}, "storage": "file"}
+    assert "error" not in raw.api(f"STREAM.CREATE.{bucket_name}", mirror)
+    with Proxy(server.url) as proxy:
+        async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=4))) as connected:
+            proxy.on(f"STREAM.INFO.KV_{bucket_name} ".encode(), LoseAnswer())
+            with pytest.raises(RequestTimeout):
+                await connected.bucket(bucket_name).locate()
+            binding = await connected.bucket(bucket_name).locate()
+    assert (binding.stream, binding.origin) == (f"KV_{bucket_name}", None)
