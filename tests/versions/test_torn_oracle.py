@@ -145,7 +145,7 @@ async def test_value_that_went_and_came_back_survives_torn_reads_of_committers(
 ) -> None:
     """Many short rounds: k is 1, then 2, then 1 again, beside committers that may take one 1 for the other."""
     for number in range(steps(600)):
-        dice = random.Random(seed * 100_000 + number)
+        dice = random.Random(seed * 1000 + number)
 
         async def pause(dice: random.Random = dice) -> None:
             for _ in range(dice.randrange(30)):
