@@ -311,6 +311,7 @@ async def test_a_bucket_is_what_every_operation_made_of_it(
                     await world.step()
                     if step % 4 == 3:
                         await world.compare()
+                await world.back_up()
                 await world.compare()
 
 
