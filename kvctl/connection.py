@@ -23,7 +23,12 @@ from typing import Any
 
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from kvctl.addresses import redact
+from kvctl.client_options import (
+    connect_options,
+    explain,
+    logins,
+    said,
+)
 from kvctl.contexts import Context
 from kvctl.errors import (
     ConnectionLost,
@@ -34,9 +39,9 @@ from kvctl.errors import (
     RequestTimeout,
     UsageError,
 )
-from kvctl.handshake import connect_options, explain, logins, said
 from kvctl.outage import RECONNECT_WAIT_S, Outage
 from kvctl.tokens import check_header, check_subject, encoded, shown
+from kvctl.urls import redact
 from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_frame, status
 
 PING_INTERVAL = 2

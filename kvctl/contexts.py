@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from kvctl import atomic_file
-from kvctl.addresses import addresses, redact
 from kvctl.errors import ContextNotFound, UsageError
-from kvctl.quantities import parse_duration
 from kvctl.tokens import check_prefix
+from kvctl.units import parse_duration
+from kvctl.urls import addresses, redact
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT = timedelta(seconds=5)

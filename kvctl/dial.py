@@ -6,7 +6,7 @@ that cannot be read for a moment, and to cut dead connections.
 
 from __future__ import annotations
 
-import kvctl.deferred  # noqa: F401  # before the library
+import kvctl.lazy_nats  # noqa: F401  # before the library
 
 # isort: split
 
@@ -21,10 +21,15 @@ from typing import Any, Protocol
 from nats.aio.client import Client as NatsClient
 from nats.aio.client import __version__ as CLIENT_VERSION
 
-from kvctl.addresses import Address
+from kvctl.client_options import (
+    NO_LOGIN,
+    Cause,
+    Login,
+    wants_tls,
+)
 from kvctl.contexts import Context
 from kvctl.errors import KvctlError, NoServer, UsageError
-from kvctl.handshake import NO_LOGIN, Cause, Login, wants_tls
+from kvctl.urls import Address
 
 STAGGER_S = 0.25
 """Head start of a server before the next one is tried beside it (RFC 8305 has the same)."""

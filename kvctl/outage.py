@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import time
 
-from kvctl.addresses import redact
+from kvctl.client_options import (
+    REFUSED_HINT,
+    START_HINT,
+    explain,
+    is_refusal,
+)
 from kvctl.contexts import Context
 from kvctl.errors import AuthenticationRefused, KvctlError, NoServer
-from kvctl.handshake import REFUSED_HINT, START_HINT, explain, is_refusal
+from kvctl.urls import redact
 
 RECONNECT_WAIT_S = 0.1
 """Between two attempts at one server."""

@@ -14,7 +14,7 @@ from xdist.scheduler import LoadFileScheduling
 import kvctl
 from kvctl.labs import Lab, run_lab
 from kvctl.server import Server, run_server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 _numbers = count(1)
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

@@ -16,8 +16,13 @@ from kvctl.errors import AuthenticationRefused, KvctlError, NoServer, Permission
 from kvctl.jetstream.api import Api
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
-from tests.credentials import USER, Key, Operator, creds_file
-from tests.raw import RawClient
+from tests.support.credentials import (
+    USER,
+    Key,
+    Operator,
+    creds_file,
+)
+from tests.support.raw import RawClient
 
 CERTS = Path(__file__).parent / "certs"
 CA = str(CERTS / "ca.pem")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kvctl.client_options import connect_options
 from kvctl.connection import DENIALS, Connection, connect
 from kvctl.contexts import Context
 from kvctl.dial import SUPPORTED, require_supported
@@ -24,10 +25,9 @@ from kvctl.errors import (
     RequestTimeout,
     UsageError,
 )
-from kvctl.handshake import connect_options
 from kvctl.server import Server, run_server
 from kvctl.wire import MAX_CONTROL_LINE, Inbox, decode_headers, encode_headers, status
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 PATIENCE = timedelta(seconds=300)
 """Timeout of connections in tests where something is to end long before it."""

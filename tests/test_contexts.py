@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvctl.addresses import redact
 from kvctl.contexts import Context, ContextStore, resolve
 from kvctl.errors import ContextNotFound, UsageError
+from kvctl.urls import redact
 
 # What `nats context add` writes: every field, most of them empty.
 CLI_FILE = {

@@ -22,8 +22,8 @@ from kvctl.connection import Connection, connect
 from kvctl.errors import AuthenticationRefused, NoServer
 from kvctl.labs import _free_ports
 from kvctl.server import Server, run_server
-from tests.credentials import Operator, creds_file
-from tests.raw import RawClient
+from tests.support.credentials import Operator, creds_file
+from tests.support.raw import RawClient
 
 LONG = 60.0
 """Seconds within which something happens on a machine that stands still for some of them."""

@@ -14,7 +14,7 @@ from kvctl.contexts import Context
 from kvctl.errors import KvctlError
 from kvctl.labs import Lab
 from kvctl.server import Server, find_server, run_server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 def client(context: Context) -> RawClient:

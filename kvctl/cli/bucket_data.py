@@ -13,8 +13,8 @@ from kvctl.cli.inputs import check_forced
 from kvctl.cli.options import BucketName, DryRun, Force, duration
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
-from kvctl.quantities import format_time
 from kvctl.render.view import Column, View, age_text, document, size_text
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client

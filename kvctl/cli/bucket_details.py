@@ -5,8 +5,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.bucket_views import KIND_STYLES, history_text
-from kvctl.quantities import duration_from_ns, duration_seconds, format_time, parse_time
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
+from kvctl.units import (
+    duration_from_ns,
+    duration_seconds,
+    format_time,
+    parse_time,
+)
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus

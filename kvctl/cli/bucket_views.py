@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kvctl.quantities import duration_seconds, format_time
 from kvctl.render.view import Column, View, age_text, duration_text, size_text
+from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus

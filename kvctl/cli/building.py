@@ -8,8 +8,8 @@ import typer
 
 from kvctl.cli.options import duration
 from kvctl.cli.session import Session
-from kvctl.quantities import duration_seconds, format_time
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
+from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus

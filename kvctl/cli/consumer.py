@@ -27,8 +27,8 @@ from kvctl.cli.stream_options import (
     one_of,
 )
 from kvctl.errors import KvctlError, UsageError
-from kvctl.quantities import Ago, duration_ns, format_time
 from kvctl.render.view import document
+from kvctl.units import Ago, duration_ns, format_time
 
 if TYPE_CHECKING:
     from kvctl.jetstream.settings import Config

@@ -5,8 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from kvctl.cli.stream_views import active_text
-from kvctl.quantities import duration_from_ns, duration_seconds, format_time, parse_utc
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text
+from kvctl.units import (
+    duration_from_ns,
+    duration_seconds,
+    format_time,
+    parse_utc,
+)
 
 
 def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:

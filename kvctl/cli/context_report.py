@@ -22,7 +22,7 @@ _STYLE = {True: "green", False: "red", None: "yellow"}
 
 async def report(session: Session, context: "Context", bucket: str | None) -> None:
     """Connect, look around, show it. Raises UnreachableError when JetStream cannot be used."""
-    from kvctl.addresses import redact
+    from kvctl.urls import redact
 
     facts: dict[str, Any] = {"context": context.name, "url": redact(context.url), "origin": context.origin}
     facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}

@@ -25,7 +25,7 @@ _WAYS = {
 
 def summary(context: "Context", selected: str | None) -> dict[str, Any]:
     """One line of a list of contexts."""
-    from kvctl.addresses import redact
+    from kvctl.urls import redact
 
     return {
         "name": context.name,
@@ -45,7 +45,7 @@ def authentication(context: "Context") -> str:
 
 def facts_of(context: "Context") -> dict[str, Any]:
     """The settings as they may be shown: a secret is `set`, or null."""
-    from kvctl.addresses import redact
+    from kvctl.urls import redact
 
     facts = {name: getattr(context, name) for name in FIELDS}
     facts |= dict.fromkeys(context.secrets(), "set")

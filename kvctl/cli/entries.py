@@ -7,9 +7,9 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError
-from kvctl.quantities import duration_seconds, format_size, format_time
 from kvctl.render.escapes import utf8
 from kvctl.render.view import Column, Row, View, age_text, duration_text
+from kvctl.units import duration_seconds, format_size, format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.entry import Entry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.cli.session import Session
 from kvctl.errors import PartlyDone, UsageError
-from kvctl.quantities import duration_seconds, format_time
+from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.cli.session import Session
 from kvctl.errors import KvctlError
-from kvctl.quantities import format_duration
+from kvctl.units import format_duration
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket

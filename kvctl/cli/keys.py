@@ -25,9 +25,9 @@ from kvctl.cli.inputs import (
 from kvctl.cli.options import Filters, KeyedName, KeyNames
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
-from kvctl.quantities import format_time
 from kvctl.render.escapes import escape
 from kvctl.render.view import Column, Row, View, age_text
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.as_of import Past

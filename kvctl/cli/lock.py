@@ -11,7 +11,7 @@ from kvctl.cli.inputs import check_keys, open_bucket
 from kvctl.cli.options import BucketName, KeyName, Program, duration
 from kvctl.cli.session import Session
 from kvctl.errors import KvctlError, LeaseLost, UsageError
-from kvctl.quantities import format_duration
+from kvctl.units import format_duration
 
 if TYPE_CHECKING:
     from kvctl.cli.guarded import Guarded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kvctl.cli.execution import Execution, variables_of
 from kvctl.cli.session import Session
 from kvctl.errors import KvctlError, NoServer
-from kvctl.quantities import format_time
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.jetstream.message import Message

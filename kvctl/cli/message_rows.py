@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError
-from kvctl.quantities import format_size, format_time
 from kvctl.render.view import Column, Row, View, age_text
+from kvctl.units import format_size, format_time
 
 if TYPE_CHECKING:
     from kvctl.jetstream.message import Message

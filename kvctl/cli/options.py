@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.help_page import TAIL
-from kvctl.quantities import parse_duration, parse_instant, parse_size
+from kvctl.units import parse_duration, parse_instant, parse_size
 
 
 def duration(*spellings: str, help: str, **settings: Any) -> Any:

@@ -61,11 +61,11 @@ async def run(
 
     Rows that cannot be written are counted and named, and the command exits 7; `dead_letter` in the sink keeps them.
     """
-    from kvctl import documents
+    from kvctl.documents import parser
     from kvctl.pipeline.declared import Bucket, read_declared
     from kvctl.pipeline.jobs import run as job
 
-    content = documents.parse(session.read_input(file), "standard input" if file == "-" else file)
+    content = parser.parse(session.read_input(file), "standard input" if file == "-" else file)
     declared = read_declared(content, _folder_of(file))
     if session.context.read_only and isinstance(declared.sink, Bucket) and not dry_run:
         raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")

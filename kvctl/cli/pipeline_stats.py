@@ -13,8 +13,8 @@ from kvctl.cli.session import Session
 from kvctl.cli.spark import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.errors import KvctlError, UsageError
 from kvctl.kv.names import check_bucket
-from kvctl.quantities import format_time
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.stats import Group, Key, Stats

@@ -14,8 +14,8 @@ from typing import IO
 from kvctl.cli.command import command, group
 from kvctl.cli.session import Interrupted, Session
 from kvctl.errors import KvctlError
-from kvctl.quantities import format_duration
 from kvctl.render.terminal import paint
+from kvctl.units import format_duration
 
 app = group()
 

@@ -7,8 +7,8 @@ from kvctl.cli.repo_options import At
 from kvctl.cli.repo_views import short
 from kvctl.cli.table_views import text_of
 from kvctl.errors import UsageError
-from kvctl.quantities import format_time
 from kvctl.render.view import Column, Row, View, age_text
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.versions.key_history import KeyVersion

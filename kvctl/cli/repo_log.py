@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kvctl.cli.repo_views import short, subject
-from kvctl.quantities import format_time
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.terminal import paint
 from kvctl.render.view import age_text
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.versions.model import Commit

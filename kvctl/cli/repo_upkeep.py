@@ -32,7 +32,7 @@ async def annotate(
     """
     from kvctl.cli.repo_views import short
     from kvctl.kv.names import check_filter
-    from kvctl.quantities import format_time
+    from kvctl.units import format_time
 
     place = parse_at(at)
     check_filter(filter)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.session import Session
 from kvctl.cli.table_views import text_of
-from kvctl.quantities import format_time, parse_time
 from kvctl.render.escapes import escape
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View, age_text, document, size_text
+from kvctl.units import format_time, parse_time
 
 if TYPE_CHECKING:
     from kvctl.versions.catalog import Found

@@ -169,7 +169,7 @@ class Session:
     def _writer(self, view: View, *, endless: bool = False) -> Writer:
         terminal = self.terminal.is_terminal
         if self.output == "table":
-            from kvctl.render.table import DetailsWriter, TableWriter
+            from kvctl.render.text_table import DetailsWriter, TableWriter
 
             kind = DetailsWriter if view.single else TableWriter
             return kind(view, width=self.terminal.width if terminal else None, color=self.terminal.colored)

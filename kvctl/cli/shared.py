@@ -10,9 +10,9 @@ import typer
 from typer.core import TyperOption
 
 from kvctl.errors import UsageError
-from kvctl.quantities import parse_duration
 from kvctl.render.terminal import COLORS
 from kvctl.render.view import FORMATS
+from kvctl.units import parse_duration
 
 
 @dataclass(slots=True)

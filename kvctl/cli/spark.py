@@ -21,8 +21,8 @@ import typer
 
 from kvctl.cli.session import Session
 from kvctl.errors import UsageError
-from kvctl.quantities import format_duration
 from kvctl.render.escapes import escape
+from kvctl.units import format_duration
 
 if TYPE_CHECKING:
     from asyncio import Future

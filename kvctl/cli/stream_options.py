@@ -8,9 +8,9 @@ import typer
 
 from kvctl.cli.session import Session
 from kvctl.errors import StreamNotFound, UsageError
-from kvctl.quantities import Ago
 from kvctl.render.view import Column, View
 from kvctl.tokens import check_name, shown
+from kvctl.units import Ago
 
 if TYPE_CHECKING:
     from kvctl.jetstream.settings import Change, Config, Schema
@@ -108,11 +108,11 @@ async def dated_by_server(session: Session, config: "Config", stream: str | None
 
 
 def _from_file(session: Session, file: str, schema: "Schema") -> "Config":
-    from kvctl import documents
+    from kvctl.documents import parser
     from kvctl.jetstream import settings
 
     name = "standard input" if file == "-" else file
-    document = documents.parse(session.read_input(file), name) if file == "-" else documents.read(file)
+    document = parser.parse(session.read_input(file), name) if file == "-" else parser.read(file)
     return settings.read(document.data, schema, document.where)
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from kvctl.cli.bucket_details import servers_view
-from kvctl.quantities import format_time, parse_utc
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
+from kvctl.units import format_time, parse_utc
 
 _NEVER = "0001-01-01T00:00:00Z"
 

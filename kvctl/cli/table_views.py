@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.session import Session
 from kvctl.errors import KvctlError
-from kvctl.quantities import duration_seconds, format_time, parse_time
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
+from kvctl.units import duration_seconds, format_time, parse_time
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -95,9 +95,9 @@ def table_row(found: "Found", infos: Sequence[dict[str, Any] | None] = ()) -> di
 
 async def table_document(api: "Api", found: "Found") -> View:
     """Everything about one table, partition by partition."""
-    from kvctl.quantities import duration_from_ns
     from kvctl.tables import catalog, counting
     from kvctl.tables.keys import hash_range
+    from kvctl.units import duration_from_ns
 
     config = found.config
     infos = [info async for _, info in catalog.partitions(api, found)]

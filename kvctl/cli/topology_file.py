@@ -8,7 +8,7 @@ from kvctl.cli.session import Session
 
 if TYPE_CHECKING:
     from kvctl.contexts import Context
-    from kvctl.documents import Document
+    from kvctl.documents.parser import Document
     from kvctl.jetstream.api import Api
     from kvctl.kv.client import Client
     from kvctl.topology.document import Topology
@@ -21,9 +21,9 @@ OptionalFile = Annotated[
 
 def read_document(session: Session, file: str) -> "Document":
     """The file as plain data with line numbers. Raises UsageError."""
-    from kvctl import documents
+    from kvctl.documents import parser
 
-    return documents.parse(session.read_input(file), "standard input" if file == "-" else file)
+    return parser.parse(session.read_input(file), "standard input" if file == "-" else file)
 
 
 def read_file(session: Session, file: str) -> "Topology":

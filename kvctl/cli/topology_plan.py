@@ -11,7 +11,7 @@ from kvctl.cli.plan_view import show_plan
 from kvctl.cli.session import Session
 from kvctl.cli.topology_file import File, open_places, read_document
 from kvctl.errors import UsageError
-from kvctl.quantities import format_age, parse_time
+from kvctl.units import format_age, parse_time
 
 if TYPE_CHECKING:
     from kvctl.topology.journal import Interrupted

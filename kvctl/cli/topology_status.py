@@ -143,7 +143,7 @@ async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedel
     """The table, drawn anew at every look."""
     from kvctl.render.formats import render
     from kvctl.render.screen import Screen
-    from kvctl.render.table import TableWriter
+    from kvctl.render.text_table import TableWriter
 
     look = await anext(looks)
     with Screen(session.terminal) as screen:

@@ -59,11 +59,11 @@ async def txn(
     has 1,000 messages at most: one for each change, which has room for one condition. Conditions on unchanged keys for
     which no change has room ride on repetitions of one of the changes, which show in the history of its key.
     """
-    from kvctl import documents
+    from kvctl.documents import parser
     from kvctl.kv.transaction_file import read_transaction
 
     name = "standard input" if file == "-" else file
-    transaction = read_transaction(documents.parse(session.read_input(file), name))
+    transaction = read_transaction(parser.parse(session.read_input(file), name))
     source = await open_bucket(session, bucket, write=not dry_run)
     try:
         if dry_run:

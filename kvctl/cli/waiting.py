@@ -13,7 +13,7 @@ from kvctl.cli.inputs import Encoding, Headers, check_keys, open_bucket, revisio
 from kvctl.cli.options import BucketName, KeyName, duration
 from kvctl.cli.session import Session
 from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
-from kvctl.quantities import format_duration
+from kvctl.units import format_duration
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket

@@ -9,7 +9,7 @@ from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.errors import KvctlError, PermissionDenied
 from kvctl.jetstream.access import probe
 from kvctl.jetstream.api import Api
-from kvctl.quantities import format_size
+from kvctl.units import format_size
 
 SUBJECT = "account"
 PATIENCE = 1.0

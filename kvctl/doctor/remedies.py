@@ -7,7 +7,6 @@ from typing import Any
 
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.quantities import duration_from_ns, format_duration
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.model import External, Origin
 from kvctl.topology.replica_hazards import (
@@ -24,6 +23,7 @@ from kvctl.topology.replica_hazards import (
     name_of,
 )
 from kvctl.topology.spec import origin_spec
+from kvctl.units import duration_from_ns, format_duration
 
 
 def remedy(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence[StreamConfig | None]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.kv.kinds import Kind, StreamConfig, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
-from kvctl.quantities import format_size
+from kvctl.units import format_size
 
 StreamInfo = dict[str, Any]
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from kvctl.errors import UsageError
 from kvctl.jetstream.pull_options import PLENTY, SHORTEST, ConsumeOptions, Pull, default_heartbeat
 from kvctl.jetstream.statuses import Status
-from kvctl.quantities import parse_duration
+from kvctl.units import parse_duration
 
 
 class Buffer:

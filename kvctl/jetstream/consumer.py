@@ -11,7 +11,7 @@ from kvctl.jetstream.consuming import Consumption
 from kvctl.jetstream.fetching import Fetch
 from kvctl.jetstream.message import Message
 from kvctl.jetstream.pull_options import EXPIRES, ConsumeOptions, FetchOptions, OnEvent
-from kvctl.quantities import format_time
+from kvctl.units import format_time
 
 
 class Consumer:

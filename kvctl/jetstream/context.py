@@ -22,7 +22,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumer import Consumer
 from kvctl.jetstream.direct import StoredMessage, from_leader
 from kvctl.jetstream.stream_reading import StreamReading
-from kvctl.quantities import duration_ns
+from kvctl.units import duration_ns
 
 
 class JetStream:

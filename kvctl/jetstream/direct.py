@@ -11,8 +11,8 @@ from typing import Any
 
 from kvctl.errors import ConnectionLost, NotFoundError, ServerError, UsageError
 from kvctl.jetstream.api import Api
-from kvctl.quantities import format_time, parse_utc
 from kvctl.tokens import check_subject
+from kvctl.units import format_time, parse_utc
 from kvctl.wire import status
 
 MANY_LIMIT = 1024

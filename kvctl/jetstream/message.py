@@ -8,7 +8,7 @@ from datetime import timedelta
 from kvctl.connection import Connection
 from kvctl.errors import ReadOnly, UsageError
 from kvctl.jetstream.delivery import Metadata, RawFrame, delivery, metadata
-from kvctl.quantities import duration_ns
+from kvctl.units import duration_ns
 from kvctl.wire import decode_headers
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.quantities import format_duration
+from kvctl.units import format_duration
 
 EXPIRES = timedelta(seconds=30)
 MAX_MESSAGES = 500

@@ -12,7 +12,7 @@ from typing import Any
 from kvctl.errors import KvctlError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.quantities import parse_time
+from kvctl.units import parse_time
 
 _USER_INFO = "$SYS.REQ.USER.INFO"
 _ASK_S = 1.0

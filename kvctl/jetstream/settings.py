@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.quantities import (
+from kvctl.units import (
     Ago,
     duration_from_ns,
     duration_ns,

@@ -27,7 +27,7 @@ from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
 from kvctl.kv.kinds import renaming
 from kvctl.kv.names import check_key, check_keys, check_literal
-from kvctl.quantities import format_time
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.as_of import Past

@@ -13,7 +13,7 @@ from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
-from kvctl.quantities import duration_ns
+from kvctl.units import duration_ns
 
 AT_ONCE = 32
 

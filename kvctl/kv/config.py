@@ -10,7 +10,7 @@ from typing import Any
 from kvctl.kv.fields import DUPLICATE_WINDOW, FIELDS, Republish, edited
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of, own_metadata
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
-from kvctl.quantities import duration_from_ns, duration_ns, parse_time
+from kvctl.units import duration_from_ns, duration_ns, parse_time
 
 __all__ = ["BucketConfig", "BucketStatus", "Kind", "Republish", "StreamConfig"]
 

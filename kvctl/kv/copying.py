@@ -21,7 +21,7 @@ from kvctl.kv.kinds import Kind, StreamConfig, kind_of, own_metadata
 from kvctl.kv.moving import ttl_left
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
 from kvctl.kv.rewriting import may_roll_up, own_headers
-from kvctl.quantities import duration_ns
+from kvctl.units import duration_ns
 from kvctl.wire import encode_headers, header_value
 
 StreamInfo = dict[str, Any]

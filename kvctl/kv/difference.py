@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvctl.kv.kinds import FIRST_ENTRY, SERVER_METADATA, TOPOLOGY, StreamConfig
-from kvctl.quantities import duration_from_ns, duration_seconds, format_duration
+from kvctl.units import duration_from_ns, duration_seconds, format_duration
 
 UNSET = "none"
 """How a field without a value reads."""

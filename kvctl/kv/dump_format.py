@@ -14,7 +14,7 @@ from kvctl.kv.entry import Entry, Operation, from_frame
 from kvctl.kv.identity import is_bare
 from kvctl.kv.moving import ttl_left
 from kvctl.kv.rewriting import own_headers
-from kvctl.quantities import duration_seconds, format_time
+from kvctl.units import duration_seconds, format_time
 from kvctl.wire import header_value
 
 VERSION = 1

@@ -17,7 +17,7 @@ from kvctl.kv.dump_format import EntryLines
 from kvctl.kv.entry import Operation, from_message
 from kvctl.kv.kinds import Kind, kind_of
 from kvctl.kv.moment import Moment
-from kvctl.quantities import format_time
+from kvctl.units import format_time
 
 Advance = Callable[[int], None]
 """Told of entries done."""

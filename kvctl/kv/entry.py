@@ -11,7 +11,7 @@ from kvctl.errors import UsageError
 from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.kv.identity import is_bare
-from kvctl.quantities import parse_duration
+from kvctl.units import parse_duration
 from kvctl.wire import decode_headers, header_value
 
 OPERATION_HEADER = b"KV-Operation"

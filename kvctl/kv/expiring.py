@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.entry import Entry, Operation
-from kvctl.quantities import duration_from_ns
+from kvctl.units import duration_from_ns
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.kinds import StreamConfig, reserved
-from kvctl.quantities import duration_ns
+from kvctl.units import duration_ns
 
 MAX_HISTORY = 64
 DUPLICATE_WINDOW = timedelta(minutes=2)

@@ -29,7 +29,7 @@ from kvctl.kv import identity as identities
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.identity import identity_of
 from kvctl.kv.writing import write_fields
-from kvctl.quantities import duration_seconds, format_duration
+from kvctl.units import duration_seconds, format_duration
 from kvctl.wire import encode_headers
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from kvctl.kv.entry import Entry
 from kvctl.kv.lease import LEASE_HEADER, RETRY_PAUSE, Lease, clock, owner_of
 from kvctl.kv.names import check_key
 from kvctl.kv.writing import TTL_SINCE, no_ttl
-from kvctl.quantities import duration_from_ns, format_duration
+from kvctl.units import duration_from_ns, format_duration
 from kvctl.wire import header_value
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 from kvctl.errors import KvctlError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.quantities import parse_time
+from kvctl.units import parse_time
 
 PAUSES_S = (0.2, 0.5, 1.0, 3.0)
 """Seconds that the server has to remove the files before the next attempt."""

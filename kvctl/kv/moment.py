@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from kvctl.errors import UsageError
-from kvctl.quantities import duration_ns, format_duration, format_time, parse_duration, parse_time
+from kvctl.units import (
+    duration_ns,
+    format_duration,
+    format_time,
+    parse_duration,
+    parse_time,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import check_key, check_literal
 from kvctl.kv.rewriting import may_roll_up, writers_own
 from kvctl.kv.writing import write_headers
-from kvctl.quantities import parse_duration
+from kvctl.units import parse_duration
 from kvctl.wire import encode_headers
 
 SHOWN = 60

@@ -27,7 +27,7 @@ from kvctl.kv import catalog, manifest, unfinished
 from kvctl.kv.kinds import SERVER_METADATA, Kind, StreamConfig, kind_of
 from kvctl.kv.manifest import CONFIG, DATA, MANIFEST, File, Manifest
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.quantities import format_time
+from kvctl.units import format_time
 
 Advance = Callable[[int], None]
 """Told of bytes done."""

@@ -23,7 +23,7 @@ from kvctl.kv.binding import Binding
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of
 from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import is_plain, is_wild, matches
-from kvctl.quantities import duration_from_ns, format_duration, parse_time
+from kvctl.units import duration_from_ns, format_duration, parse_time
 from kvctl.wire import header_value
 
 MANY_SUBJECTS = 64

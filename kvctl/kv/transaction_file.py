@@ -9,10 +9,10 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from kvctl.documents import Document
+from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.kv.transaction import Transaction
-from kvctl.quantities import parse_duration
+from kvctl.units import parse_duration
 
 VERBS: Mapping[str, tuple[str, ...]] = {
     "put": ("value", "encoding", "ttl"),

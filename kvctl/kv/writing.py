@@ -19,7 +19,7 @@ from kvctl.jetstream.publish import publish
 from kvctl.kv import identity as identities
 from kvctl.kv.binding import Binding
 from kvctl.kv.outcome import EXPECTED, EXPECTED_OF, LOOK_AGAIN_S, OPEN, Write, resolve, unknown
-from kvctl.quantities import duration_seconds, parse_duration
+from kvctl.units import duration_seconds, parse_duration
 from kvctl.wire import encode_headers, header_value
 
 MESSAGE_ID = b"Nats-Msg-Id"

@@ -22,7 +22,7 @@ from kvctl.errors import ConflictError, ConnectionLost, KvctlError, RequestTimeo
 from kvctl.jetstream import consumers
 from kvctl.kv.load_target import Target
 from kvctl.pipeline.row_ids import new_job
-from kvctl.quantities import duration_ns
+from kvctl.units import duration_ns
 
 TASK_LASTS, JOB_LASTS = timedelta(days=1), timedelta(days=30)
 SINCE, RUN, ATTEMPT = "kvctl.since", "kvctl.run", "kvctl.attempt"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
-from kvctl.documents import Document
+from kvctl.documents.parser import Document
 from kvctl.pipeline.options import OPTIONS, Option, Purpose, parse
 from kvctl.topology.reading import Path, Reader
 

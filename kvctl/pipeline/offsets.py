@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from kvctl.errors import ConflictError, HistoryLost, StreamReplaced, UsageError
-from kvctl.quantities import format_time, parse_utc
+from kvctl.units import format_time, parse_utc
 
 VERSION = 1
 SMALLEST = 10_000

@@ -14,10 +14,10 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from kvctl.addresses import addresses, redact
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter
-from kvctl.quantities import format_duration, parse_duration, parse_time
+from kvctl.units import format_duration, parse_duration, parse_time
+from kvctl.urls import addresses, redact
 
 
 class Purpose(StrEnum):

@@ -13,7 +13,7 @@ from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.pipeline.offsets import Offset, Standing, check_start
-from kvctl.quantities import format_time, parse_time
+from kvctl.units import format_time, parse_time
 
 EARLIEST, LATEST = "earliest", "latest"
 _PROBES = 40

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from kvctl.quantities import format_size
+from kvctl.units import format_size
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.stats import Group, Stats

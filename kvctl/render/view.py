@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from kvctl.quantities import format_age, format_duration, format_size, parse_time
+from kvctl.units import (
+    format_age,
+    format_duration,
+    format_size,
+    parse_time,
+)
 
 Row = Mapping[str, Any]
 """One JSON object: text, numbers, booleans, None, lists and objects, under the API's field names."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.errors import UsageError
 from kvctl.tables.changes import NO_VERSION, Change, Insert, Put, Remove, Version, named
 from kvctl.tables.keys import check_key
@@ -27,7 +27,7 @@ def read_changes(content: bytes, source: str) -> list[Change]:
         places = [f"{source}:{number}" for number, line in enumerate(lines, 1) if line.strip()]
         items = [_object(line, place) for line, place in zip(filter(bytes.strip, lines), places, strict=True)]
         return _changes(items, places.__getitem__)
-    document = documents.parse(content, source)
+    document = parser.parse(content, source)
     if isinstance(document.data, dict):
         return _changes([document.data], lambda _: document.where())
     if not isinstance(document.data, list) or not document.data:

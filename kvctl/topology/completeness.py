@@ -12,10 +12,10 @@ from typing import Any
 
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.quantities import format_time, parse_time
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.replica_hazards import landing, name_of, overlaps
 from kvctl.topology.subjects import UnknownTransform
+from kvctl.units import format_time, parse_time
 
 StreamInfo = dict[str, Any]
 _UNLIMITED = float("inf")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kvctl.documents import Document
+from kvctl.documents.parser import Document
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.fields import FIELDS, Republish, edited
 from kvctl.topology.file_fields import CONTEXT, SECTIONS, TITLE

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from kvctl.documents import Document
+from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError, UsageError
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.difference import UNSET, Difference, differences, shown
 from kvctl.kv.fields import FIELDS, Republish, edited
 from kvctl.kv.kinds import KIND, TOPOLOGY, Kind, StreamConfig, bucket_name, started
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.quantities import format_duration
 from kvctl.topology.document import DEFAULT_NAME, VERSION, read_topology
 from kvctl.topology.file_fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.world import Place, StreamInfo, World, kind_in, reads
+from kvctl.units import format_duration
 
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("GB", 10**9), ("MB", 10**6))
 

@@ -10,7 +10,7 @@ from kvctl.errors import HazardRefused
 from kvctl.kv import foreign
 from kvctl.kv.difference import shown
 from kvctl.kv.kinds import StreamConfig
-from kvctl.quantities import duration_from_ns, format_size
+from kvctl.units import duration_from_ns, format_size
 
 LOSSY_EDIT = "lossy-edit"
 LAGGING_REPLICA = "lagging-replica"

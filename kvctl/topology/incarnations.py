@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.quantities import format_time, parse_time
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.observe import live_part
 from kvctl.topology.replica_hazards import RECREATED_ORIGIN, name_of
+from kvctl.units import format_time, parse_time
 
 StreamInfo = dict[str, Any]
 

@@ -14,7 +14,6 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.quantities import duration_ns, parse_time
 from kvctl.topology import observe, replica_hazards
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.incarnations import lineage
@@ -22,6 +21,7 @@ from kvctl.topology.observe import upstreams
 from kvctl.topology.origins import PATIENCE
 from kvctl.topology.replica_hazards import MISSING_ORIGIN, UNCONNECTED, name_of
 from kvctl.topology.world import reads
+from kvctl.units import duration_ns, parse_time
 
 GRACE = timedelta(seconds=10)
 """How long a new replica may take to be connected."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvctl.addresses import redact
 from kvctl.jetstream.api import Api
-from kvctl.quantities import format_time
 from kvctl.topology.locating import Where
+from kvctl.units import format_time
+from kvctl.urls import redact
 
 
 @dataclass(frozen=True, slots=True)

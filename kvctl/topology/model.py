@@ -12,9 +12,9 @@ from kvctl.kv import foreign
 from kvctl.kv.fields import Republish, edited
 from kvctl.kv.kinds import FIRST_ENTRY, StreamConfig, own_metadata
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
-from kvctl.quantities import duration_from_ns
 from kvctl.tokens import check_prefix
 from kvctl.topology.subjects import Transform, default_dest, parse, places, render
+from kvctl.units import duration_from_ns
 
 _DOMAIN = "$JS."
 

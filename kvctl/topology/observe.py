@@ -13,8 +13,8 @@ from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.streams import Listing
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
 from kvctl.kv.names import STREAM_PREFIX, matches
-from kvctl.quantities import format_time
 from kvctl.topology.hazards import AGE, HISTORY, SIZE, SUBJECTS, Cost, Hazard, looks_at, of_silent
+from kvctl.units import format_time
 from kvctl.wire import header_value
 
 SILENCE = 10.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvctl import atomic_file, documents
-from kvctl.addresses import redact
-from kvctl.documents import Document
+from kvctl import atomic_file
+from kvctl.documents import parser
+from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.jetstream.api import Api
 from kvctl.kv.difference import Difference
@@ -19,6 +19,7 @@ from kvctl.kv.kinds import Kind
 from kvctl.topology.document import Topology, read_topology
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.plan import Action, Change, Plan
+from kvctl.urls import redact
 
 KIND = "plan"
 VERSION = 1
@@ -62,7 +63,7 @@ def save(path: str, saved: Saved) -> None:
 def load(content: bytes, source: str) -> Saved:
     """The plan in a file. Raises UsageError for what is none, is damaged, or comes from a newer kvctl."""
     hint = "`kvctl topology plan -f FILE --out PLAN` makes one; a topology file is applied with `-f FILE`"
-    found = documents.parse(content, source).data
+    found = parser.parse(content, source).data
     if not isinstance(found, dict) or found.get("kvctl") != KIND:
         raise UsageError(f"`{source}` is not a saved plan", hint=hint)
     if found.get("version") != VERSION:

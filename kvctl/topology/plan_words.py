@@ -8,12 +8,12 @@ from typing import Any
 from kvctl.errors import UsageError
 from kvctl.kv.difference import UNSET, Difference, shown
 from kvctl.kv.kinds import LEAVING, Kind, begins_somewhere
-from kvctl.quantities import format_size
 from kvctl.topology.model import Origin
 from kvctl.topology.plan import Action, Change, Plan
 from kvctl.topology.replica_hazards import name_of
 from kvctl.topology.sources import meaning
 from kvctl.topology.spec import origin_spec
+from kvctl.units import format_size
 
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
-from kvctl.documents import Document
+from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.kv.fields import Republish
 from kvctl.kv.names import check_bucket, check_filter
-from kvctl.quantities import parse_duration, parse_size
+from kvctl.units import parse_duration, parse_size
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.quantities import duration_from_ns, format_duration, format_size
 from kvctl.topology.hazards import FOREIGN_KIND, UNREACHABLE_STREAM, Hazard, of_foreign
 from kvctl.topology.subjects import Transform, UnknownTransform, meet, parse
+from kvctl.units import duration_from_ns, format_duration, format_size
 
 FILTERED_MIRROR = "filtered-mirror"
 RENAMING_MIRROR = "renaming-mirror"

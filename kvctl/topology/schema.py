@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.quantities import DURATION_PATTERN, SIZE_PATTERN
 from kvctl.topology.document import VERSION
 from kvctl.topology.file_fields import CONTEXT, NAME, ORIGIN, SECTIONS, TITLE, read_origins
 from kvctl.topology.reading import Field, Reader
+from kvctl.units import DURATION_PATTERN, SIZE_PATTERN
 
 Schema = dict[str, Any]
 

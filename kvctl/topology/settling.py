@@ -11,13 +11,13 @@ from typing import Any
 
 from kvctl.jetstream import streams
 from kvctl.kv.names import SUBJECT_PREFIX
-from kvctl.quantities import parse_time
 from kvctl.topology.findings import LAGGING, LOCAL_WRITE, Difference, Outcome
 from kvctl.topology.mapping import Mapping as Rules
 from kvctl.topology.observe import live_part
 from kvctl.topology.replica_hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
 from kvctl.topology.sides import AT_ONCE, Side
 from kvctl.topology.verdicts import Ages, Held, Verdict, difference, held, judge, known_revision
+from kvctl.units import parse_time
 
 _PAUSE = 0.05
 _LONGEST_PAUSE = 0.5

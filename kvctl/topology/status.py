@@ -10,13 +10,13 @@ from kvctl.errors import BucketNotFound
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import Kind, bucket_name
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.quantities import format_time, parse_time
 from kvctl.topology.document import Topology
 from kvctl.topology.graph import Node
 from kvctl.topology.graph_live import nodes_of_link
 from kvctl.topology.graph_rules import rules_json, rules_of
 from kvctl.topology.standing import SECOND_LOOK, Standing, State, standings
 from kvctl.topology.world import Place, World, kind_in, survey
+from kvctl.units import format_time, parse_time
 
 Row = dict[str, Any]
 """The JSON object; None for what is not known."""

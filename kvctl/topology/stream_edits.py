@@ -6,7 +6,6 @@ from typing import Any
 
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import StreamConfig
-from kvctl.quantities import duration_from_ns, format_duration, format_size
 from kvctl.topology import hazards, inspection, observe
 from kvctl.topology.hazards import (
     AGE,
@@ -27,6 +26,7 @@ from kvctl.topology.replica_hazards import (
     ORIGIN_NOT_DIRECT,
     OUTSIDE_PREFIX,
 )
+from kvctl.units import duration_from_ns, format_duration, format_size
 
 OF_STREAM_EDITS = (
     LOSSY_EDIT, *OF_EDITS, ORIGIN_NOT_DIRECT, DUPLICATE_WINDOW, OUTSIDE_PREFIX, KEY_COLLISION, FOREIGN_KIND,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from kvctl.jetstream.direct import StoredMessage
 from kvctl.kv.entry import from_message
-from kvctl.quantities import duration_ns
 from kvctl.topology.comparison import DELETED, mark
+from kvctl.units import duration_ns
 from kvctl.wire import header_value
 
 _SOURCE_HEADER = b"Nats-Stream-Source"

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from kvctl.kv.dump_file import DumpWriter
 from kvctl.kv.dump_format import entry_line
 from kvctl.kv.dumping import Dumped
-from kvctl.quantities import format_time
+from kvctl.units import format_time
 from kvctl.versions import committing, reading, refs
 from kvctl.versions.reading import Selection
 from kvctl.versions.repository import Repository

@@ -23,7 +23,7 @@ from syrupy.extensions.amber import AmberSnapshotExtension
 
 from kvctl.server import Server
 from tests.cli.forkserver import Child, Forkserver
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 if TYPE_CHECKING:
     from tests.cli.keyed import Keyed

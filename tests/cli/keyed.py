@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.cli.conftest import Result, run_process
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 
 import kvctl
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.server import Server
 from kvctl.topology import planning
 from kvctl.topology.document import read_topology
 from kvctl.topology.plan import Action
 from tests.cli.conftest import Result, Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
 
 pytestmark = pytest.mark.guarantee("replicas-1")
@@ -83,7 +83,7 @@ async def test_plan_names_a_source_without_its_first_entry(
     raw.create_bucket(origin)
     replicas.aggregate(target, source(origin, target))
     text = f"version: 1\nbuckets: {{{origin}: {{}}}}\naggregates: {{{target}: {{origins: [{origin}]}}}}"
-    topology = read_topology(documents.parse(text.encode(), "t.yaml"))
+    topology = read_topology(parser.parse(text.encode(), "t.yaml"))
     (change,) = (await planning.plan(topology, {"": client.api})).changes
     assert (change.action, change.name, [item.field for item in change.differences]) == (
         Action.CHANGE, target, ["sources"],

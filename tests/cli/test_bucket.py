@@ -17,7 +17,7 @@ from kvctl.labs import Lab
 from kvctl.server import Server, run_server
 from kvctl.topology.sight import Sight
 from tests.cli.conftest import Result, Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Bucket = Callable[..., Result]
 VERSIONS = {r'"_nats\.ver": "[\d.]+"': '"_nats.ver": "N"', r'"_nats\.level": "\d+"': '"_nats.level": "N"'}

@@ -17,8 +17,8 @@ import pytest
 from kvctl.cli.completion import SCRIPTS
 from kvctl.server import Server
 from tests.cli.conftest import Run, run_process
-from tests.patience import quickest
-from tests.raw import RawClient
+from tests.support.patience import quickest
+from tests.support.raw import RawClient
 
 KEYS = ["app.port", "app.host", "app.db.user", "app.db.password", "apple", "k=v.x", "k=v.y", "solo"]
 

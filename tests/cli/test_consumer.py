@@ -14,8 +14,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
 from tests.cli.conftest import Result, Run
-from tests.raw import RawClient
-from tests.waiting import until
+from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Consumers = Callable[..., Result]

@@ -211,7 +211,7 @@ class TestTest:
             assert context("test", env=ann, tty=True).masked(VERSION) == snapshot
 
     def test_nothing_is_changed(self, context: Context, own_server: Server, tmp_path: Path) -> None:
-        from tests.raw import RawClient
+        from tests.support.raw import RawClient
 
         with RawClient(own_server.url) as raw:
             raw.create_bucket("ORDERS")

@@ -6,7 +6,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server, run_server
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 def test_a_development_server_has_no_error(run: Run, own_server: Server, snapshot: SnapshotAssertion) -> None:

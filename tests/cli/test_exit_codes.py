@@ -9,7 +9,7 @@ import pytest
 from kvctl.server import run_server
 from tests.cli.conftest import Run
 from tests.cli.keyed import Keyed
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.guarantee("commands-12")
 

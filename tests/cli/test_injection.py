@@ -9,8 +9,8 @@ from kvctl.cli.command import Command, Group
 from kvctl.cli.main import root
 from kvctl.server import Server, run_server
 from tests.cli.conftest import run_process
-from tests.raw import RawClient
-from tests.wiretap import recording
+from tests.support.raw import RawClient
+from tests.support.wiretap import recording
 
 ATTACK = "x r 0\r\n\r\nPUB evil 4\r\nevil\r\nPUB y"
 NASTY = [ATTACK, "a b", "a.b", "a..b", ".a", "*", ">", "a\tb", "a\nb", ""]

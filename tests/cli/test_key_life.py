@@ -4,7 +4,7 @@ import pytest
 
 from kvctl.server import Server
 from tests.cli.keyed import Keyed
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 SECOND = 10**9
 

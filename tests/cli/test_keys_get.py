@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.server import Server, run_server
 from tests.cli.conftest import Run
 from tests.cli.keyed import Keyed
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 BINARY = bytes(range(256))
 
@@ -187,7 +187,7 @@ def test_permissions_key_by_key_are_enough_for_named_keys(
 
 HEAVY = (
     "rich", "yaml", "pydantic", "nats.js.api", "concurrent.futures.thread",
-    "kvctl.render.table", "kvctl.kv.listing", "kvctl.kv.watch", "kvctl.kv.many", "kvctl.kv.writing",
+    "kvctl.render.text_table", "kvctl.kv.listing", "kvctl.kv.watch", "kvctl.kv.many", "kvctl.kv.writing",
     "kvctl.kv.config", "kvctl.jetstream.consumers", "kvctl.jetstream.publish",
 )  # fmt: skip
 

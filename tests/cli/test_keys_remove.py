@@ -10,7 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.server import run_server
 from tests.cli.conftest import Run
 from tests.cli.keyed import Keyed
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 def test_delete_marks_and_prints_a_revision_for_each_key(keyed: Keyed, snapshot: SnapshotAssertion) -> None:

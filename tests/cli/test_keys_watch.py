@@ -13,7 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
 from tests.cli.keyed import Keyed
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 CURRENT = '{"event": "current"}'

@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.server import run_server
 from tests.cli.conftest import Run
 from tests.cli.keyed import Keyed
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 def test_put_prints_the_revision(keyed: Keyed, snapshot: SnapshotAssertion) -> None:

@@ -17,9 +17,9 @@ import pytest
 from kvctl.server import Server
 from tests.cli.conftest import _command, _environment, open_terminal
 from tests.cli.keyed import Keyed
-from tests.patience import quickest
-from tests.raw import RawClient
-from tests.waiting import until
+from tests.support.patience import quickest
+from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 HEARTBEAT = """
 import os, sys, time

@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Names = Callable[..., str]
 

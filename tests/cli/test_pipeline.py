@@ -21,7 +21,7 @@ from kvctl.pipeline.progress import Standing
 from kvctl.pipeline.settings import Target
 from kvctl.render.terminal import Terminal
 from tests.cli.conftest import Run, open_terminal, run_process
-from tests.readme import ROOT
+from tests.support.readme import ROOT
 
 WITHOUT_SPARK = """
 from importlib.machinery import PathFinder

@@ -14,7 +14,7 @@ from kvctl.pipeline.capture_folder import CaptureFolder
 from kvctl.server import Server
 from tests.cli.conftest import Run
 from tests.cli.test_pipeline import wait_until
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Env = dict[str, str]
 Start = Callable[..., "subprocess.Popen[bytes]"]

@@ -10,7 +10,7 @@ from kvctl.pipeline import placing
 from kvctl.pipeline.manifest import MANIFEST, Manifest
 from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Env = dict[str, str]
 

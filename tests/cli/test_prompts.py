@@ -14,7 +14,7 @@ import pytest
 
 from kvctl.server import Server, run_server
 from tests.cli.conftest import open_terminal
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 HASTY = """
 listen: 127.0.0.1:@client@

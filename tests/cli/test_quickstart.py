@@ -13,7 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server, run_server
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 @pytest.fixture

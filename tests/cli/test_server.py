@@ -13,7 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -20,7 +20,7 @@ import kvctl
 from kvctl.errors import RefusedError
 from kvctl.labs import Lab, run_lab
 from tests.cli.conftest import Result, run_process
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.guarantee("replicas-3", by="kill")
 

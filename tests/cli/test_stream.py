@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.server import Server
 from tests.cli.conftest import Result, Run
 from tests.cli.dialogue import Dialogue
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Streams = Callable[..., Result]
 

@@ -10,7 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.server import Server
 from kvctl.topology.repairs import temporary
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Names = Callable[..., str]
 WIDTHS = {r"(?<=\S) {2,}": "  ", r"(?m) +$": ""}

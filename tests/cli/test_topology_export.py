@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from kvctl import documents
 from kvctl.cli.topology_export import as_yaml
+from kvctl.documents import parser
 from kvctl.server import Server, run_server
 from kvctl.topology.export import Exported
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 NAMES = st.text("abcONonyes-_0123456789", min_size=1, max_size=12)
 FIELDS = st.dictionaries(
@@ -37,7 +37,7 @@ def test_whatever_names_and_texts_hold_the_file_says_the_same(
     document = {"version": 1, "buckets": resources} if resources else {"version": 1}
     remarks = dict.fromkeys(resources, texts)
     written = as_yaml(Exported(document, remarks, dict.fromkeys(texts, "a\nreason: b")), terminal=terminal)
-    assert documents.parse(written, "f.yaml").data == document
+    assert parser.parse(written, "f.yaml").data == document
     assert yaml.safe_load(written) == document
 
 
@@ -66,7 +66,7 @@ def test_the_file_is_yaml_and_what_it_leaves_out_is_named(
         "ODD", "ORDERS", "STOCK", "ORDERS_COPY", "EDGE",
     ]  # fmt: skip
     whole = json.loads(run("topology", "export", "-o", "json", "-s", layout.url).out)
-    assert whole == documents.parse(run("topology", "export", "-s", layout.url).stdout, "f.yaml").data
+    assert whole == parser.parse(run("topology", "export", "-s", layout.url).stdout, "f.yaml").data
     assert run("topology", "export", "ORDER", "-s", layout.url).exit_code == 3
     assert run("topology", "export", "EVENTS", "-s", layout.url).exit_code == 1
 
@@ -78,7 +78,7 @@ def test_applied_elsewhere_it_makes_the_same(run: Run, layout: Server) -> None:
         applied = run("topology", "apply", "-f", "-", "--yes", "-s", other.url, stdin=file)
         assert applied.exit_code == 0, applied.err
         again = run("topology", "export", "-s", other.url).stdout
-        assert documents.parse(again, "f.yaml").data == documents.parse(file, "f.yaml").data
+        assert parser.parse(again, "f.yaml").data == parser.parse(file, "f.yaml").data
 
 
 def test_a_terminal_is_not_taken_in_by_texts(
@@ -89,5 +89,5 @@ def test_a_terminal_is_not_taken_in_by_texts(
     shown = run("topology", "export", name, "-s", server.url, tty=True)
     assert "\x1b" not in shown.out
     assert "\u202e" not in shown.out
-    fields = documents.parse(shown.stdout, "f.yaml").data["buckets"][name]
+    fields = parser.parse(shown.stdout, "f.yaml").data["buckets"][name]
     assert fields == {"description": "\x1b[31mred\u202e", "metadata": {"\x1b[0m": "\u2028"}}

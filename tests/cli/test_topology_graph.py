@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
 
 FILE = b"""

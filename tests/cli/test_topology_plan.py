@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 def test_a_plan_says_what_changes_and_changes_nothing(

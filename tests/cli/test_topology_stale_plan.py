@@ -8,7 +8,7 @@ import pytest
 from kvctl.server import Server
 from tests.cli.conftest import Run
 from tests.cli.dialogue import Dialogue
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.guarantee("topology-6")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from kvctl.server import Server
 from tests.cli.conftest import Run, open_terminal
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, until
 
 

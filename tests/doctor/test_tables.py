@@ -9,7 +9,7 @@ from kvctl.doctor import tables
 from kvctl.doctor.finding import ERROR, WARNING, Finding
 from kvctl.tables import catalog
 from kvctl.tables.config import TableConfig, partition_stream, stream_name
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.tables.test_catalog import Killed, killed_after
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvctl.server import Server, run_server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.faults
 

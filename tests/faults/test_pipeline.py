@@ -21,7 +21,7 @@ from tests.conftest import CACHE
 from tests.faults.network import CLIENT
 from tests.faults.test_cluster import Fault, Servers, answers_lost, clients_away, killed, leader_of, leader_ready
 from tests.faults.workload import Workload
-from tests.readme import ROOT
+from tests.support.readme import ROOT
 
 pytestmark = pytest.mark.faults
 

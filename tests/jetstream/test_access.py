@@ -12,7 +12,7 @@ from kvctl.doctor import checkup
 from kvctl.jetstream.access import probe
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 PUSHING = """
 listen: 127.0.0.1:@client@

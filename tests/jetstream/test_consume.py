@@ -23,11 +23,11 @@ from kvctl.jetstream.consuming import Consumption
 from kvctl.jetstream.pull_options import Event, Pull
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
-from tests.differences import differences
 from tests.jetstream.conftest import MakeStream, publish
-from tests.patience import quickest
-from tests.raw import RawClient
-from tests.waiting import until_async
+from tests.support.differences import differences
+from tests.support.patience import quickest
+from tests.support.raw import RawClient
+from tests.support.waiting import until_async
 
 SECOND = timedelta(seconds=1)
 AT_ONCE = 25.0

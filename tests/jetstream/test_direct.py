@@ -6,7 +6,7 @@ from kvctl import Client
 from kvctl.errors import ConnectionLost, NoResponders, ServerError, StreamNotFound, UsageError
 from kvctl.jetstream import direct
 from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 MISSING = 99
 

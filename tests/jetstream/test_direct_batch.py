@@ -13,8 +13,8 @@ from kvctl.jetstream import direct, direct_batch, gathered, streams
 from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from kvctl.jetstream.direct_batch import MomentLost, NotReached, Page
 from kvctl.labs import Lab
-from tests.differences import differences
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.raw import RawClient
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -18,8 +18,8 @@ from kvctl.jetstream import extent, ordered
 from kvctl.jetstream.delivery import delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
 from kvctl.server import Server, run_server
-from tests.proxy import Proxy
-from tests.raw import RawClient
+from tests.support.proxy import Proxy
+from tests.support.raw import RawClient
 
 IMPORTED = """
 listen: "127.0.0.1:@client@"

@@ -7,7 +7,7 @@ import pytest
 
 import kvctl
 from kvctl.server import Server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 LARGE = os.urandom(450_000).hex().encode()
 

@@ -12,7 +12,7 @@ from kvctl.jetstream import chase, ordered
 from kvctl.jetstream.delivery import RawFrame, delivery
 from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
 from kvctl.server import run_server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 @pytest.fixture

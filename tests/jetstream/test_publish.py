@@ -11,7 +11,7 @@ import kvctl
 from kvctl.errors import ConflictError, UnreachableError, WrongRevision
 from kvctl.jetstream.publish import publish
 from kvctl.server import Server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 BUSY = {"code": 400, "err_code": 10164, "description": "wrong last sequence: 0"}
 

@@ -23,8 +23,8 @@ from kvctl.jetstream.direct import DirectRequest
 from kvctl.jetstream.direct_batch import read as read_pages
 from kvctl.jetstream.ordered import Selection
 from kvctl.server import Server, run_server
-from tests.proxy import Proxy
-from tests.raw import RawClient
+from tests.support.proxy import Proxy
+from tests.support.raw import RawClient
 
 LIMIT = 90.0
 """Seconds after which a reading hangs."""

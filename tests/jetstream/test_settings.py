@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.documents import parse
+from kvctl.documents.parser import parse
 from kvctl.errors import UsageError
 from kvctl.jetstream.settings import CONSUMER, STREAM, assign, changes, copied, missing, read
 

@@ -9,7 +9,7 @@ from kvctl import Client
 from kvctl.errors import ConflictError, NotFoundError, StreamNotFound, StreamOffline
 from kvctl.jetstream import streams
 from kvctl.server import Server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 def config(name: str, **settings: Any) -> dict[str, Any]:

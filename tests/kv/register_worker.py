@@ -21,7 +21,7 @@ from kvctl import Bucket, Client, Context, Transaction
 from kvctl.errors import ConflictError, KeyNotFound, KvctlError, OutcomeUnknown
 from kvctl.tables.changes import Version
 from kvctl.tables.table import Table
-from tests.linearizability import Change, Condition
+from tests.support.linearizability import Change, Condition
 
 VALUES = ("x", "y")
 """Few on purpose: writers meet equal values of others all the time."""

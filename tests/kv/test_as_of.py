@@ -15,9 +15,9 @@ from kvctl.kv.as_of import Past
 from kvctl.kv.entry import Entry
 from kvctl.kv.moment import Moment, as_moment, parse_moment
 from kvctl.server import Server
-from tests.differences import differences
-from tests.raw import RawClient
-from tests.waiting import until_async
+from tests.support.differences import differences
+from tests.support.raw import RawClient
+from tests.support.waiting import until_async
 
 State = dict[str, bytes]
 

@@ -23,8 +23,8 @@ from kvctl.errors import (
 )
 from kvctl.labs import Lab
 from kvctl.server import Server
-from tests.raw import RawClient
-from tests.waiting import until_async
+from tests.support.raw import RawClient
+from tests.support.waiting import until_async
 
 SECOND = timedelta(seconds=1)
 

@@ -26,9 +26,9 @@ from kvctl.kv.moment import Moment
 from kvctl.kv.moving import copy, rename
 from kvctl.kv.rows import BadRow
 from kvctl.server import Server, run_server
-from tests.differences import differences
 from tests.kv.bucket_model import FILTERS, KEYS, Model, Operation, matching
 from tests.kv.more_operations import MoreOperations, beside
+from tests.support.differences import differences
 
 pytestmark = pytest.mark.oracle
 

@@ -14,8 +14,8 @@ from kvctl.kv.bulk import LoadOptions, load
 from kvctl.kv.load_input import open_input
 from kvctl.kv.rows import BadRow
 from kvctl.server import Server
-from tests.proxy import DOWN, Cut, Proxy
-from tests.raw import RawClient
+from tests.support.proxy import DOWN, Cut, Proxy
+from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.guarantee("writing-12", by="fault")
 

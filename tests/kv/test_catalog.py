@@ -17,7 +17,7 @@ from kvctl.kv.config import BucketConfig, Kind, Republish
 from kvctl.kv.fields import FIELDS
 from kvctl.labs import Lab
 from kvctl.server import Server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 MINUTE = timedelta(minutes=1)
 

@@ -26,8 +26,8 @@ from kvctl.errors import (
 from kvctl.kv import committing
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
-from tests.differences import differences
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.raw import RawClient
 
 
 @pytest.fixture

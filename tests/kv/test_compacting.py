@@ -11,8 +11,8 @@ from kvctl.errors import PartlyDone, RefusedError, ServerError
 from kvctl.kv import compacting
 from kvctl.kv.entry import Entry
 from kvctl.server import Server
-from tests.raw import RawClient
-from tests.waiting import until_async
+from tests.support.raw import RawClient
+from tests.support.waiting import until_async
 
 
 async def stored(bucket: kvctl.Bucket) -> list[str]:

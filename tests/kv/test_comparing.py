@@ -8,7 +8,7 @@ import pytest
 import kvctl
 from kvctl.errors import BucketNotFound
 from kvctl.kv.comparing import KeyDifference, compare
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 async def pair(client: kvctl.Client, unique: Callable[..., str]) -> tuple[kvctl.Bucket, kvctl.Bucket]:

@@ -16,7 +16,7 @@ from kvctl.kv.copying import HISTORY, LATEST, copied_config
 from kvctl.kv.kinds import UNFINISHED
 from kvctl.labs import Lab
 from kvctl.server import Server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 MINUTE = timedelta(minutes=1)
 

@@ -7,7 +7,7 @@ from kvctl.jetstream import direct_batch
 from kvctl.kv.current import Current
 from kvctl.kv.load_target import target_of
 from kvctl.kv.rows import Row
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 def rows(count: int) -> list[Row]:

@@ -16,7 +16,7 @@ from kvctl.kv import cut_reading, dump_file, dumping
 from kvctl.kv.dumping import Dumped
 from kvctl.kv.kinds import UNFINISHED
 from kvctl.labs import Lab
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 async def dumped(bucket: kvctl.Bucket, *filters: str, history: bool = False) -> tuple[Dumped, list[dict[str, Any]]]:
@@ -50,7 +50,7 @@ async def test_a_dump_is_header_living_entries_and_hash(client: kvctl.Client, un
 
 
 def kvctl_time(nanoseconds: int) -> str:
-    from kvctl.quantities import format_time
+    from kvctl.units import format_time
 
     return format_time(nanoseconds)
 

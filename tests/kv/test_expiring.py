@@ -6,7 +6,7 @@ from kvctl import Bucket, Client
 from kvctl.kv.entry import Operation
 from kvctl.kv.expiring import returning
 from kvctl.kv.transaction import Transaction
-from tests.waiting import until_async
+from tests.support.waiting import until_async
 
 SECOND = timedelta(seconds=1)
 

@@ -4,7 +4,7 @@ import pytest
 
 from kvctl import Bucket, Client, Operation
 from kvctl.errors import KeyNotFound, UsageError
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 FOREIGN = [
     # 0x7f is left out: the server itself does not find such a subject again

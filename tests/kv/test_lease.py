@@ -28,8 +28,8 @@ from kvctl.kv.lease import Lease, clock
 from kvctl.kv.leasing import acquire
 from kvctl.labs import Lab
 from kvctl.server import Server
-from tests.patience import quickest
-from tests.raw import RawClient
+from tests.support.patience import quickest
+from tests.support.raw import RawClient
 
 SECOND = timedelta(seconds=1)
 TTL = 60 * SECOND

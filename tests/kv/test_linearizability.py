@@ -21,9 +21,23 @@ import pytest
 
 import kvctl
 from kvctl.server import Server
-from tests.linearizability import Change, Condition, Operation, check
-from tests.proxy import ANY, Action, Cut, Delay, Late, LoseAnswer, Proxy, Swallow
-from tests.raw import RawClient
+from tests.support.linearizability import (
+    Change,
+    Condition,
+    Operation,
+    check,
+)
+from tests.support.proxy import (
+    ANY,
+    Action,
+    Cut,
+    Delay,
+    Late,
+    LoseAnswer,
+    Proxy,
+    Swallow,
+)
+from tests.support.raw import RawClient
 
 ROOT = Path(__file__).parents[2]
 PROCESSES, TASKS, OPERATIONS = 3, 2, 7

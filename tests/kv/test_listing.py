@@ -17,8 +17,8 @@ from kvctl import Bucket, Client, Operation
 from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
 from kvctl.jetstream import ordered
 from kvctl.server import Server
-from tests.differences import differences
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.raw import RawClient
 
 
 @pytest.fixture

@@ -40,10 +40,10 @@ from kvctl.kv.row_input import Batch
 from kvctl.kv.rows import BadRow, Row
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
-from tests.differences import differences
 from tests.kv.test_foreign_keys import BESIDE, FOREIGN
-from tests.proxy import Proxy, Swallow
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.proxy import Proxy, Swallow
+from tests.support.raw import RawClient
 
 Rows = list[dict[str, Any]]
 

@@ -8,8 +8,8 @@ import kvctl
 from kvctl import Context
 from kvctl.errors import RequestTimeout
 from kvctl.server import Server
-from tests.proxy import LoseAnswer, Proxy
-from tests.raw import RawClient
+from tests.support.proxy import LoseAnswer, Proxy
+from tests.support.raw import RawClient
 
 
 async def test_mirror_of_the_same_name_is_not_taken_for_a_bucket_that_is_slow(

@@ -22,8 +22,8 @@ from kvctl.jetstream import window
 from kvctl.jetstream.direct import NotUnderstood
 from kvctl.kv import many, puts
 from kvctl.server import Server
-from tests.differences import differences
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.raw import RawClient
 
 AT_ONCE = 30.0
 """Seconds, on a machine that may stand still for some of them; a timeout for each of the keys would be more."""

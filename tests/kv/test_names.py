@@ -22,7 +22,7 @@ from kvctl.kv.names import (
     matches,
     overlapping,
 )
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 KEYS = [".".join(tokens) for count in (1, 2, 3) for tokens in product("ab", repeat=count)]
 """All keys of up to three tokens out of two."""

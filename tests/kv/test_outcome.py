@@ -22,7 +22,7 @@ from kvctl.errors import (
 )
 from kvctl.kv import writing
 from kvctl.server import Server
-from tests.waiting import until_async
+from tests.support.waiting import until_async
 
 LIMIT = 60.0
 """Seconds after which a test that waits has failed."""

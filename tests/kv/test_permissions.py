@@ -12,7 +12,7 @@ import kvctl
 from kvctl import CURRENT, Bucket, Context
 from kvctl.errors import BucketNotFound, KeyExists, KeyNotFound, PermissionDenied, WrongRevision
 from kvctl.server import Server, run_server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 API = "$JS.API"
 DIRECT = f"{API}.DIRECT.GET.KV_B"

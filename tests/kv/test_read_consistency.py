@@ -12,7 +12,7 @@ from kvctl.jetstream import direct_batch
 from kvctl.jetstream.direct import DirectRequest
 from kvctl.kv.moment import Moment
 from kvctl.labs import Lab
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 ROUNDS = 20
 

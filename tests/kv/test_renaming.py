@@ -12,7 +12,7 @@ from kvctl.errors import KeyNotFound, RefusedError
 from kvctl.kv.leasing import acquire
 from kvctl.server import Server
 from tests.cli.conftest import run_process
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv import catalog, compacting, copying, dumping
 from kvctl.kv.moment import parse_moment
 from kvctl.kv.moving import copy, rename
-from kvctl.quantities import parse_time
 from kvctl.server import Server
 from kvctl.topology import observe
+from kvctl.units import parse_time
 from kvctl.versions.config import stream_name
 from tests.cli.conftest import run_process
 

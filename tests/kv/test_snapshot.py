@@ -19,7 +19,7 @@ from kvctl.kv import catalog, manifest, snapshot, unfinished
 from kvctl.kv.config import BucketConfig, Kind
 from kvctl.labs import Lab
 from kvctl.server import Server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 MINUTE = timedelta(minutes=1)
 

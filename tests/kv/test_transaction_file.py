@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from kvctl.documents import parse
+from kvctl.documents.parser import parse
 from kvctl.errors import UsageError
 from kvctl.kv.transaction import Change, Condition, Transaction
 from kvctl.kv.transaction_file import read_transaction

@@ -17,10 +17,10 @@ from kvctl.errors import KvctlError, NoServer, RevisionNotFound, StreamReplaced,
 from kvctl.jetstream import ordered
 from kvctl.jetstream.snapshots import Restoring, taking
 from kvctl.server import Server
-from tests.differences import differences
-from tests.patience import quickest
-from tests.proxy import Proxy
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.patience import quickest
+from tests.support.proxy import Proxy
+from tests.support.raw import RawClient
 
 LIMIT = 120.0
 """Seconds after which a test that waits has failed."""

@@ -14,8 +14,15 @@ from kvctl import Bucket, Context
 from kvctl.errors import ConflictError, KeyExists, OutcomeUnknown, WrongRevision
 from kvctl.kv import identity
 from kvctl.server import Server
-from tests.proxy import Cut, Forward, Late, LoseAnswer, Proxy, Swallow
-from tests.raw import RawClient
+from tests.support.proxy import (
+    Cut,
+    Forward,
+    Late,
+    LoseAnswer,
+    Proxy,
+    Swallow,
+)
+from tests.support.raw import RawClient
 
 KVCTL = [sys.executable, "-m", "kvctl"]
 Write = Callable[[Bucket, int], Awaitable[int]]

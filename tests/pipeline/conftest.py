@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from kvctl.pipeline.engine import Engine
 from kvctl.pipeline.settings import Target
 from tests.conftest import CACHE
-from tests.raw import RawClient
-from tests.readme import ROOT
+from tests.support.raw import RawClient
+from tests.support.readme import ROOT
 
 Fill = Callable[..., str]
 """`fill({"key": b"value"}, max_msgs_per_subject=5)`: a fresh bucket that holds these entries; its name."""

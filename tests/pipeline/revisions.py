@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 class Revision(NamedTuple):

@@ -15,7 +15,7 @@ from kvctl.pipeline.archive import KEPT, Archive, find_archive
 from kvctl.pipeline.java import Java
 from kvctl.pipeline.rehearsal import ROWS, rehearse
 from tests.pipeline.cluster import wait_until
-from tests.readme import ROOT
+from tests.support.readme import ROOT
 
 JAVA = Java(Path("/opt/java"), 17, "Maker 17.0.1")
 

@@ -19,7 +19,7 @@ from kvctl.topology import settling
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.findings import Difference, Outcome
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.audited import audited, said
 
 Names = Callable[..., str]

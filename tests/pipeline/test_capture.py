@@ -14,7 +14,7 @@ from kvctl.pipeline.jobs.capture import Captured, capture, check_places
 from kvctl.pipeline.options import parse
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Capture = Callable[..., Captured]
 

@@ -7,7 +7,7 @@ from kvctl.errors import NoServer
 from kvctl.kv.load_target import target_of
 from kvctl.pipeline import claims
 from kvctl.server import Server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 @pytest.mark.guarantee("pipeline-14")

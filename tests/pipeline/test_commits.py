@@ -27,7 +27,7 @@ from kvctl.versions.committing import NothingToCommit, Staged
 from kvctl.versions.config import RepositoryConfig
 from kvctl.versions.repositories import create
 from kvctl.versions.repository import Repository
-from tests.differences import differences
+from tests.support.differences import differences
 
 Go = Callable[..., "asyncio.Future[Committed]"]
 

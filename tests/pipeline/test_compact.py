@@ -21,7 +21,7 @@ from kvctl.pipeline.newest import newest
 from kvctl.pipeline.options import parse
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 DELETE, PURGE = {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.errors import UsageError
 from kvctl.pipeline.declared import Bucket, Declared, Files, json_schema, read_declared
 
@@ -46,13 +46,13 @@ READER_ALONE = [
 
 
 def read(text: str) -> Declared:
-    return read_declared(documents.parse(text.encode(), "p.yaml"), Path("/there"))
+    return read_declared(parser.parse(text.encode(), "p.yaml"), Path("/there"))
 
 
 @pytest.mark.parametrize("text", RIGHT)
 def test_what_is_read_is_valid(text: str) -> None:
     read(text)
-    VALIDATOR.validate(documents.parse(text.encode(), "p.yaml").data)
+    VALIDATOR.validate(parser.parse(text.encode(), "p.yaml").data)
 
 
 def test_paths_begin_at_the_files_folder() -> None:
@@ -70,7 +70,7 @@ def test_paths_begin_at_the_files_folder() -> None:
 def test_what_is_invalid_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         read(text)
-    assert not VALIDATOR.is_valid(documents.parse(text.encode(), "p.yaml").data)
+    assert not VALIDATOR.is_valid(parser.parse(text.encode(), "p.yaml").data)
 
 
 @pytest.mark.parametrize("text", READER_ALONE)

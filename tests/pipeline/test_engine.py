@@ -17,8 +17,8 @@ from kvctl.errors import BucketNotFound, KvctlError, UsageError, WrongRevision
 from kvctl.pipeline.crossing import crossing
 from kvctl.pipeline.engine import Engine
 from kvctl.server import Server
-from tests.raw import RawClient
-from tests.readme import ROOT
+from tests.support.raw import RawClient
+from tests.support.readme import ROOT
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ from kvctl.pipeline.manifest import MANIFEST
 from kvctl.pipeline.options import SourceOptions
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
-from tests.proxy import DOWN, Proxy, Replace
-from tests.raw import RawClient
+from tests.support.proxy import DOWN, Proxy, Replace
+from tests.support.raw import RawClient
 
 Exporting = Callable[..., Exported]
 

@@ -21,7 +21,7 @@ from kvctl.pipeline.manifest import MANIFEST
 from kvctl.pipeline.options import SourceOptions
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
-from tests.readme import ROOT
+from tests.support.readme import ROOT
 
 SCRIPT = """
 import os, sys, threading, time
@@ -69,7 +69,7 @@ with Engine.start(Target(master="local[2]")) as engine:
     if job == "export":
         exporting.export(engine, partial(contents.of_bucket, options=options), Path(folder), overwrite=True)
     else:
-        from tests.raw import RawClient
+        from tests.support.raw import RawClient
         looking = RawClient(url)
         def loaded():
             found = looking.api("STREAM.INFO.KV_" + bucket)

@@ -2,7 +2,7 @@
 
 from kvctl.pipeline.option_list import option_list, with_option_list
 from kvctl.pipeline.options import OPTIONS
-from tests.readme import ROOT
+from tests.support.readme import ROOT
 
 TOPIC = (ROOT / "kvctl" / "topics" / "pipeline.md").read_text(encoding="utf-8")
 

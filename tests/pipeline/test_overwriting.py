@@ -13,9 +13,9 @@ from kvctl.pipeline.deciding import WriteMode
 from kvctl.pipeline.overwriting import Exchanged, Stage
 from kvctl.pipeline.publishing import Plan, Publisher
 from kvctl.pipeline.row_ids import RowIds
-from tests.differences import differences
 from tests.pipeline.test_publishing import chunks, contents, last_seq, puts
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.raw import RawClient
 
 
 async def staged(client: kvctl.Client, bucket: str, rows: list[dict[str, Any]]) -> Stage:

@@ -22,10 +22,10 @@ from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import Input, Loaded, Order, load, open_export, open_table, write
 from kvctl.pipeline.options import SourceOptions
 from kvctl.server import Server
-from tests.differences import differences
 from tests.pipeline.conftest import Fill
 from tests.pipeline.test_file_rows import ODD
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.raw import RawClient
 
 ROLLUP = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 KEYS = ["a", "a.b", "a/b=c_d-e", "A.9", "-", "=", "/", "_k.x", "k" * 200, "x.y.z.1.2.3"]

@@ -13,7 +13,7 @@ from tests.pipeline.random_sink import RandomSink
 from tests.pipeline.random_source import RandomSource
 from tests.pipeline.revisions import Revisions
 from tests.pipeline.test_stream_writer import Query
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.oracle
 Steps = Callable[[int], int]

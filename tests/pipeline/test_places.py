@@ -15,7 +15,7 @@ from kvctl.server import Server
 from tests.cli.conftest import Result, run_process
 from tests.pipeline.cluster import READY, SMALL, SPARK_HOME, Cluster, environment, run_cluster, run_connect
 from tests.pipeline.conftest import Fill
-from tests.readme import ROOT
+from tests.support.readme import ROOT
 
 pytestmark = pytest.mark.slow
 

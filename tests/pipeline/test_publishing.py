@@ -17,8 +17,8 @@ from kvctl.pipeline.row_ids import RowIds
 from kvctl.pipeline.rows import Chunk, chunk_of
 from kvctl.pipeline.writing_task import ids_of
 from kvctl.server import Server
-from tests.differences import differences
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.raw import RawClient
 
 Rows = Iterable[dict[str, Any]]
 

@@ -20,7 +20,7 @@ from kvctl.pipeline.source import PUSHDOWN_WORKER
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
 from tests.pipeline.reading import Read
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 VALUES = {

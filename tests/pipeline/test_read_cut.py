@@ -14,7 +14,7 @@ from kvctl.errors import HistoryLost
 from kvctl.labs import Lab
 from kvctl.server import Server
 from tests.pipeline.reading import Read
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 PUT, DEL, PURGE = "PUT", "DEL", "PURGE"
 _names = count(1)

@@ -13,10 +13,10 @@ from kvctl.labs import Lab
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.reader import KvReader
 from kvctl.server import Server
-from tests.differences import differences
 from tests.pipeline.cluster import wait_until
 from tests.pipeline.reading import Read, latest
-from tests.raw import RawClient
+from tests.support.differences import differences
+from tests.support.raw import RawClient
 
 TOKEN = st.text("abcXYZ019-/_=", min_size=1, max_size=8)
 KEYS = st.lists(TOKEN, min_size=1, max_size=4).map(".".join).filter(lambda key: not key.startswith("_kv"))

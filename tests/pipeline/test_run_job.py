@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.declared import read_declared
 from kvctl.pipeline.engine import Engine
@@ -22,7 +22,7 @@ def go(engine: Engine, server: Server, tmp_path: Path) -> Run:
     """Runs the pipeline of a file in `tmp_path`; `plan=True` says what it would do."""
 
     def go(text: str, plan: bool = False) -> object:
-        declared = read_declared(documents.parse(text.encode(), "p.yaml"), tmp_path)
+        declared = read_declared(parser.parse(text.encode(), "p.yaml"), tmp_path)
         return (job.plan if plan else job.run)(engine, declared, {"url": server.url})
 
     return go  # type: ignore[return-value]

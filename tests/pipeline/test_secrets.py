@@ -16,9 +16,14 @@ import pytest
 from kvctl.contexts import Context, ContextStore
 from kvctl.server import run_server
 from tests.cli.conftest import run_process
-from tests.credentials import USER, Key, Operator, creds_file
 from tests.pipeline.cluster import READY, SMALL, Cluster, environment, run_cluster
-from tests.readme import ROOT
+from tests.support.credentials import (
+    USER,
+    Key,
+    Operator,
+    creds_file,
+)
+from tests.support.readme import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from kvctl.jetstream import streams
 from kvctl.kv.bucket import Bucket
 from kvctl.pipeline.offsets import Standing, check
 from kvctl.pipeline.standing import beginning, look, reach
-from kvctl.quantities import format_time
-from tests.raw import RawClient
+from kvctl.units import format_time
+from tests.support.raw import RawClient
 
 Unique = Callable[..., str]
 

@@ -12,7 +12,7 @@ from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.stats_picture import picture
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 def test_keys_are_counted_by_prefix(engine: Engine, fill: Fill, raw: RawClient, server: Server) -> None:

@@ -16,8 +16,8 @@ from kvctl.pipeline.jobs.capture import capture
 from kvctl.pipeline.options import parse
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
-from tests.raw import RawClient
-from tests.readme import ROOT
+from tests.support.raw import RawClient
+from tests.support.readme import ROOT
 
 SCRIPT = """
 import sys, threading, time

@@ -12,9 +12,9 @@ from kvctl.errors import HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.columns import schema_of
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.stream_reader import KvStreamReader
-from kvctl.quantities import format_time
 from kvctl.server import Server
-from tests.raw import RawClient
+from kvctl.units import format_time
+from tests.support.raw import RawClient
 
 ALL = ReadAllAvailable()
 Begin = Callable[..., KvStreamReader]

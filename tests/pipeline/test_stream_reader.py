@@ -15,7 +15,7 @@ from kvctl.pipeline.crossing import recall
 from kvctl.pipeline.source import KvDataSource
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Read = Callable[..., list[tuple[Any, ...]]]
 

@@ -13,7 +13,7 @@ from kvctl.pipeline.failure import explained
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
 from tests.pipeline.test_writer import state, value
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 class Query:

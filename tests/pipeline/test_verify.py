@@ -19,7 +19,7 @@ from kvctl.server import Server
 from kvctl.versions.config import RepositoryConfig
 from kvctl.versions.repositories import create
 from tests.pipeline.conftest import Fill
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 class Verifying:

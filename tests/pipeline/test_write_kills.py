@@ -18,7 +18,7 @@ import pytest
 import kvctl
 from kvctl.server import Server
 from tests.pipeline.killing import below
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 JOB = """
 import json, sys

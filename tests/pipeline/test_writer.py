@@ -14,7 +14,7 @@ from kvctl.pipeline.failure import explained
 from kvctl.pipeline.row_ids import job_of
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Write = Callable[..., None]
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from tests.cli.conftest import COLUMNS, open_terminal
-from tests.readme import ROOT
+from tests.support.readme import ROOT
 
 SCRIPT = """
 import time

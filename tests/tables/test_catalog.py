@@ -15,7 +15,7 @@ from kvctl.tables.config import APART, PARTITIONS, TableConfig, partition_stream
 from kvctl.tables.keys import MAX_KEY, MAX_TABLE
 from kvctl.tables.ranges import Range
 from kvctl.tables.table import Table
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 @pytest.mark.guarantee("tables-2")

@@ -12,8 +12,8 @@ from kvctl.errors import ConditionalUpdateError
 from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS, Version
 from kvctl.tables.table import Table
-from tests.proxy import Cut, LoseAnswer, Proxy
-from tests.raw import RawClient
+from tests.support.proxy import Cut, LoseAnswer, Proxy
+from tests.support.raw import RawClient
 
 PUBLISHED = b"Kvctl-Id"
 """In every single write, and in nothing else that a client sends."""

@@ -14,7 +14,7 @@ from kvctl.tables.changes import Insert, Version
 from kvctl.tables.config import TableConfig
 from kvctl.tables.ranges import Families, Range, resume
 from kvctl.tables.table import Table
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Names = list[tuple[str | None, bytes]]
 

@@ -24,7 +24,7 @@ from kvctl.tables.keys import MAX_KEY
 from kvctl.tables.layout import LIFE_CHECK_S
 from kvctl.tables.table import Table
 from kvctl.tables.tables import Tables
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 async def test_keys_and_values_are_any_bytes(table: Table) -> None:

@@ -18,7 +18,7 @@ from kvctl.tables.changes import Insert, Put
 from kvctl.tables.config import partition_stream, stream_name
 from kvctl.tables.table import Table
 from kvctl.tables.tables import Tables
-from tests.test_faults import connections, leader_of, seed
+from tests.project.test_faults import connections, leader_of, seed
 
 __all__ = ["seed"]
 

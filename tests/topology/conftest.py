@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 
 class Replicas:

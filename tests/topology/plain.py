@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.kinds import TOPOLOGY, StreamConfig
 from kvctl.topology.document import Topology, read_topology
@@ -60,7 +60,7 @@ def world(*here: Info, unreachable: Sequence[str] = (), **others: Sequence[Info]
 
 
 def topology(text: str) -> Topology:
-    return read_topology(documents.parse(f"version: 1\nname: t\n{text}".encode(), "t.yaml"))
+    return read_topology(parser.parse(f"version: 1\nname: t\n{text}".encode(), "t.yaml"))
 
 
 def compared(text: str, seen: World, *, prune: bool = False) -> Comparison:

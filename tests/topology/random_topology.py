@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 TOKENS = ("a", "b", "NEW", "x-1")
 SECTIONS = ("buckets", "mirrors", "aggregates")

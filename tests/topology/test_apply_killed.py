@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvctl.server import Server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology import killed
 
 BEFORE = """

@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import kvctl
-from kvctl import documents
 from kvctl.contexts import Context, ContextStore
+from kvctl.documents import parser
 from kvctl.jetstream.api import Api
 from kvctl.labs import Lab
 from kvctl.topology import applying, planning
@@ -32,7 +32,7 @@ async def connected(lab: Lab, *names: str) -> AsyncIterator[dict[str, kvctl.Clie
 
 async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
     """Plan, carry out, wait, verify."""
-    topology = read_topology(documents.parse(f"version: 1\n{text}".encode(), "t.yaml"))
+    topology = read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
     plan = await planning.plan(topology, apis)
     filling = Filling(timedelta(seconds=120))
     report = await applying.carry_out(apis, plan, Journal(Path("/nowhere/x")), filling)

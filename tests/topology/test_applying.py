@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kvctl
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.errors import BucketExists, ConflictError, PartlyDone, ServerError, WaitExpired
 from kvctl.jetstream.api import Api
 from kvctl.kv.kinds import LEAVING
@@ -20,14 +20,14 @@ from kvctl.topology.filling import Filling
 from kvctl.topology.journal import Journal
 from kvctl.topology.plan import Plan
 from kvctl.topology.world import survey
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Names = Callable[..., str]
 PATIENCE = timedelta(seconds=120)
 
 
 def read(text: str) -> Topology:
-    return read_topology(documents.parse(f"version: 1\n{text}".encode(), "t.yaml"))
+    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
 async def apply(

@@ -10,7 +10,7 @@ from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.coverage import HERE, unread
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.verdicts import Verdict
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.audited import audited, one, said
 from tests.topology.conftest import Replicas, source, until
 

@@ -19,7 +19,7 @@ from kvctl.topology.audit import audit
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.world import survey
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.audited import SHORTLY, audited, one, said
 from tests.topology.conftest import until
 
@@ -27,7 +27,7 @@ Names = Callable[..., str]
 
 WRITER = """
 import random, sys
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 url, bucket, keys = sys.argv[1:]
 chance, number = random.Random(7), 0
 with RawClient(url) as raw:

@@ -13,7 +13,7 @@ from kvctl.kv.config import Kind
 from kvctl.server import run_server
 from kvctl.topology import buckets
 from kvctl.topology.hazards import Hazard
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import until
 from tests.topology.test_observe import mirror_of
 

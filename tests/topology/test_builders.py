@@ -13,7 +13,7 @@ from kvctl.server import Server, run_server
 from kvctl.topology import builders, waiting
 from kvctl.topology.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import until
 
 Names = Callable[..., str]

@@ -14,7 +14,7 @@ from kvctl.topology import sight
 from kvctl.topology.completeness import Reading, lacking, late_start, surplus
 from kvctl.topology.standing import State, standings
 from kvctl.topology.world import World, survey
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
 
 Names = Callable[..., str]

@@ -28,7 +28,7 @@ from kvctl.topology.audit import audit
 from kvctl.topology.findings import Difference, Outcome
 from kvctl.topology.status import Wanted, status
 from kvctl.topology.world import survey
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology import killed
 from tests.topology.random_topology import RandomTopology, Writes, living
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.errors import UsageError
 from kvctl.topology.document import Topology, read_topology
 from kvctl.topology.rendered import render
@@ -26,7 +26,7 @@ aggregates:
 
 
 def read(text: str) -> Topology:
-    return read_topology(documents.parse(text.encode(), "t.yaml"))
+    return read_topology(parser.parse(text.encode(), "t.yaml"))
 
 
 def test_the_contract_s_example() -> None:

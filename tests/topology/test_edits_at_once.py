@@ -13,7 +13,7 @@ from kvctl.kv import catalog
 from kvctl.server import Server
 from kvctl.topology import builders, waiting
 from kvctl.topology.model import Aggregate, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas
 
 Names = Callable[..., str]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.documents import Document
+from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.kv.config import BucketConfig, Republish
 from kvctl.kv.difference import differences
@@ -19,7 +19,7 @@ from kvctl.topology.export import Exported, export
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.rendered import render
 from kvctl.topology.world import Link, Place, World, reads, survey
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source
 
 ORDERS = BucketConfig("ORDERS", history=5, ttl=timedelta(days=30))

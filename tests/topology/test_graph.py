@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from kvctl.documents import Document
+from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
 from kvctl.kv.kinds import Kind
 from kvctl.topology import diagrams, graph_text

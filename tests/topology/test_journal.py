@@ -9,7 +9,7 @@ import kvctl
 from kvctl.server import Server
 from kvctl.topology.journal import Journal
 from tests.cli.conftest import run_process
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology import killed
 
 

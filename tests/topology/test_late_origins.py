@@ -7,7 +7,7 @@ import pytest
 import kvctl
 from kvctl.topology.builders import add_aggregate_origin, create_aggregate
 from kvctl.topology.model import Aggregate, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
 
 Names = Callable[..., str]

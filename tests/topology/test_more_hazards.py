@@ -15,7 +15,7 @@ from kvctl.topology import buckets, hazards, inspection, world
 from kvctl.topology.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.circles import Reading, circles
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, refused, source, until
 
 Names = Callable[..., str]

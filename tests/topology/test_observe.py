@@ -10,7 +10,7 @@ from kvctl.jetstream.streams import Listing
 from kvctl.kv.config import Kind
 from kvctl.labs import Lab
 from kvctl.topology import observe
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 7}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import kvctl
-from kvctl import documents
 from kvctl.contexts import Context, ContextStore
+from kvctl.documents import parser
 from kvctl.errors import ContextNotFound, UsageError
 from kvctl.labs import Lab
 from kvctl.topology import places
@@ -16,7 +16,7 @@ from kvctl.topology.document import Topology, read_topology
 
 
 def read(text: str) -> Topology:
-    return read_topology(documents.parse(f"version: 1\n{text}".encode(), "t.yaml"))
+    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
 def test_a_url_has_the_credentials_of_flags_and_environment_and_no_context_s(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.errors import BucketExists, UnreachableError
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
@@ -21,13 +21,13 @@ from kvctl.topology.locating import Locator
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import Change, Plan, compare, fingerprint
 from kvctl.topology.world import survey
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 
 Names = Callable[..., str]
 
 
 def read(text: str) -> Topology:
-    return read_topology(documents.parse(f"version: 1\n{text}".encode(), "t.yaml"))
+    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
 async def plan(client: kvctl.Client, text: str, *, prune: bool = False) -> Plan:

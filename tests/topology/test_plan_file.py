@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kvctl
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.errors import UsageError
 from kvctl.topology import plan_file, planning
 from kvctl.topology.builders import create_mirror
@@ -23,7 +23,7 @@ async def saved(client: kvctl.Client, path: Path, unique: Callable[..., str]) ->
         f"version: 1\nbuckets: {{{bucket}: {{storage: memory}}, {unique()}: {{ttl: 90s}}}}\n"
         f"mirrors: {{{mirror}: {{origin: {bucket}, description: é}}}}"
     )
-    document = documents.parse(text.encode(), "t.yaml")
+    document = parser.parse(text.encode(), "t.yaml")
     found = await planning.plan(read_topology(document), {"": client.api})
     result = plan_file.Saved(document.data, "t.yaml", found, prune=True, forced=("cycle",))
     plan_file.save(str(path), result)

@@ -10,7 +10,7 @@ from kvctl.kv.config import Kind
 from kvctl.topology import promotion
 from kvctl.topology.builders import create_mirror
 from kvctl.topology.model import Mirror, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import until
 
 Names = Callable[..., str]

@@ -12,7 +12,7 @@ from kvctl.topology import replica_hazards
 from kvctl.topology.builders import create_aggregate
 from kvctl.topology.model import Aggregate, Origin
 from kvctl.topology.subjects import Transform, land
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas
 
 TOKENS = ("a", "b", "NEW", "x-1")

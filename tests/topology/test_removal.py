@@ -11,7 +11,7 @@ from kvctl.server import Server
 from kvctl.topology import removal
 from kvctl.topology.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, Mirror, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology import killed
 from tests.topology.conftest import Replicas, source, until
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.topology.document import read_topology
 from kvctl.topology.rendered import Rendered, render
 
@@ -10,7 +10,7 @@ HOUR = 3600 * 10**9
 
 
 def rendered(text: str) -> Rendered:
-    return render(read_topology(documents.parse(f"version: 1\n{text}".encode(), "t.yaml")))
+    return render(read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml")))
 
 
 def configs(text: str) -> dict[str, dict[str, Any]]:

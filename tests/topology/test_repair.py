@@ -16,7 +16,7 @@ from kvctl.topology.findings import Difference
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.repairs import is_stand_in, is_temporary
 from kvctl.topology.world import survey
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.audited import SHORTLY, audited, one, said
 from tests.topology.conftest import Replicas, source, until
 

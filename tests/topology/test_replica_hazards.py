@@ -16,7 +16,7 @@ from kvctl.labs import Lab
 from kvctl.topology import builders, inspection, stream_edits
 from kvctl.topology.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, refused, source, until
 
 Names = Callable[..., str]

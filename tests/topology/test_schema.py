@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from kvctl import documents
+from kvctl.documents import parser
 from kvctl.errors import UsageError
 from kvctl.topology.document import read_topology
 from kvctl.topology.schema import json_schema
@@ -62,7 +62,7 @@ WRONG = [
 
 
 def read(text: str) -> Any:
-    return documents.parse(text.encode(), "t.yaml")
+    return parser.parse(text.encode(), "t.yaml")
 
 
 def test_it_is_a_schema() -> None:
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_so_for_both(text: str) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_examples_are_valid(path: Path) -> None:
-    document = documents.read(str(path))
+    document = parser.read(str(path))
     read_topology(document)
     assert [error.message for error in VALIDATOR.iter_errors(document.data)] == []
 

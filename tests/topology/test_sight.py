@@ -13,7 +13,7 @@ from kvctl.labs import Lab, run_lab
 from kvctl.topology import sight
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, until
 
 Names = Callable[..., str]

@@ -10,7 +10,7 @@ from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.standing import Standing, State
 from kvctl.topology.world import World, survey
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
 
 Names = Callable[..., str]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.documents import Document
+from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
 from kvctl.labs import Lab
 from kvctl.topology.builders import create_aggregate, create_mirror

@@ -14,7 +14,7 @@ import pytest
 from kvctl.kv.difference import differences
 from kvctl.labs import run_lab
 from kvctl.server import Server, run_server
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.topology import killed
 from tests.topology.random_topology import RandomTopology, Writes, living
 

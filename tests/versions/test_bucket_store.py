@@ -16,7 +16,7 @@ from kvctl.versions import bucket_entries, bucket_writing
 from kvctl.versions.bucket_places import place_of
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.store import ABSENT, Change, Condition, Found, PredicateFailed
-from tests.raw import RawClient
+from tests.support.raw import RawClient
 from tests.versions.conftest import stored
 
 P, Q = b"partition", b"other"

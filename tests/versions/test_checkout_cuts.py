@@ -11,8 +11,8 @@ from kvctl.server import Server
 from kvctl.versions import checkout
 from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.repository import Repository
-from tests.proxy import Cut, LoseAnswer, Proxy
-from tests.raw import RawClient
+from tests.support.proxy import Cut, LoseAnswer, Proxy
+from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,8 +13,8 @@ from kvctl.server import Server
 from kvctl.versions.bucket_places import place_of
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.store import Condition, PredicateFailed
-from tests.proxy import DOWN, Cut, Proxy
-from tests.raw import RawClient
+from tests.support.proxy import DOWN, Cut, Proxy
+from tests.support.raw import RawClient
 from tests.versions.conftest import stored
 
 pytestmark = pytest.mark.asyncio

@@ -14,7 +14,7 @@ from kvctl.pipeline.contents import Contents
 from kvctl.pipeline.files import Advance
 from kvctl.pipeline.manifest import HISTORY, Manifest
 from kvctl.pipeline.placing import Removed, Staged
-from kvctl.quantities import format_time
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

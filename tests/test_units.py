@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvctl.errors import UsageError
-from kvctl.quantities import (
+from kvctl.units import (
     MAX_INT64,
     SECOND_NS,
     duration_from_ns,

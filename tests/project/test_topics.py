@@ -9,7 +9,7 @@ import pytest
 from kvctl import errors
 from kvctl.cli.main import COMMANDS, root
 from kvctl.render.view import FORMATS
-from tests.readme import README, ROOT
+from tests.support.readme import README, ROOT
 
 TOPICS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "kvctl" / "topics").glob("*.md"))}
 WRITTEN = {"environment", "exit-codes", "formats", "guarantees", "hazards", "servers", "tables", "topologies"}

@@ -3,8 +3,13 @@
 import re
 from collections import Counter
 
-from tests import guarantees
-from tests.guarantees import EXAMPLES_ONLY, KINDS, PAGE, TOPICS
+from tests.support import guarantees
+from tests.support.guarantees import (
+    EXAMPLES_ONLY,
+    KINDS,
+    PAGE,
+    TOPICS,
+)
 
 GUARANTEES = guarantees.guarantees()
 EVIDENCE = guarantees.evidence()
@@ -44,5 +49,5 @@ def test_every_paragraph_of_a_guarantee_ends_with_its_id() -> None:
 
 
 def test_page_of_guarantees_is_current() -> None:
-    """If not: `python -m tests.guarantees`."""
+    """If not: `python -m tests.support.guarantees`."""
     assert PAGE.read_text(encoding="utf-8") == guarantees.page()

@@ -19,7 +19,7 @@ from kvctl.server import Server
 from kvctl.tables.changes import Version
 from kvctl.tokens import check_filter_subject, check_header, check_name, check_subject, shown, unsafe
 from kvctl.wire import decode_headers, encode_headers
-from tests.wiretap import SUBJECT, Wiretap, published
+from tests.support.wiretap import SUBJECT, Wiretap, published
 
 ATTACK = "x r 0\r\n\r\nPUB evil.{} 4\r\nevil\r\nPUB y"
 NASTY = [

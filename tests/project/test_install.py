@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.readme import ROOT, setup_commands
+from tests.support.readme import ROOT, setup_commands
 
 pytestmark = pytest.mark.slow
 

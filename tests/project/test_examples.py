@@ -14,8 +14,8 @@ from kvctl.contexts import ContextStore
 from kvctl.labs import Lab, run_lab
 from kvctl.server import Server
 from tests.cli.conftest import Result, run_process
-from tests.raw import RawClient
-from tests.readme import ROOT
+from tests.support.raw import RawClient
+from tests.support.readme import ROOT
 from tests.topology.conftest import until
 
 EXAMPLES = ROOT / "examples"

@@ -10,8 +10,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvctl import documents
-from kvctl.documents import MAX_BYTES, MAX_VALUES, Document, parse, read
+from kvctl.documents import parser
+from kvctl.documents.parser import (
+    MAX_BYTES,
+    MAX_VALUES,
+    Document,
+    parse,
+    read,
+)
 from kvctl.errors import UsageError
 from kvctl.render.yaml_text import dump, dump_short
 
@@ -134,7 +140,7 @@ class TestBounds:
         assert refusal(laughs) == f"f.yaml:7:25: With its aliases this holds more than {MAX_VALUES:,} values"
 
     def test_many_values_without_aliases(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(documents, "MAX_VALUES", 10)
+        monkeypatch.setattr(parser, "MAX_VALUES", 10)
         assert "more than" in refusal("- 1\n" * 20)
         assert data("[1, 2, 3]") == [1, 2, 3]
 

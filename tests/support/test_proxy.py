@@ -7,8 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from kvctl.server import Server
-from tests.proxy import DOWN, Cut, Delay, Late, LoseAnswer, Proxy, Swallow
-from tests.raw import RawClient
+from tests.support.proxy import (
+    DOWN,
+    Cut,
+    Delay,
+    Late,
+    LoseAnswer,
+    Proxy,
+    Swallow,
+)
+from tests.support.raw import RawClient
 
 ENDED = (ConnectionError, TimeoutError, OSError)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvctl.addresses import Address, addresses, redact
 from kvctl.contexts import DEFAULT_URL, Context
 from kvctl.errors import AuthenticationRefused, KvctlError, NoServer, UsageError
+from kvctl.urls import Address, addresses, redact
 
 START_HINT = "Start one with `kvctl server run`, or name yours with `--server URL` or `kvctl context add`"
 

@@ -14,8 +14,15 @@ from kvctl import Bucket, Client, Transaction
 from kvctl.errors import ConditionsFailed, ConflictError, OutcomeUnknown, UnreachableError
 from kvctl.labs import Lab
 from kvctl.server import Server
-from tests.differences import differences
-from tests.test_faults import all_entries, connections, killed, leader_of, seed, stopped
+from tests.project.test_faults import (
+    all_entries,
+    connections,
+    killed,
+    leader_of,
+    seed,
+    stopped,
+)
+from tests.support.differences import differences
 
 __all__ = ["seed"]
 

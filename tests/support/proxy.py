@@ -15,7 +15,7 @@ forwards whole frames (`HPUB ...` with its payload, `MSG ...`, `PING`), each of 
         proxy.cut(); proxy.refuse(seconds=1); proxy.stall(); proxy.resume()
 
 A rule applies to the first `times` frames that match it, and rules are asked in the order they were made. A hook runs
-in a thread of the proxy before the frame is treated: use `tests.raw.RawClient` in it, or
+in a thread of the proxy before the frame is treated: use `tests.support.raw.RawClient` in it, or
 `asyncio.run_coroutine_threadsafe(...).result()`. Servers behind it do not tell clients of other ways in
 (`connect_urls` is taken out of INFO). Not for TLS.
 """

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvctl.addresses import Address, addresses, redact
 from kvctl.contexts import Context
 from kvctl.errors import UsageError
+from kvctl.urls import Address, addresses, redact
 
 MARKS = string.ascii_letters + string.digits + string.punctuation
 FORMS = ["{}", "nats://a:1,{}", "{},nats://b", "{},b:2", "u:x@a,{}", "{}x/y"]

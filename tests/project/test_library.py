@@ -15,7 +15,7 @@ import kvctl
 from kvctl import CURRENT, Bucket, Client, Context, Entry, Operation
 from kvctl.errors import BucketExists, BucketNotFound, KeyExists, KeyNotFound, NoServer, ReadOnly, WrongRevision
 from kvctl.server import Server
-from tests.waiting import until_async
+from tests.support.waiting import until_async
 
 
 class TestAsDocumented:

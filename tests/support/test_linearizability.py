@@ -2,7 +2,14 @@
 
 import pytest
 
-from tests.linearizability import UNKNOWN_END, Change, Condition, NotLinearizable, Operation, check
+from tests.support.linearizability import (
+    UNKNOWN_END,
+    Change,
+    Condition,
+    NotLinearizable,
+    Operation,
+    check,
+)
 
 
 def operation(call: float, end: float, outcome: str = "ok", *parts: Condition | Change) -> Operation:

@@ -2,7 +2,13 @@
 
 import time
 
-from kvctl.render.table import DetailsWriter, TableWriter, cell_width, cut, fit
+from kvctl.render.text_table import (
+    DetailsWriter,
+    TableWriter,
+    cell_width,
+    cut,
+    fit,
+)
 from kvctl.render.view import Column, View, document, duration_text, size_text
 
 COLUMNS = [Column("name", style="cyan"), Column("bytes", "SIZE", text=size_text, right=True), Column("note", flex=True)]

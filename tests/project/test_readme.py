@@ -17,7 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.readme import README, ROOT, Block, blocks, setup_commands
+from tests.support.readme import (
+    README,
+    ROOT,
+    Block,
+    blocks,
+    setup_commands,
+)
 
 SETUP = "Try it"
 """The two commands there are test_install.py's."""
