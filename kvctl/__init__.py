@@ -12,11 +12,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kvctl.contexts import Context as Context
-    from kvctl.jetstream.consumer import Consumer as Consumer
+    from kvctl.jetstream.consumers.consumer import Consumer as Consumer
+    from kvctl.jetstream.consumers.message import Message as Message
+    from kvctl.jetstream.consumers.pull_options import Event as Event
     from kvctl.jetstream.context import JetStream as JetStream
     from kvctl.jetstream.context import Stream as Stream
-    from kvctl.jetstream.message import Message as Message
-    from kvctl.jetstream.pull_options import Event as Event
     from kvctl.kv.bucket import Bucket as Bucket
     from kvctl.kv.client import Client as Client
     from kvctl.kv.client import connect as connect
@@ -51,8 +51,8 @@ _HOMES = {
     "TableConfig": "tables.config", "Tables": "tables.tables",
     "Repositories": "versions.repositories", "Repository": "versions.repository",
     "RepositoryConfig": "versions.config",
-    "Consumer": "jetstream.consumer", "Event": "jetstream.pull_options", "JetStream": "jetstream.context",
-    "Message": "jetstream.message", "Stream": "jetstream.context",
+    "Consumer": "jetstream.consumers.consumer", "Event": "jetstream.consumers.pull_options", "JetStream": "jetstream.context",
+    "Message": "jetstream.consumers.message", "Stream": "jetstream.context",
 }  # fmt: skip
 
 __all__ = [

@@ -10,8 +10,9 @@ import pytest
 
 import kvctl
 from kvctl.errors import ConditionsFailed, HistoryLost, KeyExists, KvctlError, WrongRevision
-from kvctl.jetstream import direct, direct_batch, gathered, streams
-from kvctl.jetstream.direct import DirectRequest
+from kvctl.jetstream import streams
+from kvctl.jetstream.direct import direct_get, multi_get, multi_get_fallback
+from kvctl.jetstream.direct.direct_get import DirectRequest
 from kvctl.kv.leasing import acquire
 from kvctl.server import Server, run_server
 
@@ -108,7 +109,7 @@ async def test_every_form_of_direct_get_has_its_answer(
 ) -> None:
     stream, k0, all_k = f"KV_{bucket.name}", f"$KV.{bucket.name}.k.0", f"$KV.{bucket.name}.k.*"
     time = (await bucket.get("k.4", revision=5)).created_ns
-    monkeypatch.setattr(direct_batch, "ANSWER_BYTES", 10)  # a message a page: nothing is lost between them
+    monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)  # a message a page: nothing is lost between them
     for request, expected in (
         (DirectRequest(sequence=3, batch=4), [3, 4, 5, 6]),
         (DirectRequest(batch=30), [*range(1, 21), 22]),
@@ -122,13 +123,13 @@ async def test_every_form_of_direct_get_has_its_answer(
         (DirectRequest(last_of=(all_k,), sequence=14, up_to_sequence=20, batch=2), [14, 15]),
         (DirectRequest(last_of=("none",)), []),
     ):
-        pages = [page async for page in direct_batch.read(client.api, stream, request, leader=leader)]
+        pages = [page async for page in multi_get.read(client.api, stream, request, leader=leader)]
         assert [message.sequence for page in pages for message in page.messages] == expected, request
     for request, sequence in ((DirectRequest(sequence=4), 4), (DirectRequest(next_for=k0, sequence=2), 11)):
-        one = await direct.get(client.api, stream, request, leader=leader)
+        one = await direct_get.get(client.api, stream, request, leader=leader)
         assert one is not None
         assert one.sequence == sequence
-    first = await gathered.one(client.api, stream, DirectRequest(start_time_ns=time, next_for=k0))
+    first = await multi_get_fallback.one(client.api, stream, DirectRequest(start_time_ns=time, next_for=k0))
     assert first is not None
     assert first.sequence == 11
 

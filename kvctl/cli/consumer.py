@@ -31,7 +31,7 @@ from kvctl.render.view import document
 from kvctl.units import Ago, duration_ns, format_time
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.settings import Config
+    from kvctl.jetstream.config.config_text import Config
 
 app = group(
     "consumer",
@@ -97,9 +97,9 @@ async def ls(session: Session, stream: StreamName) -> None:
     PENDING are the messages that it has still to deliver, ACK PENDING those that wait for their acknowledgement.
     """
     from kvctl.cli.consumer_views import listing_view
-    from kvctl.jetstream import consumers
+    from kvctl.jetstream.consumers import admin
 
-    infos, silent = await consumers.listing((await session.client()).api, check_stream(stream))
+    infos, silent = await admin.listing((await session.client()).api, check_stream(stream))
     session.show(listing_view(infos, stream))
     if silent:
         session.warn(f"Consumers that do not answer: {', '.join(f'`{name}`' for name in silent)}")
@@ -114,10 +114,10 @@ async def ls(session: Session, stream: StreamName) -> None:
 async def show(session: Session, stream: StreamName, consumer: ConsumerName) -> None:
     """Show a consumer's state and settings."""
     from kvctl.cli.consumer_views import consumer_view
-    from kvctl.jetstream import consumers
+    from kvctl.jetstream.consumers import admin
 
     check_stream(stream), check_consumer(consumer)
-    session.show(consumer_view(await consumers.info((await session.client()).api, stream, consumer)))
+    session.show(consumer_view(await admin.info((await session.client()).api, stream, consumer)))
 
 
 @command(
@@ -159,7 +159,7 @@ async def add(
     A consumer that exists with the same configuration is left as it is; one with another is an error that shows the
     differences. Prints the name of one that was not named.
     """
-    from kvctl.jetstream.settings import CONSUMER
+    from kvctl.jetstream.config.config_text import CONSUMER
 
     given = _options(
         filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
@@ -206,7 +206,7 @@ async def edit(
     Only what is asked for changes. The difference is shown first. What was delivered and acknowledged stays so; servers
     refuse to change where a consumer began and how it acknowledges.
     """
-    from kvctl.jetstream.settings import CONSUMER
+    from kvctl.jetstream.config.config_text import CONSUMER
 
     given = _options(
         filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
@@ -233,16 +233,16 @@ async def delete(
 
     Does not ask. The stream keeps its messages, unless it keeps them for its consumers only (retention `interest`).
     """
-    from kvctl.jetstream import changing
+    from kvctl.jetstream.config import ensure
 
     check_stream(stream), check_consumer(consumer)
-    target = changing.consumer((await session.client()).api, stream, consumer)
+    target = ensure.consumer((await session.client()).api, stream, consumer)
     row: dict[str, Any] = {"stream": stream, "consumer": consumer}
     if dry_run:
         info = await target.read()
         session.show(document({**row, "ack_pending": info["num_ack_pending"], "pending": info["num_pending"]}))
         return
-    await changing.delete(target)
+    await ensure.delete(target)
     tell(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="consumer")
 
 
@@ -286,21 +286,21 @@ async def resume(session: Session, stream: StreamName, consumer: ConsumerName, d
 async def _add(
     session: Session, stream: str, consumer: str | None, wanted: "Config", *, durable: bool | None, dry_run: bool
 ) -> None:
-    from kvctl.jetstream import changing
-    from kvctl.jetstream.consumers import new_name
+    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream.consumers.admin import new_name
 
     named = consumer if consumer is not None else wanted.get("durable_name") or wanted.get("name")
     if durable and named is None:
         raise UsageError("A durable consumer has a name", hint="`kvctl consumer add STREAM CONSUMER`")
     name = _name(wanted, new_name() if named is None else named, named is not None if durable is None else durable)
-    target = changing.consumer((await session.client()).api, stream, name)
+    target = ensure.consumer((await session.client()).api, stream, name)
     if dry_run:
-        if await changing.existing(target, wanted) is None:
+        if await ensure.existing(target, wanted) is None:
             show_config(session, wanted)
             return
         created = False
     else:
-        _, created = await changing.create(target, wanted)
+        _, created = await ensure.create(target, wanted)
     if named is None and session.options.output is None and not session.terminal.is_terminal:
         session.write(f"{name}\n".encode())
         return
@@ -314,10 +314,10 @@ async def _add(
 async def _edit(
     session: Session, stream: str, consumer: str, change: Callable[["Config"], "Config"], *, dry_run: bool
 ) -> None:
-    from kvctl.jetstream import changing
-    from kvctl.jetstream.settings import CONSUMER, changes, copied
+    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream.config.config_text import CONSUMER, changes, copied
 
-    target = changing.consumer((await session.client()).api, stream, consumer)
+    target = ensure.consumer((await session.client()).api, stream, consumer)
     before = (await target.read())["config"]
     after = await dated_by_server(session, change(copied(before)), stream)
     after |= {name: before[name] for name in ("name", "durable_name") if name in before}
@@ -328,7 +328,7 @@ async def _edit(
     for difference in differing:
         session.note(str(difference), always=True)
     if differing:
-        await changing.edit(target, before, after)
+        await ensure.edit(target, before, after)
     row = {"stream": stream, "consumer": consumer, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed consumer `{consumer}`" if differing else f"Consumer `{consumer}` is like that already"
     tell(session, row, text, always=not differing, name="consumer")

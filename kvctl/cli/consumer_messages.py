@@ -25,9 +25,9 @@ from kvctl.render.view import Row
 
 if TYPE_CHECKING:
     from kvctl.cli.message_execution import MessageExecution
-    from kvctl.jetstream.fetching import Fetch
-    from kvctl.jetstream.message import Message
-    from kvctl.jetstream.pull_options import ConsumeOptions, Event
+    from kvctl.jetstream.consumers.fetch import Fetch
+    from kvctl.jetstream.consumers.message import Message
+    from kvctl.jetstream.consumers.pull_options import ConsumeOptions, Event
 
 app = group()
 
@@ -97,8 +97,8 @@ async def next_(
 
     Acknowledges it once it is printed. Exits 9 when none comes in time.
     """
-    from kvctl.jetstream.fetching import Fetch
-    from kvctl.jetstream.pull_options import EXPIRES, FetchOptions
+    from kvctl.jetstream.consumers.fetch import Fetch
+    from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
 
     options = FetchOptions(max_messages=1, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat)
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
@@ -146,8 +146,8 @@ async def fetch(
     Ends when it has them, or when the time is up. Acknowledges them as they are printed. No message is success. With
     --expires over 30s the server sends heartbeats, and two missed ones are an error.
     """
-    from kvctl.jetstream.fetching import Fetch
-    from kvctl.jetstream.pull_options import EXPIRES, FetchOptions
+    from kvctl.jetstream.consumers.fetch import Fetch
+    from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
 
     options = FetchOptions(
         max_messages=max_messages, max_bytes=max_bytes, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat,
@@ -203,7 +203,7 @@ async def consume(
     it fails, it is delivered again after 1s, 2s, 4s and so on, 5m at the most. While it runs, the consumer is told
     that it does.
     """
-    from kvctl.jetstream.pull_options import EXPIRES, ConsumeOptions, default_heartbeat
+    from kvctl.jetstream.consumers.pull_options import EXPIRES, ConsumeOptions, default_heartbeat
 
     if run is not None and max_messages is None and max_bytes is None:
         max_messages = 1  # what waits behind a slow command would be delivered again meanwhile
@@ -229,7 +229,7 @@ async def consume(
 async def _consume(
     session: Session, stream: str, consumer: str, options: "ConsumeOptions", handling: "Handling"
 ) -> None:
-    from kvctl.jetstream.consuming import Consumption
+    from kvctl.jetstream.consumers.consume import Consumption
 
     async with Consumption((await session.client()).api, stream, consumer, options, handling.warn) as messages:
         work = handling.handle(messages.batches(), endless=True)
@@ -238,12 +238,12 @@ async def _consume(
 
 async def _warn_of_size(session: Session, stream: str, consumer: str, max_bytes: int | None) -> None:
     """A fault of servers up to 2.15, where a pull's bytes end before a list of last messages does."""
-    from kvctl.jetstream import consumers
+    from kvctl.jetstream.consumers import admin
 
     if max_bytes is None:
         return
     with suppress(UnreachableError):
-        info = await consumers.info((await session.client()).api, stream, consumer)
+        info = await admin.info((await session.client()).api, stream, consumer)
         if info["config"].get("deliver_policy") == "last_per_subject":
             session.warn(
                 f"`{consumer}` delivers the last message of each subject: with `--max-bytes`, servers may skip some; "

@@ -101,7 +101,7 @@ def _position(position: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(config: Row) -> Sequence[Column]:
     """Columns for what the configuration says beyond what is shown anyway."""
-    from kvctl.jetstream.settings import CONSUMER, changes
+    from kvctl.jetstream.config.config_text import CONSUMER, changes
 
     left_out = {
         "name", "durable_name", "description", "deliver_policy", "ack_policy", "filter_subject", "filter_subjects",

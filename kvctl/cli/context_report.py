@@ -10,7 +10,7 @@ from kvctl.render.view import Column, View, document, size_text
 if TYPE_CHECKING:
     from kvctl.connection import Connection
     from kvctl.contexts import Context
-    from kvctl.jetstream.access import Access
+    from kvctl.jetstream.permissions import Access
 
 _LIMITS = {
     "memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers",
@@ -44,8 +44,8 @@ async def report(session: Session, context: "Context", bucket: str | None) -> No
 
 async def _find_out(facts: dict[str, Any], context: "Context", bucket: str | None) -> None:
     from kvctl.connection import connect
-    from kvctl.jetstream.access import probe, round_trip
     from kvctl.jetstream.api import Api
+    from kvctl.jetstream.permissions import probe, round_trip
 
     connection = await connect(context)
     try:

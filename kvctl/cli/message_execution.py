@@ -11,7 +11,7 @@ from kvctl.errors import KvctlError, NoServer
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.message import Message
+    from kvctl.jetstream.consumers.message import Message
 
 LONGEST_DELAY = 300
 """Seconds until a message comes again whose command keeps failing."""
@@ -34,12 +34,12 @@ class MessageExecution:
     async def prepare(self, stream: str, consumer: str | None) -> None:
         """Learn how long the consumer waits for an answer, if it does at all. Raises NotFoundError."""
         from kvctl.errors import UnreachableError
-        from kvctl.jetstream import consumers
+        from kvctl.jetstream.consumers import admin
 
         if consumer is None:
             return
         with suppress(UnreachableError):
-            config = (await consumers.info((await self._session.client()).api, stream, consumer))["config"]
+            config = (await admin.info((await self._session.client()).api, stream, consumer))["config"]
             waits = [*(config.get("backoff") or []), config.get("ack_wait", 0)]
             self._answers = self._answers and config.get("ack_policy", "none") != "none"
             self._ack_wait = min([wait / 1e9 for wait in waits if wait] or [ACK_WAIT])

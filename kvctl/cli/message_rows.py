@@ -9,7 +9,7 @@ from kvctl.render.view import Column, Row, View, age_text
 from kvctl.units import format_size, format_time
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.message import Message
+    from kvctl.jetstream.consumers.message import Message
 
 
 class Rows:

@@ -28,7 +28,7 @@ from kvctl.errors import UsageError
 from kvctl.render.view import document
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.settings import Change, Config
+    from kvctl.jetstream.config.config_text import Change, Config
     from kvctl.topology.hazards import Hazard
     from kvctl.topology.observe import Dependent
 
@@ -118,8 +118,8 @@ async def create(
     A stream that exists with the same configuration is left as it is; one with another is an error that shows the
     differences. What the server stored is read back: one that silently drops a setting creates nothing.
     """
-    from kvctl.jetstream import changing
-    from kvctl.jetstream.settings import STREAM
+    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream.config.config_text import STREAM
     from kvctl.kv import leftovers
 
     asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
@@ -128,14 +128,14 @@ async def create(
         raise UsageError("Missing argument `NAME`", hint="Or give it as `name` in the file")
     name = wanted["name"] = check_stream(stream if stream is not None else wanted["name"])
     api = (await session.client()).api
-    target = replace(changing.stream(api, name), create=lambda config: leftovers.create(api, config))
+    target = replace(ensure.stream(api, name), create=lambda config: leftovers.create(api, config))
     if dry_run:
-        if await changing.existing(target, wanted) is None:
+        if await ensure.existing(target, wanted) is None:
             show_config(session, wanted)
             return
         created = False
     else:
-        _, created = await changing.create(target, wanted)
+        _, created = await ensure.create(target, wanted)
     text = f"Created stream `{name}`" if created else f"Stream `{name}` exists already, with the same configuration"
     tell(session, {"stream": name, "changed": created}, text, always=not created)
 
@@ -168,8 +168,8 @@ async def edit(
     first. A change that would lose data, harm what replicates the stream, or break the table or repository that it
     belongs to is refused, with what would go, unless each hazard is forced by its name.
     """
-    from kvctl.jetstream import changing
-    from kvctl.jetstream.settings import STREAM, changes, copied
+    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream.config.config_text import STREAM, changes, copied
     from kvctl.topology import hazards, stream_edits
 
     check_forced(force, *stream_edits.OF_STREAM_EDITS)
@@ -190,7 +190,7 @@ async def edit(
         session.note(str(change), always=True)
     hazards.refuse(found, force, f"The edit of stream `{stream}` would do harm")
     if differing:
-        await changing.edit(changing.stream(api, stream), info["config"], after)
+        await ensure.edit(ensure.stream(api, stream), info["config"], after)
     row = {"stream": stream, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed stream `{stream}`" if differing else f"Stream `{stream}` is like that already"
     tell(session, row, text, always=not differing)
@@ -215,7 +215,7 @@ async def delete(
     """
     from kvctl.cli.bucket import replicated
     from kvctl.cli.bucket_data import counted
-    from kvctl.jetstream import changing
+    from kvctl.jetstream.config import ensure
     from kvctl.kv import foreign
     from kvctl.topology import hazards, observe
 
@@ -242,7 +242,7 @@ async def delete(
         await session.confirm(f"Deleting stream `{stream}` removes {holds}", typed_name=stream, confirmed=confirm)
     else:
         await session.confirm(f"Delete stream `{stream}` with {holds}?", yes=yes)
-    await changing.delete(changing.stream(api, stream))
+    await ensure.delete(ensure.stream(api, stream))
     tell(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
 
 
@@ -344,7 +344,7 @@ def show_plan(session: Session, differing: "list[Change]", found: "list[Hazard]"
 def _with_options(
     config: "Config", subjects: list[str] | None, storage: str | None, replicas: int | None, description: str | None
 ) -> "Config":
-    from kvctl.jetstream.settings import STREAM, assign
+    from kvctl.jetstream.config.config_text import STREAM, assign
 
     given = {"subjects": subjects, "num_replicas": replicas, "description": description}
     config = {**config, **{name: value for name, value in given.items() if value}}

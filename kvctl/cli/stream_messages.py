@@ -18,7 +18,7 @@ from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.jetstream.direct import DirectRequest
+    from kvctl.jetstream.direct.direct_get import DirectRequest
 
 app = group()
 
@@ -95,7 +95,7 @@ async def get(
     PENDING are the messages that match and are left behind this one, LAST_SEQUENCE is that of the message before it,
     UP_TO_SEQUENCE what all of --last-of are of; each where the server tells.
     """
-    from kvctl.jetstream.direct import DirectRequest
+    from kvctl.jetstream.direct.direct_get import DirectRequest
 
     check_stream(stream)
     request = DirectRequest(
@@ -136,7 +136,8 @@ async def delete_message(
     The stream of a table or a repository is refused without --force foreign-kind.
     """
     from kvctl.cli.building import tell
-    from kvctl.jetstream import direct, streams
+    from kvctl.jetstream import streams
+    from kvctl.jetstream.direct import direct_get
     from kvctl.kv import foreign
 
     check_forced(force, foreign.FOREIGN_KIND)
@@ -149,23 +150,23 @@ async def delete_message(
     row = {"stream": stream, "sequence": sequence}
     if not dry_run:
         await streams.delete_message(api, stream, sequence, erase=erase)
-    elif await direct.from_leader(api, stream, seq=sequence) is None:
+    elif await direct_get.from_leader(api, stream, seq=sequence) is None:
         raise NotFoundError(f"Stream `{stream}` holds no message {sequence}")
     tell(session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`")
 
 
 async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows) -> Row:
-    from kvctl.jetstream import direct, gathered
+    from kvctl.jetstream.direct import direct_get, multi_get_fallback
 
     found = None
     if not leader:
         try:
-            found = await direct.get(api, stream, request)
-        except (NoResponders, direct.NotUnderstood):
+            found = await direct_get.get(api, stream, request)
+        except (NoResponders, direct_get.NotUnderstood):
             leader = True
     if leader:
         with named(stream):
-            found = await gathered.one(api, stream, request)
+            found = await multi_get_fallback.one(api, stream, request)
     if found is None:
         raise NotFoundError(f"Stream `{stream}` holds no such message")
     return rows.stored(found, _told(found, None))
@@ -183,13 +184,13 @@ async def _dated(session: Session, stream: str, request: "DirectRequest") -> "Di
 async def _many(
     api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows
 ) -> AsyncIterator[Sequence[Row]]:
-    from kvctl.jetstream import direct_batch
+    from kvctl.jetstream.direct import multi_get
 
     begun = False
     while True:
         try:
             with named(stream):
-                async with aclosing(direct_batch.read(api, stream, request, leader=leader)) as pages:
+                async with aclosing(multi_get.read(api, stream, request, leader=leader)) as pages:
                     async for page in pages:
                         begun = True
                         yield [rows.stored(message, _told(message, page.up_to_sequence)) for message in page.messages]

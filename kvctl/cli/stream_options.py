@@ -13,7 +13,7 @@ from kvctl.tokens import check_name, shown
 from kvctl.units import Ago
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.settings import Change, Config, Schema
+    from kvctl.jetstream.config.config_text import Change, Config, Schema
 
 
 def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -83,11 +83,11 @@ def apply_settings(
     session: Session, config: "Config", file: str | None, texts: Iterable[str] | None, schema: "Schema"
 ) -> "Config":
     """The configuration with the file's fields, then what `--set` says. Raises UsageError."""
-    from kvctl.jetstream import settings
+    from kvctl.jetstream.config import config_text
 
     found = {**config, **(_from_file(session, file, schema) if file else {})}
     for text in texts or ():
-        settings.assign(found, text, schema)
+        config_text.assign(found, text, schema)
     return found
 
 
@@ -96,24 +96,24 @@ async def dated_by_server(session: Session, config: "Config", stream: str | None
 
     Without a stream the time is that of the server of the connection. Raises StreamNotFound.
     """
-    from kvctl.jetstream import settings
+    from kvctl.jetstream.config import config_text
     from kvctl.jetstream.server_clock import ServerClock
 
-    if not settings.is_relative(config):
+    if not config_text.is_relative(config):
         return config
     api = (await session.client()).api
     clock = await (ServerClock.read(api, stream) if stream else ServerClock.of_connection(api))
-    found: Config = settings.dated(config, clock.now_ns())
+    found: Config = config_text.dated(config, clock.now_ns())
     return found
 
 
 def _from_file(session: Session, file: str, schema: "Schema") -> "Config":
     from kvctl.documents import parser
-    from kvctl.jetstream import settings
+    from kvctl.jetstream.config import config_text
 
     name = "standard input" if file == "-" else file
     document = parser.parse(session.read_input(file), name) if file == "-" else parser.read(file)
-    return settings.read(document.data, schema, document.where)
+    return config_text.read(document.data, schema, document.where)
 
 
 def change_view(found: "Iterable[Change]", *, worded: bool) -> View:

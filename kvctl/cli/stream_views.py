@@ -117,7 +117,7 @@ def _origin(origin: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(config: Row) -> list[Column]:
     """Columns for what the configuration says beyond the defaults."""
-    from kvctl.jetstream.settings import STREAM, changes
+    from kvctl.jetstream.config.config_text import STREAM, changes
 
     left_out = {"name", "subjects", "description", "num_replicas", "storage", "retention"}
     said = changes({}, dict(config), STREAM)

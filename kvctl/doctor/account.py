@@ -7,8 +7,8 @@ from typing import Any
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.errors import KvctlError, PermissionDenied
-from kvctl.jetstream.access import probe
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.permissions import probe
 from kvctl.units import format_size
 
 SUBJECT = "account"

@@ -8,10 +8,10 @@ from typing import Any
 
 from kvctl.doctor.finding import WARNING, Finding
 from kvctl.errors import KvctlError
-from kvctl.jetstream import single_answers
+from kvctl.jetstream import single_reply
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import DirectRequest
-from kvctl.jetstream.direct_batch import pages
+from kvctl.jetstream.direct.direct_get import DirectRequest
+from kvctl.jetstream.direct.multi_get import pages
 
 StreamInfo = dict[str, Any]
 
@@ -27,7 +27,7 @@ async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
                 async with aclosing(pages(api, stream, request)) as answers:
                     await anext(answers)
             break
-    if not single_answers.known(api):
+    if not single_reply.known(api):
         return []
     text = f"Requests to `{api.prefix}` have one answer each: listings, watches and `consume` ask for every message"
-    return [Finding(WARNING, "single-answers", "account", text, single_answers.HINT)]
+    return [Finding(WARNING, "single-answers", "account", text, single_reply.HINT)]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from kvctl.connection import Connection
 from kvctl.doctor.finding import NOTE, WARNING, Finding
 from kvctl.errors import KvctlError, NoResponders, PermissionDenied
-from kvctl.jetstream.access import round_trip
+from kvctl.jetstream.permissions import round_trip
 
 SUBJECT = "connection"
 SLOW = 0.25

@@ -17,11 +17,12 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.jetstream import consumers, replication, streams
+from kvctl.jetstream import replication, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumer import Consumer
-from kvctl.jetstream.direct import StoredMessage, from_leader
-from kvctl.jetstream.stream_reading import StreamReading
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.consumers.consumer import Consumer
+from kvctl.jetstream.consumers.message_reader import StreamReading
+from kvctl.jetstream.direct.direct_get import StoredMessage, from_leader
 from kvctl.units import duration_ns
 
 
@@ -87,7 +88,7 @@ class JetStream:
 
     async def delete_consumer(self, stream: str, name: str) -> None:
         """Delete a consumer. Raises ConsumerNotFound, ReadOnly."""
-        await consumers.delete(self.api, stream, name)
+        await admin.delete(self.api, stream, name)
 
     def _found(self, info: dict[str, Any]) -> Stream:
         return Stream(self.api, info["config"]["name"], info)
@@ -161,31 +162,31 @@ class Stream:
 
         Raises ConflictError (another configuration), StreamNotFound, ServerError, ReadOnly.
         """
-        return self._made(await consumers.create(self.api, self.name, _consumer_config(name, config)))
+        return self._made(await admin.create(self.api, self.name, _consumer_config(name, config)))
 
     async def update_consumer(self, name: str, **config: Any) -> Consumer:
         """Replace a consumer's configuration, all of it. Raises ConsumerNotFound, ServerError, ReadOnly."""
-        return self._made(await consumers.update(self.api, self.name, _consumer_config(name, config)))
+        return self._made(await admin.update(self.api, self.name, _consumer_config(name, config)))
 
     async def create_or_update_consumer(self, name: str | None = None, **config: Any) -> Consumer:
         """Create the consumer, or give the one that exists this configuration. Raises as both."""
-        return self._made(await consumers.create_or_update(self.api, self.name, _consumer_config(name, config)))
+        return self._made(await admin.create_or_update(self.api, self.name, _consumer_config(name, config)))
 
     async def get_consumer(self, name: str) -> Consumer:
         """A consumer that exists, with its info. Raises ConsumerNotFound, StreamNotFound."""
-        return self._made(await consumers.info(self.api, self.name, name))
+        return self._made(await admin.info(self.api, self.name, name))
 
     async def delete_consumer(self, name: str) -> None:
         """Delete a consumer. Raises ConsumerNotFound, ReadOnly."""
-        await consumers.delete(self.api, self.name, name)
+        await admin.delete(self.api, self.name, name)
 
     async def consumer_names(self) -> list[str]:
         """The names of its consumers. Raises StreamNotFound."""
-        return await consumers.names(self.api, self.name)
+        return await admin.names(self.api, self.name)
 
     async def list_consumers(self) -> list[Consumer]:
         """Its consumers that answer, with their infos. Raises StreamNotFound."""
-        infos, _ = await consumers.listing(self.api, self.name)
+        infos, _ = await admin.listing(self.api, self.name)
         return [self._made(info) for info in infos]
 
     def read(

@@ -13,7 +13,7 @@ from typing import Any
 from kvctl.connection import Connection
 from kvctl.errors import KvctlError, NoResponders, UnreachableError, WrongRevision
 from kvctl.jetstream.api import BUSY, WRONG_LAST_SEQUENCE, parse_reply, server_error
-from kvctl.jetstream.window import WINDOW, Failed, RequestWindow
+from kvctl.jetstream.request_window import WINDOW, Failed, RequestWindow
 from kvctl.wire import status
 
 Done = Callable[[Any, int], object]

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound, StreamOffline
 from kvctl.jetstream.api import OFFLINE_HINT, Api
-from kvctl.jetstream.paging import all_pages
+from kvctl.jetstream.pagination import all_pages
 from kvctl.jetstream.placement import placed
 from kvctl.tokens import check_filter_subject, check_name
 

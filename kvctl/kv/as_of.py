@@ -14,9 +14,10 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from kvctl.errors import HistoryLost, KeyNotFound, NotFoundError, RevisionNotFound, StreamNotFound, UnreachableError
-from kvctl.jetstream import gathered, streams
-from kvctl.jetstream.delivery import delivery
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct import multi_get_fallback
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_frame
@@ -161,11 +162,11 @@ async def _last_before(binding: Binding, moment: Moment) -> int:
     assert moment.time_ns is not None
     source = binding.source
     try:
-        return await gathered.first_since(source.api, source.stream, moment.time_ns + 1) - 1
+        return await multi_get_fallback.first_since(source.api, source.stream, moment.time_ns + 1) - 1
     except (NotFoundError, UnreachableError):
         if source is binding:
             raise
-    return await gathered.first_since(binding.api, binding.stream, moment.time_ns + 1) - 1
+    return await multi_get_fallback.first_since(binding.api, binding.stream, moment.time_ns + 1) - 1
 
 
 async def _reached(binding: Binding) -> int:

@@ -21,8 +21,9 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream import direct, streams
-from kvctl.jetstream.direct import DirectRequest
+from kvctl.jetstream import streams
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import DirectRequest
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
 from kvctl.kv.kinds import renaming
@@ -340,7 +341,7 @@ class Bucket(Handle):
         if not leader and self.binding.direct:
             try:
                 request = DirectRequest(sequence=revision)
-                entry = self.entry(key, await direct.get(self.binding.api, self.binding.stream, request))
+                entry = self.entry(key, await direct_get.get(self.binding.api, self.binding.stream, request))
             except (NoResponders, PermissionDenied):
                 leader = True
         if entry is None:

@@ -25,8 +25,8 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.config_merge import merge
-from kvctl.jetstream.edit_lock import edit_lock
+from kvctl.jetstream.config.config_merge import merge
+from kvctl.jetstream.config.edit_lock import edit_lock
 from kvctl.kv import binding, foreign, leftovers
 from kvctl.kv.config import BucketConfig, BucketStatus
 from kvctl.kv.difference import Difference, differences, listed, missing

@@ -28,8 +28,9 @@ from kvctl.errors import (
     UnreachableError,
     WrongRevision,
 )
-from kvctl.jetstream import direct, streams
-from kvctl.jetstream.batch import MessageTooLarge, publish_batch
+from kvctl.jetstream import streams
+from kvctl.jetstream.atomic_batch import MessageTooLarge, publish_batch
+from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.publish import Busy
 from kvctl.kv import binding as bindings
 from kvctl.kv import many
@@ -278,10 +279,10 @@ class _Commit:
         subject = self._target.subject(key)
         return bool(pin) and await self._patiently(subject, seq=pin) is not None
 
-    async def _patiently(self, subject: str, **request: object) -> direct.StoredMessage | None:
+    async def _patiently(self, subject: str, **request: object) -> direct_get.StoredMessage | None:
         while True:
             try:
-                message = await direct.from_leader(self._target.api, self._target.stream, **request)
+                message = await direct_get.from_leader(self._target.api, self._target.stream, **request)
                 return message if message is not None and message.subject == subject else None
             except (PermissionDenied, StreamNotFound):
                 raise self._unknown() from None

@@ -9,7 +9,13 @@ from contextlib import aclosing
 from typing import Any
 
 from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, PermissionDenied, RequestTimeout
-from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects, from_leader
+from kvctl.jetstream.direct.direct_get import (
+    DirectRequest,
+    NotUnderstood,
+    StoredMessage,
+    TooManySubjects,
+    from_leader,
+)
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import is_plain
@@ -62,7 +68,7 @@ class Current:
 
     async def last(self, rows: Sequence[Row]) -> dict[str, StoredMessage | None]:
         """The last message of each key, None for none; a key of which nobody knew anything is left out."""
-        from kvctl.jetstream.direct_batch import last_of_each
+        from kvctl.jetstream.direct.multi_get import last_of_each
 
         binding = self.binding
         plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
@@ -84,7 +90,7 @@ class Current:
 
         Messages say who answered. Where none of the keys need be there, one that is there is asked for, too.
         """
-        from kvctl.jetstream.direct_batch import REQUEST_BYTES, MomentLost, pages
+        from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, MomentLost, pages
 
         found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
         if len(subjects) < FEW or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:

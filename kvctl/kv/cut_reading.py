@@ -18,9 +18,9 @@ from operator import itemgetter
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
-from kvctl.jetstream.delivery import RawFrame, delivery
-from kvctl.jetstream.direct import DirectRequest, StoredMessage
-from kvctl.jetstream.ordered import OrderedConsumer, Selection, read
+from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection, read
+from kvctl.jetstream.direct.direct_get import DirectRequest, StoredMessage
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.listing import subjects_of
@@ -188,11 +188,11 @@ class CutReading:
             yield messages
 
     async def _up_to(self, subjects: list[str]) -> list[StoredMessage]:
-        from kvctl.jetstream import direct_batch
+        from kvctl.jetstream.direct import multi_get
 
         request = DirectRequest(last_of=tuple(subjects), up_to_sequence=self._cut)
         messages: list[StoredMessage] = []
-        async with aclosing(direct_batch.read(self._binding.api, self._binding.stream, request)) as pages:
+        async with aclosing(multi_get.read(self._binding.api, self._binding.stream, request)) as pages:
             async for page in pages:
                 messages += page.messages
         return [message for message in messages if message.subject in set(subjects)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
-from kvctl.jetstream.delivery import RawFrame
+from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.entry import Entry, Operation, from_frame
 from kvctl.kv.identity import is_bare

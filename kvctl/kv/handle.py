@@ -19,9 +19,10 @@ from kvctl.errors import (
     StreamNotFound,
     UnreachableError,
 )
-from kvctl.jetstream import direct, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv import binding as bindings
 from kvctl.kv import foreign
 from kvctl.kv.binding import Binding
@@ -153,7 +154,7 @@ class Handle:
         deadline = time.monotonic() + self._api.connection.timeout
         while True:
             try:
-                return await direct.last(self.binding.api, self.binding.stream, self.binding.subject(key))
+                return await direct_get.last(self.binding.api, self.binding.stream, self.binding.subject(key))
             except NoResponders:
                 try:
                     await self.locate(fresh=True)
@@ -174,7 +175,7 @@ class Handle:
             source = self.binding.source
             request = {"last_by_subj": source.subject(key)} if revision is None else {"seq": revision}
             try:
-                message = await direct.from_leader(source.api, source.stream, **request)
+                message = await direct_get.from_leader(source.api, source.stream, **request)
             except StreamNotFound:
                 if self._located:
                     raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None

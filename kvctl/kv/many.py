@@ -8,8 +8,18 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied
-from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
-from kvctl.jetstream.direct_batch import REQUEST_BYTES, MomentLost, last_of_each, pages
+from kvctl.jetstream.direct.direct_get import (
+    DirectRequest,
+    NotUnderstood,
+    StoredMessage,
+    TooManySubjects,
+)
+from kvctl.jetstream.direct.multi_get import (
+    REQUEST_BYTES,
+    MomentLost,
+    last_of_each,
+    pages,
+)
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, from_message
 

@@ -32,8 +32,8 @@ from kvctl.errors import (
     StreamNotFound,
     WrongRevision,
 )
-from kvctl.jetstream import direct
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.binding import Binding
 from kvctl.kv.identity import identity_of
 from kvctl.wire import header_value
@@ -160,7 +160,7 @@ async def _read(write: Write, deadline: float, error: KvctlError, **request: obj
     """One message from the leader, as soon as it can be read. Raises OutcomeUnknown."""
     while True:
         try:
-            return await direct.from_leader(write.binding.api, write.binding.stream, **request)
+            return await direct_get.from_leader(write.binding.api, write.binding.stream, **request)
         except (PermissionDenied, StreamNotFound):
             raise unknown(write, error) from None
         except AWAY:

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from kvctl.errors import NoResponders, PermissionDenied
-from kvctl.jetstream import direct_batch
-from kvctl.jetstream.direct import DirectRequest, NotUnderstood, TooManySubjects
-from kvctl.jetstream.direct_batch import MomentLost
+from kvctl.jetstream.direct import multi_get
+from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, TooManySubjects
+from kvctl.jetstream.direct.multi_get import MomentLost
 from kvctl.kv import listing
 from kvctl.kv.entry import Entry, Operation, from_message
 from kvctl.kv.handle import ATTEMPTS
@@ -79,7 +79,7 @@ async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[lis
     """
     binding = bucket.binding
     request = DirectRequest(last_of=tuple(binding.subject(text) for text in filters))
-    async with aclosing(direct_batch.pages(binding.api, binding.stream, request)) as pages:
+    async with aclosing(multi_get.pages(binding.api, binding.stream, request)) as pages:
         async for page in pages:
             if (page.up_to_sequence or 0) < bucket.own.highest:
                 raise _Behind

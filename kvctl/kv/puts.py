@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.jetstream.window import WINDOW
+from kvctl.jetstream.request_window import WINDOW
 from kvctl.kv.binding import Binding
 from kvctl.kv.current import AWAY, Current
 from kvctl.kv.identity import Series, most_bytes

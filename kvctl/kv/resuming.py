@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvctl.jetstream import streams
-from kvctl.jetstream.ordered import Selection, read
+from kvctl.jetstream.consumers.ordered_consumer import Selection, read
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import from_frame
 from kvctl.kv.load_progress import Position

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from kvctl.errors import KvctlError, OutcomeUnknown, RequestTimeout, WrongRevision
-from kvctl.jetstream import direct
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.current import AWAY, PATIENCE, Current
 from kvctl.kv.entry import Operation, operation_of
@@ -108,7 +108,7 @@ class Settler:
         sequence = after + 1
         while is_plain(row.key):
             subject = self._target.subject(row.key)
-            message = await direct.from_leader(
+            message = await direct_get.from_leader(
                 self._target.api, self._target.stream, seq=sequence, next_by_subj=subject
             )
             if message is None:

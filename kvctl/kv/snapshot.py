@@ -22,7 +22,15 @@ from typing import Any, BinaryIO
 from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown, RefusedError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.snapshots import CHUNK, RESTORE_FAILED, RESTORE_NAME_IN_USE, Restoring, Snapshot, pieces, taking
+from kvctl.jetstream.server_snapshot import (
+    CHUNK,
+    RESTORE_FAILED,
+    RESTORE_NAME_IN_USE,
+    Restoring,
+    Snapshot,
+    pieces,
+    taking,
+)
 from kvctl.kv import catalog, manifest, unfinished
 from kvctl.kv.kinds import SERVER_METADATA, Kind, StreamConfig, kind_of
 from kvctl.kv.manifest import CONFIG, DATA, MANIFEST, File, Manifest

@@ -15,9 +15,9 @@ from typing import Any
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
-from kvctl.jetstream.delivery import delivery
-from kvctl.jetstream.direct import from_leader
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct.direct_get import from_leader
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.batch import BatchMessage, MessageTooLarge
+from kvctl.jetstream.atomic_batch import BatchMessage, MessageTooLarge
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Operation
 from kvctl.kv.outcome import EXPECTED, EXPECTED_OF

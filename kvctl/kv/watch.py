@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Self
 
 from kvctl.errors import RevisionNotFound, StreamReplaced, UsageError
-from kvctl.jetstream.delivery import RawFrame
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.delivery import RawFrame
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.kv.binding import Binding
 from kvctl.kv.entry import Entry, Operation, from_frame
 from kvctl.kv.listing import subjects_of

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import ConflictError, ConnectionLost, KvctlError, RequestTimeout
-from kvctl.jetstream import consumers
+from kvctl.jetstream.consumers import admin
 from kvctl.kv.load_target import Target
 from kvctl.pipeline.row_ids import new_job
 from kvctl.units import duration_ns
@@ -85,12 +85,12 @@ async def _note(target: Target, name: str, lasting: timedelta, metadata: dict[st
         "filter_subject": f"{binding.prefix}_kv.claim", "inactive_threshold": duration_ns(lasting),
         "metadata": metadata,
     }  # fmt: skip
-    await consumers.create(binding.api, binding.stream, config)
+    await admin.create(binding.api, binding.stream, config)
 
 
 async def _noted(target: Target, job: str) -> Beginning | None:
     with suppress(KvctlError, KeyError, ValueError):
-        found = await consumers.info(target.binding.api, target.binding.stream, _job(job))
+        found = await admin.info(target.binding.api, target.binding.stream, _job(job))
         metadata = found["config"]["metadata"]
         return Beginning(metadata[RUN], int(metadata[SINCE]))
     return None
@@ -102,7 +102,7 @@ async def _remove(target: Target, names: list[str]) -> None:
     async def remove(name: str) -> None:
         async with limit:
             with suppress(KvctlError):
-                await consumers.delete(target.binding.api, target.binding.stream, name)
+                await admin.delete(target.binding.api, target.binding.stream, name)
 
     await asyncio.gather(*map(remove, names))
 

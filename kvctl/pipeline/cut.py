@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvctl.errors import RefusedError, RevisionNotFound
-from kvctl.jetstream import gathered, streams
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct import multi_get_fallback
 from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.kinds import Kind, kind_of
@@ -95,10 +96,10 @@ class Plan:
         """Leave out what is older or newer than wanted, as far as the order of revisions tells."""
         api, stream, cut, wanted = self._binding.api, self._binding.stream, self.cut, self._wanted
         if wanted.since_us is not None:
-            since = await gathered.first_since(api, stream, wanted.since_us * 1000)
+            since = await multi_get_fallback.first_since(api, stream, wanted.since_us * 1000)
             self.cut = cut = replace(cut, first=max(cut.first, since))
         if wanted.until_us is not None:
-            after = await gathered.first_since(api, stream, (wanted.until_us + 1) * 1000)
+            after = await multi_get_fallback.first_since(api, stream, (wanted.until_us + 1) * 1000)
             self.cut = replace(cut, last=min(cut.last, after - 1))
 
     def _every_message_counts(self) -> bool:

@@ -16,8 +16,8 @@ import pyarrow.csv as csv
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kvctl.jetstream.delivery import RawFrame
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.consumers.delivery import RawFrame
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import Entry, Operation, any_tombstone, operation_of
 from kvctl.kv.identity import is_bare
 from kvctl.kv.rewriting import own_headers

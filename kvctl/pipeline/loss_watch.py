@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvctl.jetstream.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.kv.bucket import Bucket
 from kvctl.pipeline import standing
 from kvctl.pipeline.offsets import Offset, check

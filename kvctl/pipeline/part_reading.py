@@ -10,11 +10,12 @@ from operator import itemgetter
 import pyarrow as pa
 
 from kvctl.errors import HistoryLost, StreamReplaced
-from kvctl.jetstream import direct_batch, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.delivery import RawFrame, delivery
-from kvctl.jetstream.direct import StoredMessage
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct import multi_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.binding import Binding, assumed, with_info
 from kvctl.kv.cut_reading import CutReading
 from kvctl.kv.entry import any_tombstone, is_tombstone
@@ -153,7 +154,7 @@ class PartReading:
             return
         for start in range(0, len(reading.lost), AT_ONCE):
             subjects = [subject.decode() for subject in reading.lost[start : start + AT_ONCE]]
-            found = await direct_batch.last_of_each(self._api, binding.stream, subjects, leader=True)
+            found = await multi_get.last_of_each(self._api, binding.stream, subjects, leader=True)
             if chosen := self._chosen([message for message in found.values() if message is not None]):
                 yield self._decoder.of_messages(chosen)
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from kvctl.errors import KvctlError, NoResponders, OutcomeUnknown, ServerError, WrongRevision
-from kvctl.jetstream.direct import StoredMessage
-from kvctl.jetstream.direct_batch import next_of_each
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct.multi_get import next_of_each
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.current import AWAY, PATIENCE, Current
 from kvctl.kv.rows import Row

@@ -6,9 +6,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kvctl.errors import PermissionDenied, UsageError
-from kvctl.jetstream import consumers, streams
-from kvctl.jetstream.direct import from_leader
-from kvctl.jetstream.gathered import first_since
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.direct.direct_get import from_leader
+from kvctl.jetstream.direct.multi_get_fallback import first_since
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
@@ -107,6 +108,6 @@ async def _between(binding: Binding, after: int, last: int) -> int:
 
 
 async def _above(binding: Binding, revision: int) -> int:
-    return await consumers.count(
+    return await admin.count(
         binding.api, binding.stream, deliver_policy="by_start_sequence", opt_start_seq=revision + 1
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from kvctl.jetstream import consumers
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers import admin
 from kvctl.tables.catalog import AT_ONCE, Found
 from kvctl.tables.config import partition_stream, stream_name
 
@@ -22,6 +22,6 @@ async def counts(api: Api, table: Found) -> list[int]:
             name = table.config.name
             stream = partition_stream(name, partition) if table.config.apart else stream_name(name)
             entries = f"{table.prefix}{partition:04x}.>"
-            return await consumers.count(api, stream, deliver_policy="last_per_subject", filter_subject=entries)
+            return await admin.count(api, stream, deliver_policy="last_per_subject", filter_subject=entries)
 
     return list(await asyncio.gather(*(count(partition) for partition in range(table.config.partitions))))

@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import KvctlError, RefusedError, WaitExpired
-from kvctl.jetstream import direct, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import direct_get
 from kvctl.kv import catalog
 from kvctl.kv.names import is_plain
 from kvctl.topology import waiting
@@ -145,7 +146,7 @@ async def _brought(api: Api, info: dict[str, Any], goal: Goal) -> bool:
     if landed is None or api.connection.server_version >= _TELLS:
         gone = await Side(goal.seen.api, goal.source["name"]).at(goal.sequence) is None
         return gone and not told.get("lag")
-    message = await direct.from_leader(api, info["config"]["name"], last_by_subj=landed.decode())
+    message = await direct_get.from_leader(api, info["config"]["name"], last_by_subj=landed.decode())
     return message is not None and waiting.source_sequence(message.header, goal.source["name"]) >= goal.sequence and (
         token_of(goal.source).encode() in message.header
     )  # fmt: skip

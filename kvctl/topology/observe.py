@@ -6,9 +6,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.jetstream import consumers, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.ordered import Selection, read
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.consumers.ordered_consumer import Selection, read
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.streams import Listing
 from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
@@ -161,7 +162,7 @@ async def cost(api: Api, before: StreamConfig, info: dict[str, Any], after: Stre
     if AGE in aspects:
         clock = await ServerClock.read(api, stream)  # the info may be as old as a prompt
         since = format_time(clock.now_ns() - after["max_age"])
-        younger = await consumers.count(api, stream, deliver_policy="by_start_time", opt_start_time=since)
+        younger = await admin.count(api, stream, deliver_policy="by_start_time", opt_start_time=since)
         measured = measured.having(expired=max(state["messages"] - younger, 0))
     if SIZE in aspects:
         measured = measured.having(oversized=await _count_larger(api, stream, after["max_msg_size"]))

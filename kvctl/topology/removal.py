@@ -10,8 +10,8 @@ from typing import Any
 from kvctl.errors import KvctlError, NotFoundError, PartlyDone, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.delivery import delivery
-from kvctl.jetstream.ordered import Selection, read
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import Selection, read
 from kvctl.kv import catalog
 from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain, matches

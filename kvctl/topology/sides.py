@@ -14,12 +14,13 @@ from kvctl.errors import (
     PermissionDenied,
     RequestTimeout,
 )
-from kvctl.jetstream import direct, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.delivery import delivery
-from kvctl.jetstream.direct import StoredMessage
-from kvctl.jetstream.direct_batch import last_of_each
-from kvctl.jetstream.ordered import Selection, read
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import Selection, read
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct.multi_get import last_of_each
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, is_plain, literal_filter, overlapping
 from kvctl.topology.origins import PATIENCE
 
@@ -83,7 +84,7 @@ class Side:
     async def at(self, revision: int) -> StoredMessage | None:
         """The message of a revision; None where there is none, or where it may not be asked."""
         try:
-            return await direct.from_leader(self.api, self.stream, seq=revision)
+            return await direct_get.from_leader(self.api, self.stream, seq=revision)
         except KvctlError:
             return None
 
@@ -91,7 +92,7 @@ class Side:
         """Whether single keys may be read."""
         name = self.stream.removeprefix(STREAM_PREFIX)
         try:
-            await direct.last(self.api, self.stream, f"{SUBJECT_PREFIX}{name}.kvctl-none", timeout=PATIENCE)
+            await direct_get.last(self.api, self.stream, f"{SUBJECT_PREFIX}{name}.kvctl-none", timeout=PATIENCE)
         except KvctlError:
             return False
         return True

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
-from kvctl.jetstream import direct, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.streams import Listing
 from kvctl.kv.binding import NOBODY_KNOWS
 from kvctl.kv.names import STREAM_PREFIX
@@ -74,9 +75,9 @@ async def look(api: Api, name: str) -> Sight:
 
 async def answering(api: Api, stream: str) -> list[str] | None:
     """The streams that answer reads of one here, by name; None: it is empty, or may not be read."""
-    asked = (direct.last(api, stream, ">", timeout=PATIENCE) for _ in range(ASKED))
+    asked = (direct_get.last(api, stream, ">", timeout=PATIENCE) for _ in range(ASKED))
     found = await asyncio.gather(*asked, return_exceptions=True)
-    names = sorted({item.stream for item in found if isinstance(item, direct.StoredMessage)})
+    names = sorted({item.stream for item in found if isinstance(item, direct_get.StoredMessage)})
     nobody = any(isinstance(item, NoResponders | RequestTimeout) for item in found)
     return names if names or nobody else None
 
@@ -84,7 +85,7 @@ async def answering(api: Api, stream: str) -> list[str] | None:
 async def is_served_by_others(api: Api, stream: str) -> bool:
     """Whether a mirror answers reads of a stream, which may have gone: then it holds what was there before."""
     with suppress(KvctlError):
-        message = await direct.last(api, stream, ">", timeout=PATIENCE)
+        message = await direct_get.last(api, stream, ">", timeout=PATIENCE)
         return message is not None and message.stream != stream
     return False
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import from_message
 from kvctl.topology.comparison import DELETED, mark
 from kvctl.units import duration_ns

@@ -19,9 +19,10 @@ from kvctl.errors import (
     RequestTimeout,
     WaitExpired,
 )
-from kvctl.jetstream import direct, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.observe import Upstream, live_part, upstreams
 from kvctl.topology.origins import PATIENCE, Seen, exports_needed
@@ -118,7 +119,7 @@ async def arrived(api: Api, info: dict[str, Any], goal: Goal) -> int | None:
         return 0
     with suppress(UnknownTransform):
         landed = land(parse(goal.source.get("subject_transforms") or ()), goal.subject)
-        message = await direct.from_leader(api, info["config"]["name"], last_by_subj=landed) if landed else None
+        message = await direct_get.from_leader(api, info["config"]["name"], last_by_subj=landed) if landed else None
         return source_sequence(message.header, goal.source["name"]) or None if message else 0
     return 0
 
@@ -166,9 +167,9 @@ async def _last(seen: Seen, subjects: str) -> StoredMessage | None:
     """The last entry on these subjects, from the leader, or where that may not be asked by direct get."""
     stream = seen.origin.source_stream
     try:
-        return await direct.from_leader(seen.api, stream, last_by_subj=subjects)
+        return await direct_get.from_leader(seen.api, stream, last_by_subj=subjects)
     except _SILENT:
-        return await direct.last(seen.api, stream, subjects, timeout=PATIENCE)
+        return await direct_get.last(seen.api, stream, subjects, timeout=PATIENCE)
 
 
 async def _still(item: Progress) -> Goal:

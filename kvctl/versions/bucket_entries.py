@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from kvctl.jetstream.delivery import delivery
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.kv.entry import is_tombstone
 from kvctl.kv.ordered import token, untoken
 from kvctl.versions import bucket_reading

@@ -7,9 +7,21 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied, RequestTimeout
-from kvctl.jetstream import direct, streams
-from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
-from kvctl.jetstream.direct_batch import MomentLost, NotReached, Page, last_of_each, pages
+from kvctl.jetstream import streams
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import (
+    DirectRequest,
+    NotUnderstood,
+    StoredMessage,
+    TooManySubjects,
+)
+from kvctl.jetstream.direct.multi_get import (
+    MomentLost,
+    NotReached,
+    Page,
+    last_of_each,
+    pages,
+)
 from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
@@ -64,7 +76,7 @@ async def partition(bucket: Bucket, head: str) -> list[StoredMessage] | None:
     binding = bucket.binding
     subject = binding.subject(f"{head}*")
     last, page = await asyncio.gather(
-        direct.from_leader(binding.api, binding.stream, last_by_subj=subject), _first_page(binding, [subject])
+        direct_get.from_leader(binding.api, binding.stream, last_by_subj=subject), _first_page(binding, [subject])
     )
     if last is None:
         return []
@@ -99,7 +111,7 @@ async def _one_by_one(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> d
     if not keys:
         return {}
     if len(keys) == 1 and not leader:
-        message = await direct.last(binding.api, binding.stream, binding.subject(keys[0]))
+        message = await direct_get.last(binding.api, binding.stream, binding.subject(keys[0]))
         return _living(binding, [message] if message else [])
     subjects = [binding.subject(key) for key in keys]
     answers = await last_of_each(binding.api, binding.stream, subjects, leader=leader)

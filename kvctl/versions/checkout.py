@@ -16,8 +16,8 @@ from kvctl.errors import (
     RequestTimeout,
     WrongRevision,
 )
-from kvctl.jetstream.delivery import delivery
-from kvctl.jetstream.ordered import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv import many, outcome
 from kvctl.kv.binding import Binding

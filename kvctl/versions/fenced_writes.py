@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 
 from kvctl.errors import ConditionsFailed, ConnectionLost, KvctlError, OutcomeUnknown, ServerError, WrongRevision
-from kvctl.jetstream import direct, streams
-from kvctl.jetstream.direct_batch import last_of_each
+from kvctl.jetstream import streams
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.multi_get import last_of_each
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv import outcome, writing
 from kvctl.kv.bucket import Bucket
@@ -130,7 +131,7 @@ class FencedWrites:
                 missing[key] = message.sequence if message else 0
         return missing
 
-    async def _last_of(self, subjects: list[str]) -> dict[str, direct.StoredMessage | None]:
+    async def _last_of(self, subjects: list[str]) -> dict[str, direct_get.StoredMessage | None]:
         return await last_of_each(self._binding.api, self._binding.stream, subjects, leader=True)
 
     def _found(self, key: bytes) -> None:

@@ -18,7 +18,7 @@ from kvctl.errors import (
     StreamNotFound,
     UsageError,
 )
-from kvctl.jetstream.message import Message
+from kvctl.jetstream.consumers.message import Message
 from kvctl.server import Server
 from tests.jetstream.conftest import MakeStream, publish
 

@@ -6,9 +6,16 @@ from typing import Any
 import pytest
 
 from kvctl.errors import ServerError, UsageError
-from kvctl.jetstream import direct, direct_batch
-from kvctl.jetstream.direct import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects, told, told_by_leader
-from kvctl.jetstream.direct_batch import MomentLost, NotReached, Page
+from kvctl.jetstream.direct import direct_get, multi_get
+from kvctl.jetstream.direct.direct_get import (
+    DirectRequest,
+    NotUnderstood,
+    StoredMessage,
+    TooManySubjects,
+    told,
+    told_by_leader,
+)
+from kvctl.jetstream.direct.multi_get import MomentLost, NotReached, Page
 
 T, STAMP = 1_769_860_800_000_000_001, "2026-01-31T12:00:00.000000001Z"
 
@@ -91,9 +98,9 @@ def test_request_is_written_as_adr_31_says(request_: DirectRequest, many: bool, 
 
 
 def test_last_message_of_all_is_asked_for_in_two_parts() -> None:
-    assert direct._in_parts({"last_by_subj": ">"}) == [{"last_by_subj": "*"}, {"last_by_subj": "*.>"}]
-    assert direct._in_parts({"last_by_subj": "a.>"}) == [{"last_by_subj": "a.>"}]
-    assert direct._in_parts({"seq": 3}) == [{"seq": 3}]
+    assert direct_get._in_parts({"last_by_subj": ">"}) == [{"last_by_subj": "*"}, {"last_by_subj": "*.>"}]
+    assert direct_get._in_parts({"last_by_subj": "a.>"}) == [{"last_by_subj": "a.>"}]
+    assert direct_get._in_parts({"seq": 3}) == [{"seq": 3}]
 
 
 # -- one answer --------------------------------------------------------------------------------------------
@@ -149,14 +156,14 @@ def test_status_404_is_no_message() -> None:
 def test_answers_of_a_page_are_read_in_order() -> None:
     one = answer(tail=b"Nats-Num-Pending: 1\r\nNats-Last-Sequence: 0\r\n")
     messages: list[StoredMessage] = []
-    direct_batch._take(messages, [(b"", b"", one, b"a"), (b"", b"", one, b"b")])
+    multi_get._take(messages, [(b"", b"", one, b"a"), (b"", b"", one, b"b")])
     assert [(message.payload, message.pending) for message in messages] == [(b"a", 1), (b"b", 1)]
 
 
 @pytest.mark.parametrize("header", [answer(), end("404 Message Not Found")])
 def test_answer_of_a_server_without_batches_is_not_understood(header: bytes) -> None:
     with pytest.raises(NotUnderstood):
-        direct_batch._take([], [(b"", b"", header, b"")])
+        multi_get._take([], [(b"", b"", header, b"")])
 
 
 BATCH, LAST = DirectRequest(batch=5), DirectRequest(last_of=("a",))
@@ -182,7 +189,7 @@ BATCH, LAST = DirectRequest(batch=5), DirectRequest(last_of=("a",))
 def test_page_ends_with_what_is_left(
     messages: list[StoredMessage], header: bytes, request_: DirectRequest, page: Page
 ) -> None:
-    assert direct_batch._closed(messages, header, request_) == page
+    assert multi_get._closed(messages, header, request_) == page
 
 
 @pytest.mark.parametrize(
@@ -201,5 +208,5 @@ def test_page_that_ends_otherwise_is_an_error(
     messages: list[StoredMessage], header: bytes, request_: DirectRequest, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
-        direct_batch._closed(messages, header, request_)
+        multi_get._closed(messages, header, request_)
     assert type(caught.value) is error

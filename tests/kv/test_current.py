@@ -3,7 +3,7 @@
 import pytest
 
 import kvctl
-from kvctl.jetstream import direct_batch
+from kvctl.jetstream.direct import multi_get
 from kvctl.kv.current import Current
 from kvctl.kv.load_target import target_of
 from kvctl.kv.rows import Row
@@ -45,7 +45,7 @@ async def test_one_request_is_enough(
         asked.append(len(subjects))
         return {}
 
-    monkeypatch.setattr(direct_batch, "last_of_each", counted)
+    monkeypatch.setattr(multi_get, "last_of_each", counted)
     assert len(await revisions(Current(target.binding, target.info), 50)) == 50
     assert asked == [0]
 

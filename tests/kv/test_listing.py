@@ -15,7 +15,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client, Operation
 from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
-from kvctl.jetstream import ordered
+from kvctl.jetstream.consumers import ordered_consumer
 from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.raw import RawClient
@@ -29,7 +29,7 @@ async def bucket(client: Client, bucket_name: str) -> Bucket:
 @pytest.fixture
 def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pulls of 500 under way, so that a listing of thousands is in its middle for a while."""
-    monkeypatch.setattr(ordered, "BATCH", 500)
+    monkeypatch.setattr(ordered_consumer, "BATCH", 500)
 
 
 async def keys_of(bucket: Bucket, *filters: str, deleted: bool = False) -> list[str]:
@@ -302,13 +302,13 @@ class TestUnderFailures:
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client)
             monkeypatch.setattr(client.connection, "timeout", 0.5)
-            original = ordered.OrderedConsumer.__init__
+            original = ordered_consumer.OrderedConsumer.__init__
 
             def impatient(self: Any, *arguments: Any, **options: Any) -> None:
                 original(self, *arguments, **options)
                 self._patience = 1.0
 
-            monkeypatch.setattr(ordered.OrderedConsumer, "__init__", impatient)
+            monkeypatch.setattr(ordered_consumer.OrderedConsumer, "__init__", impatient)
             with pytest.raises(KvctlError) as caught:
                 await asyncio.wait_for(self.in_the_middle(bucket, own_server.kill), 120)
             assert caught.value.exit_code == 5

@@ -18,8 +18,8 @@ from kvctl.errors import (
     ServerError,
     UsageError,
 )
-from kvctl.jetstream import window
-from kvctl.jetstream.direct import NotUnderstood
+from kvctl.jetstream import request_window
+from kvctl.jetstream.direct.direct_get import NotUnderstood
 from kvctl.kv import many, puts
 from kvctl.server import Server
 from tests.support.differences import differences
@@ -71,21 +71,21 @@ class TestPutMany:
 
     async def test_a_small_window_is_kept(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         most = 0
-        collect = window.RequestWindow._collect
+        collect = request_window.RequestWindow._collect
 
-        async def counted(self: window.RequestWindow) -> None:
+        async def counted(self: request_window.RequestWindow) -> None:
             nonlocal most
             most = max(most, len(self._open))
             await collect(self)
 
-        monkeypatch.setattr(window.RequestWindow, "_collect", counted)
+        monkeypatch.setattr(request_window.RequestWindow, "_collect", counted)
         assert (await bucket.put_many(((f"k.{n}", b"") for n in range(1000)), window=7)).written == 1000
         assert most == 7
 
     async def test_large_values_are_bounded_by_their_bytes(
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(window, "WINDOW_BYTES", 3 << 20)
+        monkeypatch.setattr(request_window, "WINDOW_BYTES", 3 << 20)
         assert (await bucket.put_many((f"k.{n}", b"x" * (1 << 20)) for n in range(12))).written == 12
 
     @pytest.mark.guarantee("writing-12")

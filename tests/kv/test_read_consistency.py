@@ -8,8 +8,8 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import KeyNotFound, RevisionNotFound
-from kvctl.jetstream import direct_batch
-from kvctl.jetstream.direct import DirectRequest
+from kvctl.jetstream.direct import multi_get
+from kvctl.jetstream.direct.direct_get import DirectRequest
 from kvctl.kv.moment import Moment
 from kvctl.labs import Lab
 from tests.support.raw import RawClient
@@ -122,7 +122,7 @@ class TestMoments:
         memory = raw.api(f"STREAM.INFO.M{lagging.name}")["config"]["storage"] == "memory"
         found = set()
         for _ in range(2 * ROUNDS):
-            pages = [page async for page in direct_batch.read(client.api, f"KV_{lagging.name}", request)]
+            pages = [page async for page in multi_get.read(client.api, f"KV_{lagging.name}", request)]
             found.add(tuple(message.sequence for page in pages for message in page.messages))
         # Memory storage says as of what it has; file storage says that it has nothing, which is looked into.
         assert found == ({(6, 7), (3, 4)} if memory else {(6, 7)})

@@ -14,7 +14,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, RefusedError, ServerError, UsageError
-from kvctl.jetstream.snapshots import CHUNK, Restoring
+from kvctl.jetstream.server_snapshot import CHUNK, Restoring
 from kvctl.kv import catalog, manifest, snapshot, unfinished
 from kvctl.kv.config import BucketConfig, Kind
 from kvctl.labs import Lab

@@ -14,8 +14,8 @@ import pytest
 import kvctl
 from kvctl import CURRENT, Bucket, Client, Entry, Operation
 from kvctl.errors import KvctlError, NoServer, RevisionNotFound, StreamReplaced, UsageError
-from kvctl.jetstream import ordered
-from kvctl.jetstream.snapshots import Restoring, taking
+from kvctl.jetstream.consumers import ordered_consumer
+from kvctl.jetstream.server_snapshot import Restoring, taking
 from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.patience import quickest
@@ -86,7 +86,7 @@ class TestInitialData:
         begun = time.monotonic()
         assert await initial(filled, *filters, **options) == expected
         assert await initial(filled, *filters, **options, follow=False) == expected
-        assert time.monotonic() - begun < ordered.EXPIRES
+        assert time.monotonic() - begun < ordered_consumer.EXPIRES
 
     @pytest.mark.guarantee("reading-18")
     @pytest.mark.parametrize("options", [{}, {"history": True}, {"updates_only": True}, {"from_revision": 1}])
@@ -217,8 +217,8 @@ async def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
 @pytest.fixture
 def no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is not noticed for minutes."""
-    monkeypatch.setattr(ordered, "EXPIRES", 600.0)
-    monkeypatch.setattr(ordered, "HEARTBEAT", 200.0)
+    monkeypatch.setattr(ordered_consumer, "EXPIRES", 600.0)
+    monkeypatch.setattr(ordered_consumer, "HEARTBEAT", 200.0)
 
 
 class TestOverRestarts:
@@ -256,7 +256,7 @@ class TestOverRestarts:
     async def test_the_marker_comes_though_the_server_restarts_before_it(
         self, own_server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ordered, "BATCH", 200)
+        monkeypatch.setattr(ordered_consumer, "BATCH", 200)
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
             await bucket.put_many((f"k.{number}", b"x" * 100) for number in range(5000))
@@ -456,7 +456,7 @@ class TestRecovers:
         self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
     ) -> None:
         for name, value in (("EXPIRES", 1.0), ("HEARTBEAT", 0.3), ("INACTIVE", 0.5)):
-            monkeypatch.setattr(ordered, name, value)
+            monkeypatch.setattr(ordered_consumer, name, value)
         seen: list[Any] = []
         async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
             async for item in watcher:
@@ -472,7 +472,7 @@ class TestRecovers:
 
     async def test_from_silence(self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
         for name, value in (("EXPIRES", 1.0), ("HEARTBEAT", 0.3)):
-            monkeypatch.setattr(ordered, name, value)
+            monkeypatch.setattr(ordered_consumer, name, value)
         seen = Watched()
         watch = asyncio.create_task(seen.run(bucket))
         await asyncio.sleep(2.5)  # pulls expire and are made anew

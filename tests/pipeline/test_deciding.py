@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import Operation
 from kvctl.kv.rows import Row
 from kvctl.pipeline.deciding import Asked, Decider, Outcome, WriteMode

@@ -8,7 +8,9 @@ import pytest
 
 import kvctl
 from kvctl.errors import ConflictError
-from kvctl.jetstream import consumers, edit_lock, streams
+from kvctl.jetstream import streams
+from kvctl.jetstream.config import edit_lock
+from kvctl.jetstream.consumers import admin
 from kvctl.kv import catalog
 from kvctl.server import Server
 from kvctl.topology import builders, waiting
@@ -148,4 +150,4 @@ async def test_editor_that_was_killed_blocks_others_only_for_its_lease(
     edit = await catalog.plan_edit(client.api, bucket, {"history": 3})
     await catalog.apply_edit(client.api, edit)
     assert edit_lock.LEASE_S - 0.5 < asyncio.get_running_loop().time() - begun < edit_lock.LEASE_S + 4
-    assert await consumers.names(client.api, f"KV_{bucket}") == []
+    assert await admin.names(client.api, f"KV_{bucket}") == []

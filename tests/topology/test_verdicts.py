@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from kvctl.jetstream.direct import StoredMessage
+from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.topology.comparison import DELETED, mark
 from kvctl.topology.verdicts import Ages, Held, Source, Verdict, difference, held, judge, known_revision, source_of
 

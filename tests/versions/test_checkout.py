@@ -8,7 +8,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly, UnreachableError, UsageError
-from kvctl.jetstream import ordered
+from kvctl.jetstream.consumers import ordered_consumer
 from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
 from kvctl.versions import checkout, live
@@ -51,8 +51,8 @@ async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout
 
 
 async def test_a_server_that_goes_away_ends_the_reading(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordered, "PATIENCE", 0.5)
-    monkeypatch.setattr(ordered, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(ordered_consumer, "PATIENCE", 0.5)
+    monkeypatch.setattr(ordered_consumer, "HEARTBEAT", 0.2)
     async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(milliseconds=300))) as client:
         bucket = await client.create_bucket("B")
         for number in range(20):  # more than is asked for at once

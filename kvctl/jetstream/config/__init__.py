@@ -1,0 +1,1 @@
+"""Stream and consumer configurations: as people write them, merged, changed under a lock."""

@@ -1,0 +1,1 @@
+"""Consumers (ADR-37): pull requests and their statuses; fetch, next, consume; ordered reading."""

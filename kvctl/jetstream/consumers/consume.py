@@ -1,0 +1,283 @@
+"""Consume: messages without end from one consumer, through whatever happens to servers and connections (ADR-37)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from typing import Self
+
+from kvctl.errors import (
+    ConnectionLost,
+    ConsumerNotFound,
+    KvctlError,
+    NoServer,
+    ServerError,
+    StreamNotFound,
+    UnreachableError,
+)
+from kvctl.jetstream import single_reply
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.auto_open import MessageIteration
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.consumers.delivery import RawFrame
+from kvctl.jetstream.consumers.flow_control import Buffer
+from kvctl.jetstream.consumers.message import Message
+from kvctl.jetstream.consumers.pull import Puller, gone, size_of
+from kvctl.jetstream.consumers.pull_options import ConsumeOptions, Event, OnEvent
+from kvctl.jetstream.consumers.pull_status import Meaning, Status
+from kvctl.tokens import check_name
+from kvctl.wire import header_value
+
+REFUSALS = 12
+"""Refused pulls in a row, some 35 seconds of them, after which a warning is repeated; and after which a message that is
+larger than the buffer ends consuming."""
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+CHECK = 2.0
+"""Seconds for asking whether the consumer is there; without an answer it is asked again later."""
+_GRACE = 0.25
+"""Seconds for what has arrived to be read by a program that was busy."""
+
+
+class Consumption(MessageIteration):
+    """One consume under way: an async context manager, and an iterator over messages.
+
+    A message counts as dealt with when the next one is asked for. Raises ConsumerNotFound when the consumer or its
+    stream is deleted, PermissionDenied when pulls are not allowed, ServerError when it pushes its messages and for a
+    message that is larger than `max_bytes`. Everything else is recovered from, for as long as it takes (ADR-37), and
+    reported to `on_event`.
+    """
+
+    def __init__(
+        self, api: Api, stream: str, consumer: str, options: ConsumeOptions, on_event: OnEvent | None = None
+    ) -> None:
+        self.stream = check_name(stream, "stream")
+        self.consumer = check_name(consumer, "consumer")
+        self._api = api
+        self._connection = api.connection
+        self._left = options.count
+        self._grouped = bool(options.group)
+        self._buffer = Buffer(options)
+        self._puller = Puller(api.connection, f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}")
+        self._on_event = on_event
+        self._epoch = api.connection.epoch
+        self._stopped = self._draining = self._drained = False
+        self._ready: deque[RawFrame] = deque()
+        self._in_hand: tuple[RawFrame, ...] = ()
+        self._failure: KvctlError | None = None
+        self._doubtful = False
+        """Whether the consumer may be gone."""
+        self._refusals = 0
+        self._not_before = 0.0
+        self._told = ""
+        self._pin = ""
+
+    async def __aenter__(self) -> Self:
+        """Subscribe. Raises NoServer."""
+        await self._puller.__aenter__()
+        self._epoch = self._connection.epoch
+        self._opened = True
+        return self
+
+    async def __aexit__(self, *exit: object) -> None:
+        self._stopped = True
+        await self._puller.__aexit__(*exit)
+
+    async def _one_by_one(self) -> AsyncIterator[Message]:
+        connection, puller, buffer = self._connection, self._puller, self._buffer
+        while not self._stopped:
+            self._count_off()
+            if puller.messages <= buffer.low or puller.bytes <= buffer.low_bytes:
+                self._refill()
+            if not self._ready:
+                self._ready.extend(await self._receive())
+                if not self._ready:
+                    return
+            frame = self._ready.popleft()
+            self._in_hand = (frame,)
+            yield Message(frame, connection)
+
+    async def batches(self) -> AsyncGenerator[list[Message], None]:
+        """Messages as they come, all that are there at once."""
+        connection = self._connection
+        while not self._stopped:
+            self._count_off()
+            frames = tuple(self._ready) or tuple(await self._receive())
+            self._ready.clear()
+            if not frames:
+                return
+            self._in_hand = frames
+            yield [Message(frame, connection) for frame in frames]
+
+    def stop(self) -> None:
+        """End the iteration at once. What was delivered and not answered comes again after the consumer's ack wait."""
+        self._stopped = True
+        self._puller.wake()
+
+    async def drain(self) -> None:
+        """Ask for nothing more, and end the iteration after what has been delivered."""
+        self._draining = True
+        with suppress(UnreachableError):
+            await self._puller.stop()
+        self._drained = True
+        self._puller.wake()
+
+    def _count_off(self) -> None:
+        """What was handed out last has been dealt with."""
+        for frame in self._in_hand:
+            self._puller.count_off(1, size_of(frame))
+        self._in_hand = ()
+
+    # -- one round -----------------------------------------------------------------------------------------
+
+    async def _receive(self) -> list[RawFrame]:
+        """The next messages, one at least; none at the end."""
+        while not (self._stopped or self._left == 0):
+            self._refill()
+            drained = self._drained
+            frames = await self._puller.receive(self._wait())
+            messages = [frame for frame in frames if frame[1]]
+            if len(messages) != len(frames):
+                for frame in frames:
+                    if not frame[1]:
+                        self._heed(self._puller.settle(frame[2]))
+            if messages:
+                return self._taken(messages)
+            if self._failure is not None:
+                raise self._failure
+            if drained and not frames:
+                return []
+            if not self._draining:
+                await self._mend()
+        return []
+
+    def _taken(self, messages: list[RawFrame]) -> list[RawFrame]:
+        self._recovered()
+        if self._grouped:
+            self._pin = (header_value(messages[-1][2], b"Nats-Pin-Id") or b"").decode() or self._pin
+        if self._left is not None:
+            messages = messages[: self._left]
+            self._left -= len(messages)
+        return messages
+
+    def _refill(self) -> None:
+        """Send a pull if there is too little under way."""
+        puller = self._puller
+        pull = self._buffer.next_pull(puller.messages, puller.bytes, self._left, self._pin)
+        if pull is None or self._draining or self._doubtful or time.monotonic() < self._not_before:
+            return
+        with suppress(NoServer):  # `_mend` waits for the connection
+            puller.ask(pull)
+            self._buffer.cautious = False
+
+    def _wait(self) -> float:
+        """Seconds until something is to be done though nothing comes."""
+        if self._drained:
+            return 0
+        if self._doubtful:
+            return 0.001
+        now = time.monotonic()
+        if self._not_before > now:
+            return self._not_before - now
+        return max(self._puller.heard + 2 * self._buffer.heartbeat - now, _GRACE)
+
+    # -- statuses ------------------------------------------------------------------------------------------
+
+    def _heed(self, status: Status) -> None:
+        if status.meaning is Meaning.ALIVE:
+            self._recovered()
+        elif status.meaning is Meaning.ENDED:
+            self._ended(status)
+        elif status.meaning is Meaning.GONE:
+            self._tell("error", str(status), status.code, final=True)
+            self._failure = gone(self.stream, self.consumer, status)
+        elif status.meaning is Meaning.LOST:
+            self._tell("warning", f"The server ended the pull: {status}", status.code)
+            self._doubtful = True
+            self._pin = ""
+            if status.code == 503:
+                self._refused()
+        elif status.meaning is Meaning.UNPINNED:
+            self._pin = ""
+        else:
+            bad = status.meaning is Meaning.BAD
+            self._tell("error" if bad else "warning", f"The server refused a pull: {status}", status.code)
+            if bad or not self._buffer.adapt(status):
+                self._refused()
+
+    def _ended(self, status: Status) -> None:
+        if not status.text.startswith("Message Size Exceeds"):
+            self._recovered()
+            return
+        self._buffer.cautious = True
+        if self._buffer.never_fits(status):
+            self._tell("warning", f"The next message is larger than `max_bytes`, which is {status.bytes}", status.code)
+            self._refused()
+            if self._refusals >= REFUSALS:
+                self._failure = ServerError(
+                    f"The server goes on refusing pulls of consumer `{self.consumer}`: {status}", code=status.code
+                )
+
+    def _refused(self) -> None:
+        """Pull again after a pause that grows, and report it again from time to time."""
+        self._refusals += 1
+        self._not_before = time.monotonic() + min(FIRST_PAUSE * 2 ** min(self._refusals - 1, 16), LONGEST_PAUSE)
+        if self._refusals % REFUSALS == 0:
+            self._told = ""
+
+    def _recovered(self) -> None:
+        self._refusals, self._not_before, self._told = 0, 0.0, ""
+
+    def _tell(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
+        """Say it once, however often it happens in a row."""
+        if self._on_event is not None and text != self._told:
+            self._told = text
+            self._on_event(Event(severity, text, code, final))
+
+    # -- disturbances --------------------------------------------------------------------------------------
+
+    async def _mend(self) -> None:
+        """See to a lost connection, a consumer that may be gone, heartbeats that do not come."""
+        if self._epoch != self._connection.epoch or not self._connection.online:
+            await self._reconnect()
+        elif self._doubtful:
+            await self._check()
+        elif self._puller.messages and time.monotonic() - self._puller.heard >= 2 * self._buffer.heartbeat:
+            self._told = ""
+            hint = single_reply.suspicion(self._puller.asked, self._puller.answers)
+            text = f"Nothing was heard of consumer `{self.consumer}` for two heartbeats; pulling anew"
+            self._tell("warning", f"{text}. {hint}" if hint else text)
+            self._puller.forget()
+            self._doubtful = True
+
+    async def _reconnect(self) -> None:
+        """Wait for the connection, however long it takes; heartbeats are not missed meanwhile."""
+        self._tell("warning", "The connection to the server was lost; consuming goes on when it is back")
+        while not self._connection.online:
+            if self._stopped or self._draining:
+                return
+            try:
+                await self._connection.wait_online(1)
+            except NoServer:
+                if self._connection.closed:
+                    raise
+        self._epoch = self._connection.epoch
+        self._puller.forget()
+        self._pin = ""
+        self._recovered()
+        self._doubtful = True
+
+    async def _check(self) -> None:
+        """Ask whether the consumer is there: only a clear no ends consuming, a denial or silence does not."""
+        try:
+            await admin.info(self._api, self.stream, self.consumer, timeout=min(CHECK, self._connection.timeout))
+        except (ConsumerNotFound, StreamNotFound) as error:
+            self._tell("error", error.message, final=True)
+            raise
+        except ConnectionLost:
+            return  # the next round waits for it
+        except KvctlError:
+            pass  # the next pull tells
+        self._doubtful = False

@@ -1,0 +1,112 @@
+"""A consumer of a stream: its info, and the three ways to its messages (ADR-37)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.consumers.consume import Consumption
+from kvctl.jetstream.consumers.fetch import Fetch
+from kvctl.jetstream.consumers.message import Message
+from kvctl.jetstream.consumers.pull_options import (
+    EXPIRES,
+    ConsumeOptions,
+    FetchOptions,
+    OnEvent,
+)
+from kvctl.units import format_time
+
+
+class Consumer:
+    """One pull consumer of a stream."""
+
+    def __init__(self, api: Api, stream: str, name: str, info: dict[str, Any] | None = None) -> None:
+        self.api = api
+        self.stream = stream
+        self.name = name
+        self.cached_info = info
+        """The info that was asked for last; None if none was."""
+        self._pins: dict[str, str] = {}
+        """Who we are to it, by priority group, where it is pinned to one of its clients."""
+
+    async def info(self) -> dict[str, Any]:
+        """The server's info: config, delivered, ack_floor, counts. Raises ConsumerNotFound, StreamNotFound."""
+        self.cached_info = await admin.info(self.api, self.stream, self.name)
+        return self.cached_info
+
+    async def delete(self) -> None:
+        """Delete it. Raises ConsumerNotFound, ReadOnly."""
+        await admin.delete(self.api, self.stream, self.name)
+
+    async def pause(self, until_ns: int) -> dict[str, Any]:
+        """Deliver nothing until a time, in nanoseconds since the epoch (servers 2.11 on). Raises ConsumerNotFound."""
+        return await admin.pause(self.api, self.stream, self.name, format_time(until_ns))
+
+    async def resume(self) -> dict[str, Any]:
+        """End a pause. Raises ConsumerNotFound."""
+        return await admin.pause(self.api, self.stream, self.name, None)
+
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        expires: timedelta = EXPIRES,
+        idle_heartbeat: timedelta | None = None,
+        no_wait: bool = False,
+        group: str = "",
+        on_event: OnEvent | None = None,
+    ) -> Fetch:
+        """One pull: up to so many messages, or bytes, or both, within `expires`; `async for message in it`.
+
+        Over 30 s it has heartbeats. `no_wait` takes what is there. Raises UsageError without a limit, and for an
+        `idle_heartbeat` that is not 0.5 to 30 s.
+        """
+        options = FetchOptions(
+            max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,
+            no_wait=no_wait, group=group,
+        )  # fmt: skip
+        return Fetch(self.api, self.stream, self.name, options, on_event, self._pins)
+
+    async def next(
+        self,
+        *,
+        expires: timedelta = EXPIRES,
+        idle_heartbeat: timedelta | None = None,
+        group: str = "",
+        on_event: OnEvent | None = None,
+    ) -> Message | None:
+        """One message; None when none came in time. Raises as `fetch` and its iteration."""
+        pull = self.fetch(1, expires=expires, idle_heartbeat=idle_heartbeat, group=group, on_event=on_event)
+        async with pull as messages:
+            async for message in messages:
+                return message
+        return None
+
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: timedelta = EXPIRES,
+        idle_heartbeat: timedelta | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        count: int | None = None,
+        group: str = "",
+        on_event: OnEvent | None = None,
+    ) -> Consumption:
+        """Messages without end, with a buffer of 500 unless `max_messages` or `max_bytes` says otherwise.
+
+        More is asked for when half of it is left, or a threshold. What happens beside the messages is told to
+        `on_event`. With `max_bytes`, servers up to 2.15 may skip a message of a consumer that delivers the last per
+        subject of a stream with history. Raises UsageError for both limits at once, a threshold above its limit, an
+        `expires` under 1 s, an `idle_heartbeat` that is not 0.5 to 30 s.
+        """
+        options = ConsumeOptions(
+            max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,
+            threshold_messages=threshold_messages, threshold_bytes=threshold_bytes, count=count, group=group,
+        )  # fmt: skip
+        return Consumption(self.api, self.stream, self.name, options, on_event)

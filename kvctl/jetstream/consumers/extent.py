@@ -1,0 +1,34 @@
+"""How far a stream reaches on some subjects, and how much it holds of them: what a finite reading is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import direct_get
+
+_CHANGES = ("messages", "bytes", "first_seq", "last_seq", "num_deleted")
+
+
+async def last_matching(api: Api, stream: str, subjects: Sequence[str]) -> int:
+    """Return the last sequence on any of the subjects, 0 for none. Raises StreamNotFound, PermissionDenied."""
+    last = 0
+    for subject in subjects:
+        found = await direct_get.from_leader(api, stream, last_by_subj=subject)
+        last = max(last, found.sequence if found else 0)
+    return last
+
+
+async def subjects(api: Api, stream: str, filters: Sequence[str]) -> int:
+    """Return how many subjects that match a filter the stream holds messages on."""
+    found: set[str] = set()
+    for subject in filters:
+        found.update(await streams.subjects(api, stream, subject))
+    return len(found)
+
+
+def unchanged(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Return whether a stream's state says that nothing was written or removed in between."""
+    return all(before.get(name) == after.get(name) for name in _CHANGES)

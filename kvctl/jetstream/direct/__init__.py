@@ -1,0 +1,1 @@
+"""Direct get (ADR-31)."""

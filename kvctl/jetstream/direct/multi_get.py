@@ -1,0 +1,253 @@
+"""Many messages by direct get (ADR-31, servers from 2.11 on): page after page, or a request a subject."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvctl.errors import KvctlError, NotFoundError, ServerError
+from kvctl.jetstream import single_reply
+from kvctl.jetstream.api import Api, parse_reply
+from kvctl.jetstream.consumers.delivery import RawFrame
+from kvctl.jetstream.direct.direct_get import (
+    DirectRequest,
+    NotUnderstood,
+    StoredMessage,
+    TooManySubjects,
+    told,
+    told_by_leader,
+)
+from kvctl.jetstream.request_window import RequestWindow
+from kvctl.wire import header_value, status
+
+REQUEST_BYTES = 512 << 10
+"""What the subjects of one request may come to."""
+TRIES, PAUSE = 4, 0.05
+"""How often a later page is asked for, of another replica as like as not, and the seconds in between."""
+ANSWER_BYTES = 8 << 20
+"""What is asked for at once: servers cut a connection that takes 64 MiB too slowly."""
+
+
+class MomentLost(ServerError):
+    """Messages of the moment that was asked for were overwritten before they were read."""
+
+    rest: DirectRequest | None = None
+    """What is left to read after the pages that came; None where none came."""
+    due: int = 0
+    """How many messages match that."""
+
+
+class NotReached(NotFoundError):
+    """The replica that answered, or the stream, has not come to the sequence that was asked for."""
+
+
+@dataclass(slots=True)
+class Page:
+    """The answer to one request for many messages: what came, and what is left."""
+
+    messages: list[StoredMessage]
+    pending: int | None
+    """Messages that match and are left, 0 at the end; None where it is not known."""
+    last_sequence: int
+    """The last message's sequence: the next page begins after it."""
+    up_to_sequence: int | None = None
+    """For the last messages of subjects: the sequence that they are the last of."""
+
+
+async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = False) -> AsyncGenerator[Page, None]:
+    """Pages of what is asked for, in stream order, until nothing is left; a `max_bytes` of the request ends the first.
+
+    All last messages of subjects are of one moment. What servers before 2.11, the 1,024 subjects of one answer, or
+    `leader` do not allow in this form is gathered from the leader in other ways. A replica with memory storage that
+    lags behind `up_to_sequence` answers as of what it has; one with file storage is passed by.
+
+    Raises UsageError, NotReached (the stream has not come to `up_to_sequence`), MomentLost (what was to come was
+    overwritten meanwhile), NoResponders where the stream has no direct get (or is gone), with `leader` StreamNotFound;
+    PermissionDenied, RequestTimeout, ConnectionLost.
+    """
+    from kvctl.jetstream.direct import multi_get_fallback
+
+    request.check()
+    lost: MomentLost | None = None
+    if not leader:
+        try:
+            async with aclosing(pages(api, stream, request)) as answers:
+                async for page in answers:
+                    yield page
+            return
+        except MomentLost as error:
+            lost, request = error, error.rest or request
+        except (NotUnderstood, TooManySubjects, NotReached):
+            pass
+    due = lost.due if lost and request.last_of else 0
+    async with aclosing(multi_get_fallback.pages(api, stream, request)) as answers:
+        async for page in answers:
+            if lost is not None and len(page.messages) + (page.pending or 0) < due:
+                raise lost
+            yield page
+
+
+async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page, None]:
+    """`read` by direct gets alone.
+
+    Raises TooManySubjects (what matches is more than 1,024), NotUnderstood (servers before 2.11), NotReached (the
+    replica lags behind `up_to_sequence`), MomentLost (what was to come was overwritten meanwhile).
+    """
+    if single_reply.known(api):
+        raise _one_answer(api)
+    left = request.batch
+    page = await _page(api, stream, request)
+    while True:
+        yield page
+        left = None if left is None else left - len(page.messages)
+        if not page.pending or not page.messages or left == 0 or request.max_bytes:
+            return
+        request = replace(
+            request, sequence=page.last_sequence + 1, start_time_ns=None, batch=left,
+            up_to_sequence=page.up_to_sequence, up_to_time_ns=None,
+        )  # fmt: skip
+        page = await _later_page(api, stream, request, page.pending)
+
+
+async def _later_page(api: Api, stream: str, request: DirectRequest, due: int) -> Page:
+    """The next page, which holds what is due or leaves it to the next: a replica that lags behind is asked in vain.
+
+    Raises MomentLost where none of those that answer has so much.
+    """
+    for number in range(TRIES):
+        await asyncio.sleep(PAUSE if number else 0)
+        with suppress(MomentLost, NotReached):
+            page = await _page(api, stream, request)
+            if len(page.messages) + (page.pending or 0) >= due:
+                return page
+    lost = MomentLost("Messages were overwritten before they were read")
+    lost.rest, lost.due = request, due
+    raise lost
+
+
+async def _page(api: Api, stream: str, request: DirectRequest) -> Page:
+    """One request's answer."""
+    body = {"max_bytes": ANSWER_BYTES} | request.body()
+    messages: list[StoredMessage] = []
+    asked = f"{api.prefix}.DIRECT.GET.{stream}"
+    async with aclosing(api.connection.stream_replies(asked, json.dumps(body).encode())) as batches:
+        while True:
+            frames = await _next(api, batches, alone=len(messages) == 1)
+            end = frames[-1][2] if status(frames[-1][2])[0] else None
+            _take(messages, frames if end is None else frames[:-1])
+            if end is not None:
+                return _closed(messages, end, request)
+
+
+async def _next(api: Api, batches: AsyncGenerator[list[RawFrame], None], *, alone: bool) -> list[RawFrame]:
+    """The next answers. Raises NotUnderstood where none comes after the first, which was `alone`."""
+    try:
+        async with asyncio.timeout(single_reply.SILENCE_S if alone else None):
+            return await anext(batches)
+    except TimeoutError:
+        if not api.prefix.startswith("$JS."):  # an import from another account
+            single_reply.note(api)
+        raise _one_answer(api) from None
+
+
+def _one_answer(api: Api) -> NotUnderstood:
+    return NotUnderstood(f"Requests to `{api.prefix}` are answered once", hint=single_reply.HINT)
+
+
+def _take(messages: list[StoredMessage], frames: Sequence[RawFrame]) -> None:
+    for _, _, header, payload in frames:
+        message = told(header, payload)
+        if message is None or message.pending is None:
+            raise NotUnderstood("The server does not know requests for many messages")
+        messages.append(message)
+
+
+def _closed(messages: list[StoredMessage], end: bytes, request: DirectRequest) -> Page:
+    """The page that ends with this status."""
+    code, text = status(end)
+    if code == 404:
+        if messages or (request.last_of and text != "No Results"):
+            raise MomentLost("Messages were overwritten before they were read", code=code)  # servers before 2.12
+        if request.up_to_sequence:
+            raise NotReached(f"Nothing up to sequence {request.up_to_sequence}, or the replica lags behind it")
+        return Page(messages, 0, 0)
+    if code != 204:
+        told(end, b"")
+    pending = int(header_value(end, b"Nats-Num-Pending") or 0)
+    if messages:
+        pending = _settle(messages, pending, bool(request.last_of))
+    up_to = header_value(end, b"Nats-UpTo-Sequence")
+    return Page(messages, pending, messages[-1].sequence if messages else 0, int(up_to) if up_to else None)
+
+
+def _settle(messages: list[StoredMessage], pending: int, last_of: bool) -> int:
+    """What is left. Servers 2.11 count one short at the end of last messages, and in batches each message itself."""
+    counted = messages[-1].pending or 0
+    if last_of:
+        return counted
+    if counted == pending + 1:
+        for message in messages:
+            message.pending = (message.pending or 1) - 1
+    return pending
+
+
+async def last_of_each(
+    api: Api, stream: str, subjects: Sequence[str], *, leader: bool = False
+) -> dict[str, StoredMessage | None]:
+    """The last message on each subject, one request a subject, thousands in flight; None where there is none.
+
+    With `leader` from the stream's leader, else from the nearest replicas. A subject that nobody answered for is not in
+    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError there is.
+    """
+    if leader:
+        return await _each(api, stream, {subject: {"last_by_subj": subject} for subject in subjects})
+    return await _each(api, stream, dict.fromkeys(subjects))
+
+
+async def next_of_each(api: Api, stream: str, starts: Mapping[str, int]) -> dict[str, StoredMessage | None]:
+    """The first message on each subject from its sequence on, from the stream's leader. As `last_of_each`."""
+    return await _each(api, stream, {subject: {"seq": at, "next_by_subj": subject} for subject, at in starts.items()})
+
+
+async def _each(
+    api: Api, stream: str, requests: Mapping[str, dict[str, Any] | None]
+) -> dict[str, StoredMessage | None]:
+    """A request a subject: what is asked of the leader, or the last message from whoever is nearest."""
+    found: dict[str, StoredMessage | None] = {}
+    errors: list[KvctlError] = []
+
+    def answered(subject: str, header: bytes, payload: bytes) -> None:
+        try:
+            if status(header)[0] != 503:
+                found[subject] = _from_leader(stream, payload) if requests[subject] else told(header, payload)
+        except KvctlError as error:
+            errors.append(error)
+
+    def failed(_: str, error: KvctlError) -> None:
+        errors.append(error)
+
+    leader, nearest = f"{api.prefix}.STREAM.MSG.GET.{stream}".encode(), f"{api.prefix}.DIRECT.GET.{stream}."
+    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
+        for subject, asked in requests.items():
+            if asked:
+                await window.send(subject, leader, json.dumps(asked).encode())
+            else:
+                await window.send(subject, (nearest + subject).encode(errors="surrogateescape"))
+            if errors:
+                break
+    if errors:
+        raise errors[0]
+    return found
+
+
+def _from_leader(stream: str, payload: bytes) -> StoredMessage | None:
+    try:
+        return told_by_leader(stream, parse_reply(payload))
+    except NotFoundError as error:
+        if type(error) is NotFoundError:
+            return None
+        raise

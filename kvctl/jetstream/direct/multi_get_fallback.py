@@ -1,0 +1,152 @@
+"""What requests for many messages answer, gathered in other ways: one by one from the leader, or by a consumer.
+
+For servers before 2.11, for more subjects than one answer takes, and for reads that must come from the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+from kvctl.errors import ServerError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct.direct_get import (
+    DirectRequest,
+    NotUnderstood,
+    StoredMessage,
+    from_leader,
+    get,
+)
+from kvctl.jetstream.direct.multi_get import NotReached, Page, last_of_each
+
+BAD_REQUEST = 10003
+
+
+async def one(api: Api, stream: str, request: DirectRequest) -> StoredMessage | None:
+    """One message from the leader, whatever the server's version. Raises as `direct.get`."""
+    try:
+        return await get(api, stream, request, leader=True)
+    except (NotUnderstood, ServerError) as error:
+        if request.start_time_ns is None or (error.err_code and error.err_code != BAD_REQUEST):
+            raise
+    first = await first_since(api, stream, request.start_time_ns)
+    return await from_leader(api, stream, seq=first, next_by_subj=request.next_for or ">")
+
+
+async def first_since(api: Api, stream: str, time_ns: int) -> int:
+    """The sequence at which messages of this time or later begin; one more than the last where there are none.
+
+    Asked of the leader, by halving on servers before 2.11. Raises StreamNotFound.
+    """
+    state = (await streams.info(api, stream))["state"]
+    low, high = 1, int(state["last_seq"]) + 1
+    try:
+        found = await get(api, stream, DirectRequest(start_time_ns=time_ns), leader=True)
+        return min(found.sequence, high) if found else high
+    except ServerError as error:
+        if error.err_code and error.err_code != BAD_REQUEST:
+            raise
+    while low < high:
+        middle = (low + high) // 2
+        message = await from_leader(api, stream, seq=middle, next_by_subj=">")
+        if message is None or message.time_ns >= time_ns:
+            high = middle
+        else:
+            low = message.sequence + 1
+    message = await from_leader(api, stream, seq=low, next_by_subj=">")
+    return message.sequence if message else low
+
+
+async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page, None]:
+    """What `direct_batch.read` gives, from the leader. Raises StreamNotFound, NotReached, PermissionDenied."""
+    if request.last_of:
+        yield await _last_messages(api, stream, request)
+        return
+    left, size = request.batch or 1, 0
+    following = replace(request, batch=None, max_bytes=None)
+    if request.sequence is None:
+        since = request.start_time_ns
+        following = replace(following, sequence=1 if since is None else await first_since(api, stream, since))
+    following = replace(following, start_time_ns=None, next_for=request.next_for or ">")
+    before = 0
+    while left:
+        message = await get(api, stream, following, leader=True)
+        if message is None:
+            return
+        message.last_sequence, before = before, message.sequence
+        yield Page([message], None, message.sequence)
+        size += _size(message)
+        if request.max_bytes and size >= request.max_bytes:
+            return
+        left -= 1
+        following = replace(following, sequence=message.sequence + 1)
+
+
+async def _last_messages(api: Api, stream: str, request: DirectRequest) -> Page:
+    """The last message of each subject; as of the moment asked for, or else of now, when they are not of one moment."""
+    reached = int((await streams.info(api, stream))["state"]["last_seq"])
+    up_to = request.up_to_sequence
+    if up_to is None and request.up_to_time_ns is not None:
+        up_to = await first_since(api, stream, request.up_to_time_ns + 1) - 1
+    if up_to is not None and up_to > reached:
+        raise NotReached(f"Stream `{stream}` has come to sequence {reached}, not to {up_to}")
+    found: dict[str, StoredMessage] = {}
+    literal = [subject for subject in request.last_of if not _wild(subject)]
+    if up_to is None:
+        answers = await last_of_each(api, stream, literal, leader=True)
+        found.update((subject, message) for subject, message in answers.items() if message is not None)
+    elif literal:
+        found.update(await _by_consumer(api, stream, tuple(dict.fromkeys(literal)), up_to))
+    for subject in request.last_of:
+        if _wild(subject):
+            found.update(await _by_consumer(api, stream, (subject,), up_to))
+    return _page(found, request, reached if up_to is None else up_to)
+
+
+def _page(found: dict[str, StoredMessage], request: DirectRequest, up_to: int) -> Page:
+    """As much of what was found as the request allows, in stream order."""
+    first = request.sequence or 0
+    messages = sorted((message for message in found.values() if message.sequence >= first), key=lambda m: m.sequence)
+    size = taken = 0
+    for message in messages[: request.batch]:
+        size += _size(message)
+        taken += 1
+        if request.max_bytes and size >= request.max_bytes:
+            break
+    left, before = len(messages), 0
+    for message in messages[:taken]:
+        left -= 1
+        message.pending, message.last_sequence, before = left, before, message.sequence
+    return Page(messages[:taken], left, before, up_to)
+
+
+def _size(message: StoredMessage) -> int:
+    """As servers count it towards `max_bytes`, which the last message of an answer reaches or passes."""
+    return len(message.subject.encode(errors="surrogateescape")) + len(message.header) + len(message.payload)
+
+
+async def _by_consumer(api: Api, stream: str, subjects: tuple[str, ...], up_to: int | None) -> dict[str, StoredMessage]:
+    """The last message, up to a sequence or of all, on each subject that one of `subjects` selects."""
+    found: dict[str, StoredMessage] = {}
+    selection = Selection(subjects=subjects, deliver="last_per_subject" if up_to is None else "all")
+    async with OrderedConsumer(api, stream, selection) as consumer:
+        async for batch in consumer.batches():
+            for frame in batch:
+                message = _message(stream, frame)
+                if up_to is not None and message.sequence > up_to:
+                    return found
+                found[message.subject] = message
+    return found
+
+
+def _message(stream: str, frame: RawFrame) -> StoredMessage:
+    subject, reply, header, payload = frame
+    sequence, _, time_ns, _ = delivery(reply)
+    return StoredMessage(stream, subject.decode(errors="surrogateescape"), sequence, time_ns, header, payload)
+
+
+def _wild(subject: str) -> bool:
+    return any(token in ("*", ">") for token in subject.split("."))

@@ -1,0 +1,133 @@
+"""Configurations as people write them: paths, kinds of values, files, differences."""
+
+from typing import Any
+
+import pytest
+
+from kvctl.documents.parser import parse
+from kvctl.errors import UsageError
+from kvctl.jetstream.config.config_text import (
+    CONSUMER,
+    STREAM,
+    assign,
+    changes,
+    copied,
+    missing,
+    read,
+)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["max_age=1h30m"], {"max_age": 5400 * 10**9}),
+        (["max_age=1000"], {"max_age": 1000}),
+        (["max_bytes=10MB", "max_msgs=-1"], {"max_bytes": 10_000_000, "max_msgs": -1}),
+        (["subjects=a.>,b"], {"subjects": ["a.>", "b"]}),
+        (['subjects=["a,b"]'], {"subjects": ["a,b"]}),
+        (["subjects.0=a", "subjects.1=b", "subjects.0=c"], {"subjects": ["c", "b"]}),
+        (["allow_direct=yes", "sealed=false"], {"allow_direct": True, "sealed": False}),
+        (["placement.cluster=lon", "placement.tags=a,b"], {"placement": {"cluster": "lon", "tags": ["a", "b"]}}),
+        (["metadata.a.b=c=d"], {"metadata": {"a.b": "c=d"}}),
+        (["sources.0.name=A", "sources.1.name=B"], {"sources": [{"name": "A"}, {"name": "B"}]}),
+        (["sources.0.subject_transforms.0.src=a"], {"sources": [{"subject_transforms": [{"src": "a"}]}]}),
+        (['mirror={"name": "M"}', "mirror.external.api=$JS.hub.API"],
+         {"mirror": {"name": "M", "external": {"api": "$JS.hub.API"}}}),
+        (["description=x", "description="], {}),
+        (["max_age=1h", "max_age=null"], {}),
+        (["subjects=a,b", "subjects.0=null"], {"subjects": ["b"]}),
+    ],
+)  # fmt: skip
+def test_a_path_sets_a_value_of_its_kind(texts: list[str], expected: dict[str, Any]) -> None:
+    config: dict[str, Any] = {}
+    for text in texts:
+        assign(config, text, STREAM)
+    assert config == expected
+
+
+def test_consumers_have_their_own_fields() -> None:
+    config: dict[str, Any] = {}
+    for text in ("backoff=1s,5s", "opt_start_time=2026-01-31T12:00:00Z", "ack_wait=30s"):
+        assign(config, text, CONSUMER)
+    assert config == {
+        "backoff": [10**9, 5 * 10**9], "opt_start_time": "2026-01-31T12:00:00.000000000Z", "ack_wait": 30 * 10**9,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        ("max_age", "not PATH=VALUE", "--set max_age=1h"),
+        ("max_agee=1h", "no field `max_agee`", "Did you mean `max_age`?"),
+        ("placement.clustr=x", "no field `clustr`", "Did you mean `cluster`?"),
+        ("max_age.x=1", "`max_age` is a duration", None),
+        ("sources.x.name=A", "`x` is no position", "from 0"),
+        ("sources.1.name=A", "the list has 0 items", "`0` adds one"),
+        ("subjects.3=a", "the list has 0 items", "`0` adds one"),
+        ("max_msgs=many", "whole number", None),
+        ("retention=ever", "`retention` is `limits`, `interest` or `workqueue`, not `ever`", None),
+        ("storage.x=1", "`storage` is a word", None),
+        ("allow_direct=maybe", "true or false", None),
+        ("max_age=soon", "not a duration", None),
+        ("placement=lon", "takes JSON", "placement.FIELD=VALUE"),
+        ("sources=A", "list of objects", None),
+        ("metadata._nats.level=9", "the server's own", None),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, problem: str, hint: str | None) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        assign({}, text, STREAM)
+    assert hint is None or hint in (caught.value.hint or "")
+
+
+def test_a_file_says_durations_in_words_or_nanoseconds() -> None:
+    document = parse(b"max_age: 1h\nduplicate_window: 1000\nmax_bytes: 1KiB\nsubjects: [a.>]\n", "s.yaml")
+    assert read(document.data, STREAM, document.where) == {
+        "max_age": 3600 * 10**9, "duplicate_window": 1000, "max_bytes": 1024, "subjects": ["a.>"],
+    }  # fmt: skip
+
+
+def test_what_show_prints_can_be_read_back() -> None:
+    shown = {"name": "S", "state": {}, "config": {"name": "S", "metadata": {"_nats.level": "1", "mine": "x"}}}
+    assert read(shown, STREAM, lambda *_: "f") == {"name": "S", "metadata": {"mine": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"max_agee: 1h\n", r"s.yaml:1:\d+: there is no field `max_agee`"),
+        (b"subjects: a\n", r"s.yaml:1:\d+: `subjects` is a list"),
+        (b"name: S\nplacement:\n  tags: [1]\n", r"s.yaml:3:\d+: `0` is a text, not `1`"),
+        (b"max_msgs: many\n", r"s.yaml:1:\d+: `max_msgs` is a number"),
+        (b"discard: all\n", r"s.yaml:1:\d+: `discard` is `old` or `new`, not `all`"),
+        (b"storage: 1\n", r"s.yaml:1:\d+: `storage` is a word, not `1`"),
+        (b"max_age: soon\n", r"s.yaml:1:\d+: `soon` is not a duration"),
+        (b"- a\n", "no object"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named_by_line(text: bytes, problem: str) -> None:
+    document = parse(text, "s.yaml")
+    with pytest.raises(UsageError, match=problem):
+        read(document.data, STREAM, document.where)
+
+
+def test_differences_leave_out_what_says_nothing() -> None:
+    found = {"name": "S", "max_age": 0, "max_msgs": -1, "storage": "file", "metadata": {"_nats.level": "1"}}
+    assert changes(found, {"name": "S", "num_replicas": 1}, STREAM) == []
+    differing = changes(found, {"name": "S", "max_age": 60 * 10**9, "placement": {"cluster": "lon"}}, STREAM)
+    assert [str(change) for change in differing] == ["max_age: none -> 1m", "placement.cluster: none -> lon"]
+    assert [(change.before, change.after) for change in differing] == [(None, 60), (None, "lon")]
+    assert [change.field for change in missing({"max_age": 5}, found, STREAM)] == ["max_age"]
+    assert [str(change) for change in changes(found, {"storage": "memory"}, STREAM)] == [
+        "name: S -> none",
+        "storage: file -> memory",
+    ]
+    assert missing({"name": "S"}, {"name": "S", "max_msgs": 9}, STREAM) == []
+
+
+def test_a_copy_leaves_the_servers_metadata() -> None:
+    before = {"metadata": {"_nats.level": "1", "mine": "x"}, "subjects": ["a"]}
+    copy = copied(before)
+    copy["subjects"].append("b")
+    assert copy["metadata"] == {"mine": "x"}
+    assert before["subjects"] == ["a"]

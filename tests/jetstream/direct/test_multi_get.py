@@ -1,0 +1,362 @@
+"""Many messages by direct get: pages, one moment, limits, and the other ways to the same answer."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+import kvctl
+from kvctl import Client
+from kvctl.errors import NoResponders, ServerError, StreamNotFound
+from kvctl.jetstream import streams
+from kvctl.jetstream.direct import direct_get as direct
+from kvctl.jetstream.direct import multi_get, multi_get_fallback
+from kvctl.jetstream.direct.direct_get import (
+    DirectRequest,
+    NotUnderstood,
+    StoredMessage,
+    TooManySubjects,
+)
+from kvctl.jetstream.direct.multi_get import MomentLost, NotReached, Page
+from kvctl.labs import Lab
+from tests.support.differences import differences
+from tests.support.raw import RawClient
+
+
+@pytest.fixture(params=["file", "memory"])
+def stream(request: pytest.FixtureRequest, raw: RawClient, bucket_name: str) -> str:
+    """A bucket's stream with keys k.0 to k.9, written twice, in either storage."""
+    return filled(raw, bucket_name, storage=request.param)
+
+
+def filled(raw: RawClient, bucket: str, **config: object) -> str:
+    raw.create_bucket(bucket, **{"max_msgs_per_subject": 5, **config})
+    for number in range(20):
+        raw.put(bucket, f"k.{number % 10}", b"%d" % number)
+    return f"KV_{bucket}"
+
+
+def subject(stream: str, key: str) -> str:
+    return f"$KV.{stream.removeprefix('KV_')}.{key}"
+
+
+async def pages_of(client: Client, stream: str, *keys: str, leader: bool = False, **fields: int | str) -> list[Page]:
+    request = DirectRequest(last_of=tuple(subject(stream, key) for key in keys), **fields)  # type: ignore[arg-type]
+    return [page async for page in multi_get.read(client.api, stream, request, leader=leader)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def messages_of(pages: list[Page]) -> list[StoredMessage]:
+    return [message for page in pages for message in page.messages]
+
+
+def sequences(pages: list[Page]) -> list[int]:
+    return [message.sequence for message in messages_of(pages)]
+
+
+@pytest.fixture(params=[False, True], ids=["nearest", "leader"])
+def leader(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+class TestBatches:
+    async def test_come_in_order_from_where_they_were_asked(self, client: Client, stream: str, leader: bool) -> None:
+        fifth = await multi_get_fallback.one(client.api, stream, DirectRequest(sequence=5))
+        assert fifth is not None
+        k0 = subject(stream, "k.0")
+        for request, expected in (
+            (DirectRequest(sequence=3, batch=4), [3, 4, 5, 6]),
+            (DirectRequest(batch=2), [1, 2]),
+            (DirectRequest(sequence=18, batch=9), [18, 19, 20]),
+            (DirectRequest(sequence=99, batch=9), []),
+            (DirectRequest(next_for=k0, batch=9), [1, 11]),
+            (DirectRequest(next_for=k0, sequence=2, batch=9), [11]),
+            (DirectRequest(next_for=subject(stream, "none"), batch=9), []),
+            (DirectRequest(start_time_ns=fifth.time_ns, batch=2), [5, 6]),
+            (DirectRequest(start_time_ns=fifth.time_ns, next_for=k0, batch=2), [11]),
+        ):
+            pages = [page async for page in multi_get.read(client.api, stream, request, leader=leader)]
+            assert sequences(pages) == expected, request
+
+    async def test_tell_what_is_left_and_what_came_before(self, client: Client, stream: str) -> None:
+        request = DirectRequest(sequence=3, batch=4)
+        [page] = [page async for page in multi_get.read(client.api, stream, request)]
+        assert (page.pending, page.last_sequence, page.up_to_sequence) == (14, 6, None)
+        told = [(message.pending, message.last_sequence) for message in page.messages]
+        assert told == [(17, 0), (16, 3), (15, 4), (14, 5)]
+
+    async def test_a_size_ends_the_first_page(self, client: Client, stream: str, leader: bool) -> None:
+        request = DirectRequest(sequence=1, batch=10, max_bytes=1)
+        pages = [page async for page in multi_get.read(client.api, stream, request, leader=leader)]
+        assert sequences(pages) == [1]
+
+    @pytest.mark.parametrize("subjects", [(), ("k.*",)])
+    async def test_a_size_holds_as_many_for_the_leader_as_for_replicas(
+        self, client: Client, stream: str, subjects: tuple[str, ...]
+    ) -> None:
+        one = len(subject(stream, "k.0")) + 1
+        for size in range(2 * one - 2, 3 * one + 3):
+            request = DirectRequest(last_of=tuple(subject(stream, name) for name in subjects), max_bytes=size)
+            request = request if subjects else DirectRequest(sequence=1, batch=9, max_bytes=size)
+            direct, led = [
+                sequences([page async for page in multi_get.read(client.api, stream, request, leader=leader)])
+                for leader in (False, True)
+            ]
+            assert direct == led
+
+    async def test_larger_than_an_answer_they_go_on_in_the_next(
+        self, client: Client, raw: RawClient, stream: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)
+        request = DirectRequest(sequence=1, batch=15)
+        pages = [page async for page in multi_get.read(client.api, stream, request)]
+        assert len(pages) > 3
+        assert sequences(pages) == list(range(1, 16))
+        assert [message.pending for message in messages_of(pages)] == list(range(19, 4, -1))
+
+
+class TestLastOfMany:
+    async def test_come_in_order_each_subject_once(self, client: Client, stream: str, leader: bool) -> None:
+        [page] = await pages_of(client, stream, "k.*", leader=leader)
+        assert [message.payload for message in page.messages] == [b"%d" % number for number in range(10, 20)]
+        assert (page.pending, page.last_sequence, page.up_to_sequence) == (0, 20, 20)
+        told = [(message.pending, message.last_sequence) for message in page.messages]
+        assert told == [(9 - at, 10 + at if at else 0) for at in range(10)]
+        assert sequences(await pages_of(client, stream, "k.7", "k.*", "none", "k.2", leader=leader)) == [*range(11, 21)]
+        assert sequences(await pages_of(client, stream, "k.7", "k.2", leader=leader)) == [13, 18]
+        assert sequences(await pages_of(client, stream, "none", "neither.*", leader=leader)) == []
+
+    async def test_as_of_a_sequence(self, client: Client, stream: str, leader: bool) -> None:
+        for up_to, expected in ((20, range(11, 21)), (13, [4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), (2, [1, 2])):
+            pages = await pages_of(client, stream, "k.*", up_to_sequence=up_to, leader=leader)
+            assert sequences(pages) == list(expected)
+            assert pages[-1].up_to_sequence == up_to
+        assert sequences(await pages_of(client, stream, "k.5", "k.*", up_to_sequence=2, leader=leader)) == [1, 2]
+        assert sequences(await pages_of(client, stream, "k.5", up_to_sequence=2, leader=leader)) == []
+
+    async def test_as_of_a_time_its_own_message_counts(self, client: Client, stream: str, leader: bool) -> None:
+        second = await multi_get_fallback.one(client.api, stream, DirectRequest(sequence=2))
+        assert second is not None
+        for moment, expected in (
+            (second.time_ns, [1, 2]), (second.time_ns - 1, [1]), (1, []), (4 * 10**18, [*range(11, 21)]),
+        ):  # fmt: skip
+            pages = await pages_of(client, stream, "k.*", up_to_time_ns=moment, leader=leader)
+            assert sequences(pages) == expected
+
+    async def test_a_sequence_that_is_not_reached_is_said(
+        self, raw: RawClient, client: Client, bucket_name: str, leader: bool
+    ) -> None:
+        stream = filled(raw, bucket_name)
+        with pytest.raises(NotReached, match="has come to sequence 20, not to 21"):
+            await pages_of(client, stream, "k.*", up_to_sequence=21, leader=leader)
+
+    async def test_a_batch_and_a_size_cut_them(self, client: Client, stream: str, leader: bool) -> None:
+        [page] = await pages_of(client, stream, "k.*", batch=3, leader=leader)
+        assert (sequences([page]), page.pending, page.last_sequence) == ([11, 12, 13], 7, 13)
+        [page] = await pages_of(client, stream, "k.*", sequence=14, up_to_sequence=20, batch=5, leader=leader)
+        assert (sequences([page]), page.pending, page.last_sequence) == ([14, 15, 16, 17, 18], 2, 18)
+        [page] = await pages_of(client, stream, "k.*", max_bytes=1, leader=leader)
+        assert (sequences([page]), page.pending) == ([11], 9)
+
+    @pytest.mark.guarantee("reading-3")
+    async def test_pages_are_of_one_moment(
+        self, client: Client, raw: RawClient, stream: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)
+        request = DirectRequest(last_of=(subject(stream, "k.*"),))
+        pages: list[Page] = []
+        async for page in multi_get.read(client.api, stream, request):
+            if not pages:
+                for key in ("k.0", "k.9", "k.new"):
+                    raw.put(stream.removeprefix("KV_"), key, b"later")
+            pages.append(page)
+        assert len(pages) > 2
+        assert [message.payload for message in messages_of(pages)] == [b"%d" % number for number in range(10, 20)]
+        assert {page.up_to_sequence for page in pages} == {20}
+
+    @pytest.mark.guarantee("reading-3")
+    async def test_what_is_overwritten_before_it_is_read_is_said(
+        self, client: Client, raw: RawClient, bucket_name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream = filled(raw, bucket_name, max_msgs_per_subject=1)
+        monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)
+        request = DirectRequest(last_of=(subject(stream, "k.*"),))
+        pages = multi_get.read(client.api, stream, request)
+        await anext(pages)
+        raw.put(bucket_name, "k.9", b"later")
+        with pytest.raises(MomentLost):
+            [page async for page in pages]
+
+
+class TestLimits:
+    async def test_more_than_a_thousand_matches_are_too_many_for_one_answer(
+        self, client: Client, bucket_name: str
+    ) -> None:
+        bucket, stream = await client.create_bucket(bucket_name), f"KV_{bucket_name}"
+        await bucket.put_many((str(number), b"") for number in range(1025))
+        request = DirectRequest(last_of=(subject(stream, "*"),))
+        with pytest.raises(TooManySubjects):
+            [page async for page in multi_get.pages(client.api, stream, request)]
+        assert differences(sequences(await pages_of(client, stream, "*")), range(1, 1026)) == []
+        assert len(sequences(await pages_of(client, stream, *(str(number) for number in range(1024))))) == 1024
+
+    async def test_large_messages_come_in_several_answers(
+        self, client: Client, raw: RawClient, bucket_name: str
+    ) -> None:
+        stream = filled(raw, bucket_name)
+        for number in range(10):
+            raw.put(bucket_name, f"large.{number}", b"x" * 1_000_000)
+        pages = await pages_of(client, stream, "large.*")
+        assert [len(page.messages) for page in pages] == [9, 1]
+        assert sequences(pages) == list(range(21, 31))
+
+    async def test_older_servers_answer_with_one_message(self, raw: RawClient, client: Client, stream: str) -> None:
+        frames = [(b"", b"", b"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: s\r\nNats-Sequence: 1\r\n"
+                   b"Nats-Time-Stamp: 2026-01-01T00:00:00Z\r\n\r\n", b"")]  # fmt: skip
+        with pytest.raises(NotUnderstood):
+            multi_get._take([], frames)
+
+    async def test_without_direct_get_the_leader_may_be_asked(
+        self, raw: RawClient, client: Client, bucket_name: str
+    ) -> None:
+        stream = filled(raw, bucket_name, allow_direct=False)
+        with pytest.raises(NoResponders):
+            await pages_of(client, stream, "k.*")
+        assert sequences(await pages_of(client, stream, "k.*", leader=True)) == list(range(11, 21))
+        with pytest.raises(StreamNotFound):
+            await pages_of(client, "KV_NONE", "k.*", leader=True)
+
+    @pytest.mark.parametrize("code", [b"500 disk full", b"409 what"])
+    async def test_other_answers_are_errors(self, code: bytes) -> None:
+        with pytest.raises(ServerError):
+            multi_get._closed([], b"NATS/1.0 %b\r\n\r\n" % code, DirectRequest(batch=1))
+
+
+class TestLastOfEach:
+    async def test_each_of_thousands_has_its_answer(self, client: Client, stream: str, leader: bool) -> None:
+        subjects = [subject(stream, f"k.{number}") for number in range(3000)]
+        found = await multi_get.last_of_each(client.api, stream, subjects, leader=leader)
+        answers = [found[subject] for subject in subjects]
+        assert [message and message.sequence for message in answers] == [*range(11, 21), *[None] * 2990]
+
+    async def test_nobody_answers_for_what_is_not_there(self, raw: RawClient, client: Client, bucket_name: str) -> None:
+        raw.create_bucket(bucket_name, allow_direct=False)
+        for stream in (f"KV_{bucket_name}", "KV_NONE"):
+            assert await multi_get.last_of_each(client.api, stream, ["a", "b"]) == {}
+        with pytest.raises(StreamNotFound):
+            await multi_get.last_of_each(client.api, "KV_NONE", ["a"], leader=True)
+
+
+class TestFirstSince:
+    """The sequence at which a time begins, also as asked of servers that know no requests by time."""
+
+    @pytest.mark.parametrize("halving", [False, True])
+    async def test_is_found_between_gaps_too(
+        self, raw: RawClient, client: Client, bucket_name: str, halving: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream = filled(raw, bucket_name, max_msgs_per_subject=1, deny_delete=False)
+        raw.api(f"STREAM.MSG.DELETE.{stream}", {"seq": 15})
+        times = {message.sequence: message.time_ns for message in messages_of(await pages_of(client, stream, "k.*"))}
+        if halving:
+            monkeypatch.setattr(multi_get_fallback, "get", _unknown)
+        for moment, expected in (
+            (times[14], 14), (times[14] + 1, 16), (times[16], 16), (times[20], 20),
+            (times[20] + 1, 21), (0, 11), (4 * 10**18, 21),
+        ):  # fmt: skip
+            assert await multi_get_fallback.first_since(client.api, stream, moment) == expected
+
+
+async def _unknown(*_: object, **__: object) -> None:
+    raise NotUnderstood("as 2.10 answers")
+
+
+class TestReplicas:
+    """Whichever replica answers: the same messages under the same numbers."""
+
+    @pytest.fixture(params=["three replicas", "mirror"])
+    async def replicated(
+        self, request: pytest.FixtureRequest, cluster: Lab, unique: Callable[..., str]
+    ) -> AsyncIterator[tuple[Client, str, set[str]]]:
+        """Connected to a cluster, a bucket's stream as above, and the streams that answer."""
+        async with kvctl.connect(cluster.contexts["cluster"]) as client:
+            three, name = request.param == "three replicas", unique()
+            bucket = await client.create_bucket(name, history=5, replicas=3 if three else 1)
+            answering = {f"KV_{name}"}
+            if not three:
+                answering.add(f"M{name}")
+                config = {"mirror": {"name": f"KV_{name}"}, "mirror_direct": True, "allow_direct": True}
+                await streams.create(client.api, {"name": f"M{name}", "max_msgs_per_subject": 5, **config})
+            for number in range(20):
+                await bucket.put(f"k.{number % 10}", b"%d" % number)
+            async with asyncio.timeout(60):
+                while await _answering(client, f"KV_{name}") != answering:
+                    await asyncio.sleep(0.05)
+            yield client, f"KV_{name}", answering
+
+    async def test_every_form_has_one_answer(self, replicated: tuple[Client, str, set[str]]) -> None:
+        client, stream, answering = replicated
+        fifth = await multi_get_fallback.one(client.api, stream, DirectRequest(sequence=5))
+        assert fifth is not None
+        k = (subject(stream, "k.*"),)
+        seen = set()
+        for request, expected in (
+            (DirectRequest(sequence=3, batch=4), [3, 4, 5, 6]),
+            (DirectRequest(next_for=subject(stream, "k.0"), batch=9), [1, 11]),
+            (DirectRequest(start_time_ns=fifth.time_ns, batch=2), [5, 6]),
+            (DirectRequest(last_of=k), [*range(11, 21)]),
+            (DirectRequest(last_of=k, up_to_sequence=13), [*range(4, 14)]),
+            (DirectRequest(last_of=k, up_to_time_ns=fifth.time_ns), [1, 2, 3, 4, 5]),
+            (DirectRequest(last_of=k, batch=3), [11, 12, 13]),
+        ):
+            for _ in range(12):
+                pages = [page async for page in multi_get.read(client.api, stream, request)]
+                assert sequences(pages) == expected, request
+                seen.update(message.stream for message in messages_of(pages))
+        assert seen == answering
+
+
+async def _answering(client: Client, stream: str) -> set[str]:
+    """The streams that answer for the last key, each of which has come to it."""
+    found = [await direct.last(client.api, stream, subject(stream, "k.9")) for _ in range(30)]
+    return {message.stream for message in found if message} if all(m and m.sequence == 20 for m in found) else set()
+
+
+class TestReplicaThatHoldsLess:
+    """A mirror answers direct gets of its origin; one that lags behind, or lost messages, must not end a reading."""
+
+    @pytest.fixture
+    def emptied(self, raw: RawClient, bucket_name: str) -> str:
+        """A bucket's stream of 300 messages of 40 kB, more than an answer holds, whose mirror holds none of them."""
+        raw.create_bucket(bucket_name)
+        raw.create_bucket(f"M{bucket_name}", subjects=[], mirror={"name": f"KV_{bucket_name}"}, mirror_direct=True)
+        for number in range(300):
+            raw.put(bucket_name, f"k.{number}", b"x" * 40_000)
+        mirror = f"KV_M{bucket_name}"
+        until(lambda: raw.api(f"STREAM.INFO.{mirror}")["state"]["last_seq"] == 300)
+        raw.api(f"STREAM.PURGE.{mirror}")
+        return f"KV_{bucket_name}"
+
+    @pytest.mark.parametrize("last", [False, True], ids=["batch", "last of subjects"])
+    async def test_reading_that_began_elsewhere_is_complete(self, client: Client, emptied: str, last: bool) -> None:
+        request = DirectRequest(last_of=("$KV.>",)) if last else DirectRequest(sequence=1, batch=1000)
+        complete = 0
+        for _ in range(20):
+            pages = [page async for page in multi_get.read(client.api, emptied, request)]
+            if pages[0].messages:  # the bucket itself answered the first request
+                assert sequences(pages) == list(range(1, 301))
+                complete += 1
+        assert complete
+
+    async def test_callers_of_pages_are_told_of_a_moment_lost(self, client: Client, emptied: str) -> None:
+        bucket = client.bucket(emptied.removeprefix("KV_"))
+        for _ in range(20):
+            entries = [entry async for batch in bucket.get_matching(">") for entry in batch]
+            assert len({entry.key for entry in entries}) == len(entries)
+            assert len(entries) in {0, 300}

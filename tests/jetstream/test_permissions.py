@@ -1,0 +1,61 @@
+"""What a connection may do: yes, no, or unknown where servers leave the question to one another."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import kvctl
+from kvctl import Context
+from kvctl.doctor import checkup
+from kvctl.jetstream.permissions import probe
+from kvctl.labs import Lab
+from kvctl.server import Server, run_server
+from tests.support.raw import RawClient
+
+PUSHING = """
+listen: 127.0.0.1:@client@
+jetstream { store_dir: "@store@" }
+authorization { users: [ { user: u, password: p, permissions: { publish: { deny: "$JS.API.CONSUMER.MSG.NEXT.>" } } } ] }
+"""
+
+
+@pytest.fixture
+def pushing() -> Iterator[Context]:
+    """A user who may make consumers and not pull from them."""
+    with run_server(config=PUSHING) as server:
+        yield Context(url=server.url, user="u", password="p")
+
+
+async def test_pulling_is_asked_for(pushing: Context) -> None:
+    async with kvctl.connect(pushing) as client:
+        found = {item.action: item for item in await probe(client.api)}
+    assert [name for name, item in found.items() if not item.allowed] == ["receive what is listed"]
+    assert found["receive what is listed"].reason == "permission denied"
+    assert found["receive what is listed"].subject == "$JS.API.CONSUMER.MSG.NEXT.KV_BUCKET.KEY"
+
+
+async def test_probes_change_nothing_and_leave_no_warning_in_the_log(own_server: Server) -> None:
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("B")
+        before = raw.api("STREAM.LIST")["streams"][0]["state"]
+        async with kvctl.connect(own_server.url) as client:
+            for bucket in (None, "B"):
+                assert [item.action for item in await probe(client.api, bucket) if not item.allowed] == []
+            await checkup.examine(client.api)
+        (info,) = raw.api("STREAM.LIST")["streams"]
+        assert {**info["state"], "consumer_count": 0} == {**before, "consumer_count": 0}
+        assert raw.api("CONSUMER.NAMES.KV_B")["total"] == 0
+    log = own_server.log(10_000)
+    assert "[INF]" in log
+    assert [line for line in log.splitlines() if "[WRN]" in line or "[ERR]" in line] == []
+
+
+async def test_silence_in_a_cluster_is_unknown_after_a_second(cluster: Lab) -> None:
+    async with kvctl.connect(replace(cluster.contexts["cluster"], name=None)) as client:
+        begun = time.monotonic()
+        found = {item.action: item for item in await probe(client.api)}
+        assert time.monotonic() - begun < 4
+    assert found["back up buckets"].allowed is None
+    assert not [item for item in found.values() if item.allowed is False]
