@@ -5,7 +5,7 @@ import sys
 import time
 
 import kvctl
-import kvctl.kv.committing  # what is measured is the work, not the import
+import kvctl.kv.transaction.execution  # what is measured is the work, not the import
 
 
 async def put(bucket: kvctl.Bucket, count: int) -> None:

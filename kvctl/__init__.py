@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from kvctl.kv.client import Client as Client
     from kvctl.kv.client import connect as connect
     from kvctl.kv.config import BucketConfig as BucketConfig
+    from kvctl.kv.config_edit import Republish as Republish
     from kvctl.kv.entry import Entry as Entry
     from kvctl.kv.entry import Operation as Operation
-    from kvctl.kv.fields import Republish as Republish
     from kvctl.kv.lease import Lease as Lease
-    from kvctl.kv.moment import Moment as Moment
-    from kvctl.kv.transaction import Transaction as Transaction
-    from kvctl.kv.watch import CURRENT as CURRENT
+    from kvctl.kv.point_in_time.moment import Moment as Moment
+    from kvctl.kv.read.watch import CURRENT as CURRENT
+    from kvctl.kv.transaction.transaction import Transaction as Transaction
     from kvctl.tables.config import TableConfig as TableConfig
     from kvctl.tables.tables import Tables as Tables
     from kvctl.topology.builders import add_aggregate_origin as add_aggregate_origin
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from kvctl.versions.repository import Repository as Repository
 
 _HOMES = {
-    "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.watch", "Client": "kv.client",
-    "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Moment": "kv.moment", "Operation": "kv.entry",
-    "Republish": "kv.fields", "Transaction": "kv.transaction", "connect": "kv.client", "errors": "errors",
+    "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.read.watch", "Client": "kv.client",
+    "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Moment": "kv.point_in_time.moment", "Operation": "kv.entry",
+    "Republish": "kv.config_edit", "Transaction": "kv.transaction.transaction", "connect": "kv.client", "errors": "errors",
     "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
     "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
     "create_aggregate": "topology.builders", "create_mirror": "topology.builders",

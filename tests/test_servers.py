@@ -13,7 +13,7 @@ from kvctl.errors import ConditionsFailed, HistoryLost, KeyExists, KvctlError, W
 from kvctl.jetstream import streams
 from kvctl.jetstream.direct import direct_get, multi_get, multi_get_fallback
 from kvctl.jetstream.direct.direct_get import DirectRequest
-from kvctl.kv.leasing import acquire
+from kvctl.kv.lease_queue import acquire
 from kvctl.server import Server, run_server
 
 pytestmark = pytest.mark.slow

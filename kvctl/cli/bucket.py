@@ -255,7 +255,7 @@ async def delete(
     A stream that does not answer may be one of them. Such a deletion is refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket_details import dependent_row
-    from kvctl.kv import catalog, foreign
+    from kvctl.kv import catalog, reserved_streams
     from kvctl.topology import buckets, hazards, observe
 
     check_forced(force, hazards.UNREACHABLE_STREAM)
@@ -272,7 +272,7 @@ async def delete(
     if dry_run:
         session.show(document(result, name="bucket"))
         return
-    foreign.refuse(status.config, forcible=False)
+    reserved_streams.refuse(status.config, forcible=False)
     hazards.refuse(observe.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
     await _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
@@ -294,7 +294,7 @@ async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Crea
 
 def _check_changes(changes: dict[str, Any], clear: list[str] | None) -> None:
     """What can be found wrong before anything is sent. Raises UsageError."""
-    from kvctl.kv.fields import edited
+    from kvctl.kv.config_edit import edited
 
     if not changes and not clear:
         raise UsageError("Nothing to change", hint="`kvctl bucket edit --help` lists the settings")
@@ -373,7 +373,7 @@ def _remark(session: Session, described: "Described") -> None:
 
 
 def _clearable(incomplete: str) -> list[str]:
-    from kvctl.kv.fields import CLEARABLE
+    from kvctl.kv.config_edit import CLEARABLE
 
     return [name.replace("_", "-") for name in CLEARABLE if name.startswith(incomplete.replace("-", "_"))]
 

@@ -18,7 +18,7 @@ from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client
-    from kvctl.kv.manifest import Manifest
+    from kvctl.kv.maintenance.manifest import Manifest
 
 app = group()
 
@@ -77,10 +77,10 @@ async def copy(
     A copy that breaks off is removed. A target that exists must have the same configuration, and with --data be empty.
     """
     from kvctl.cli.building import show_config
-    from kvctl.kv import copying
+    from kvctl.kv.maintenance import copy_bucket
     from kvctl.kv.names import check_bucket
 
-    if data not in (None, copying.LATEST, copying.HISTORY):
+    if data not in (None, copy_bucket.LATEST, copy_bucket.HISTORY):
         raise UsageError(f"`--data` is `latest` or `history`, not `{data}`")
     check_bucket(bucket), check_bucket(target)
     client = await session.client()
@@ -90,10 +90,10 @@ async def copy(
     if dry_run:
         binding = await source.locate()
         assert binding.info is not None
-        show_config(session, copying.copied_config(binding.info["config"], target, changes))
+        show_config(session, copy_bucket.copied_config(binding.info["config"], target, changes))
         return
     with session.progress(f"Copying {bucket}") as progress:
-        copied = await copying.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
+        copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
     row = {"bucket": target, "stream": f"KV_{target}", "changed": copied.created, "entries": copied.entries}
     entries = f", {counted(copied.entries, 'entry')}" if data else ""
     made = copied.created or copied.entries
@@ -122,7 +122,7 @@ async def diff(
     `missing` are keys that only BUCKET has, `extra` those that only OTHER has, `differs` those with another value.
     Deleted keys count as absent; revisions and history are not compared.
     """
-    from kvctl.kv.comparing import compare
+    from kvctl.kv.maintenance.compare_buckets import compare
     from kvctl.kv.names import check_bucket
 
     check_bucket(bucket), check_bucket(other)
@@ -214,11 +214,11 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
     """
     from dataclasses import asdict
 
-    from kvctl.kv import snapshot
+    from kvctl.kv.maintenance import bucket_backup
 
     client = await session.client()
     with session.progress(f"Backing up {bucket}") as progress:
-        made = await snapshot.backup(client.api, bucket, directory, progress.advance)
+        made = await bucket_backup.backup(client.api, bucket, directory, progress.advance)
     report(session, asdict(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
 
 
@@ -239,7 +239,7 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
     kvctl offers to make them anew.
     """
     from kvctl.cli.mirrors_anew import offer
-    from kvctl.kv import manifest, snapshot
+    from kvctl.kv.maintenance import bucket_backup, manifest
 
     if dry_run:
         expected = manifest.read(directory)
@@ -249,7 +249,7 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
     api = (await session.client()).api
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
     with session.progress(f"Restoring {expected.bucket}", total) as progress:
-        done = await snapshot.restore(api, directory, replicas=replicas, advance=progress.advance)
+        done = await bucket_backup.restore(api, directory, replicas=replicas, advance=progress.advance)
     await offer(session, api, expected.stream)
     row = {
         "bucket": expected.bucket,
@@ -308,7 +308,7 @@ async def _client_of(session: Session, name: str | None) -> "Client":
 
 
 def _copy_changes(replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:
-    from kvctl.kv.fields import edited
+    from kvctl.kv.config_edit import edited
 
     given = {"replicas": replicas, "storage": storage, "cluster": cluster}
     return edited({}, {name: value for name, value in given.items() if value is not None})

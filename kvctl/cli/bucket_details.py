@@ -43,7 +43,7 @@ def servers_view(cluster: dict[str, Any]) -> View:
 
 def remarks(sight: "Sight") -> Iterator[str]:
     """What is amiss, as far as it can be seen."""
-    from kvctl.kv.kinds import renaming
+    from kvctl.kv.stream_kind import renaming
 
     described = sight.description
     if described is None:
@@ -169,7 +169,7 @@ def _recreated(lineage: "Lineage | None") -> bool | None:
 
 def _settings(config: Row) -> list[Column]:
     """Columns for what the configuration says beyond ADR-8's defaults."""
-    from kvctl.kv.kinds import own_metadata
+    from kvctl.kv.stream_kind import own_metadata
 
     said: list[tuple[str, str]] = []
     if config.get("subject_delete_marker_ttl"):

@@ -51,7 +51,7 @@ def settings(**given: Any) -> dict[str, Any]:
     if "tags" in found:
         found["tags"] = tuple(found["tags"])
     if "republish" in found:
-        from kvctl.kv.fields import Republish as Republishing
+        from kvctl.kv.config_edit import Republish as Republishing
 
         source, equals, destination = found["republish"].partition("=")
         if not equals:

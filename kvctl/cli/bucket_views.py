@@ -8,7 +8,7 @@ from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
-    from kvctl.kv.difference import Difference
+    from kvctl.kv.config_diff import Difference
 
 KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unreachable": "red"}
 """Colours of what is no ordinary bucket."""
@@ -42,7 +42,7 @@ def listing_view(
 
 def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
     """What a change changes; in words for people, in plain values for scripts."""
-    from kvctl.kv.difference import shown
+    from kvctl.kv.config_diff import shown
 
     rows = [
         {"field": item.field, "before": shown(item.field, item.before), "after": shown(item.field, item.after)}

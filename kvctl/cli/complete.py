@@ -68,7 +68,7 @@ def keyed(shared: Shared, incomplete: str) -> list[str]:
 
     async def names(client: Any, found: dict[str, None]) -> None:
         from kvctl.kv import catalog
-        from kvctl.kv.kinds import Kind
+        from kvctl.kv.stream_kind import Kind
 
         for status in (await catalog.listing(client.api)).statuses:
             if status.kind in (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR):

@@ -17,7 +17,7 @@ from kvctl.errors import KvctlError, PartlyDone, UsageError
 from kvctl.render.view import Column, document
 
 if TYPE_CHECKING:
-    from kvctl.kv.dumping import Dumped
+    from kvctl.kv.dump.dumper import Dumped
 
 app = group()
 
@@ -81,12 +81,12 @@ async def dump(
     source = await open_bucket(session, bucket)
 
     async def write(file: BinaryIO) -> "Dumped":
-        from kvctl.kv import dumping
+        from kvctl.kv.dump import dumper
 
         with session.progress(f"Dumping {bucket}") as progress:
             if as_of is not None:
-                return await dumping.dump_past(source, as_of, file, chosen, advance=progress.advance)
-            return await dumping.dump(
+                return await dumper.dump_past(source, as_of, file, chosen, advance=progress.advance)
+            return await dumper.dump(
                 source, file, chosen, history=history, advance=progress.advance, expecting=progress.expect
             )
 

@@ -103,7 +103,7 @@ def _write_private(file: Path, data: bytes) -> None:
 
 async def _edited(session: Session, bucket: "Bucket", entry: "Entry", program: list[str], file: Path) -> int:
     """The revision that holds the edited text: a new one, or the old one when nothing has changed."""
-    from kvctl.kv.moving import remaining_ttl
+    from kvctl.kv.write.copy_key import remaining_ttl
 
     await _run_editor(session, [*program, str(file)])
     text = _read(file, entry.value)

@@ -19,7 +19,7 @@ NAMED = 10
 
 async def warn_of_return(session: Session, bucket: "Bucket", keys: Sequence[str]) -> None:
     """Warn of keys, just written with a ttl, whose earlier values come back after it; silent where none can be read."""
-    from kvctl.kv.expiring import returning
+    from kvctl.kv.write.expiry import returning
 
     with suppress(KvctlError):
         found = await returning(bucket, keys)
@@ -34,7 +34,7 @@ async def warn_of_return(session: Session, bucket: "Bucket", keys: Sequence[str]
 
 async def warn_of_other_life(session: Session, bucket: "Bucket", ttls: Mapping[str, timedelta]) -> None:
     """Warn of keys, just written with a ttl, that live longer or shorter; silent where that cannot be read."""
-    from kvctl.kv.expiring import bucket_ttl
+    from kvctl.kv.write.expiry import bucket_ttl
 
     with suppress(KvctlError):
         most = await bucket_ttl(bucket)
@@ -61,7 +61,7 @@ def _other_life(bucket: str, entry: "Entry", ttl: timedelta, most: timedelta | N
 
 async def warn_of_shorter_life(session: Session, source: "Bucket", key: str, target: "Bucket", new_key: str) -> None:
     """Warn where the ttl of another bucket ends a value earlier than it would end here; silent where none is read."""
-    from kvctl.kv.expiring import bucket_ttl, time_left
+    from kvctl.kv.write.expiry import bucket_ttl, time_left
 
     if source is target:
         return

@@ -11,9 +11,9 @@ from kvctl.cli.session import Session
 from kvctl.errors import KeyNotFound
 
 if TYPE_CHECKING:
-    from kvctl.kv.as_of import Past
     from kvctl.kv.bucket import Bucket
     from kvctl.kv.entry import Entry
+    from kvctl.kv.point_in_time.as_of import Past
 
 
 class Reader(Protocol):

@@ -9,8 +9,8 @@ import typer
 from kvctl.cli.entries import ENCODINGS
 from kvctl.cli.session import Session
 from kvctl.errors import ReadOnly, UsageError
-from kvctl.kv.moment import Moment, parse_moment
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
+from kvctl.kv.point_in_time.moment import Moment, parse_moment
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket

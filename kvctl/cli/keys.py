@@ -30,9 +30,9 @@ from kvctl.render.view import Column, Row, View, age_text
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
-    from kvctl.kv.as_of import Past
     from kvctl.kv.bucket import Bucket
     from kvctl.kv.entry import Entry
+    from kvctl.kv.point_in_time.as_of import Past
 
 app = group()
 

@@ -17,10 +17,10 @@ from kvctl.kv.names import check_bucket
 from kvctl.render.view import Column, document
 
 if TYPE_CHECKING:
-    from kvctl.kv.bulk import LoadOptions
-    from kvctl.kv.load_input import LoadInput
-    from kvctl.kv.loading import Loaded
-    from kvctl.kv.rows import BadRow
+    from kvctl.kv.load.bulk_load import LoadOptions
+    from kvctl.kv.load.input_file import LoadInput
+    from kvctl.kv.load.loader import Loaded
+    from kvctl.kv.load.rows import BadRow
 
 app = group()
 
@@ -105,15 +105,15 @@ async def load(
         )
     if resume and "@" in bucket:
         session.warn("A load on a branch begins at the first row again")
-    from kvctl.kv import bulk, load_input
-    from kvctl.kv.loading import Mode
+    from kvctl.kv.load import bulk_load, input_file
+    from kvctl.kv.load.loader import Mode
 
     with session.terminal.blocking():
-        source = load_input.open_input(
+        source = input_file.open_input(
             "standard input" if file == "-" else file, _opened(file),
             format=format, key=key, value=value, twice=strict, forced="broken-dump" in forced,
         )  # fmt: skip
-    options = bulk.LoadOptions(
+    options = bulk_load.LoadOptions(
         mode=Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
         progress=None if "@" in bucket else _noted(file),
@@ -155,9 +155,9 @@ async def _load(session: Session, bucket: str, source: "LoadInput", options: "Lo
 
 
 async def _load_bucket(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
-    from kvctl.kv import bulk
+    from kvctl.kv.load import bulk_load
 
-    return await bulk.load(await open_bucket(session, bucket, write=not options.dry_run), source, options)
+    return await bulk_load.load(await open_bucket(session, bucket, write=not options.dry_run), source, options)
 
 
 async def _load_ref(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
@@ -170,7 +170,7 @@ def _noted(file: str) -> Path | None:
     """Where the position is noted: beside a file, nowhere for what is read from a pipe."""
     if not os.path.isfile(file):
         return None
-    from kvctl.kv.load_progress import path_for
+    from kvctl.kv.load.checkpoint import path_for
 
     return path_for(file)
 
@@ -212,7 +212,7 @@ def _opened(file: str) -> BinaryIO:
 
 
 def _say_how_to_go_on(session: Session, base: Path | None) -> None:
-    from kvctl.kv.load_progress import noted
+    from kvctl.kv.load.checkpoint import noted
 
     if base is not None and noted(base):
         session.warn("Interrupted: the same with `--resume` goes on where it stopped")

@@ -70,7 +70,7 @@ async def lock(
     """
     from kvctl.cli.guarded import Guarded
     from kvctl.cli.programs import find_program
-    from kvctl.kv.leasing import acquire
+    from kvctl.kv.lease_queue import acquire
 
     check_keys([key])
     if owner == "":

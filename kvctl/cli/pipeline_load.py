@@ -186,7 +186,7 @@ def rejected_rows(found: "Loaded | Ran", verb: str) -> str:
 
 
 def _changes(create: bool, replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:
-    from kvctl.kv.fields import edited
+    from kvctl.kv.config_edit import edited
 
     given = {"replicas": replicas, "storage": storage, "cluster": cluster}
     chosen = {name: value for name, value in given.items() if value is not None}

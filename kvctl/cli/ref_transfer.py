@@ -7,10 +7,10 @@ from kvctl.cli.repo_options import open_branch, parse_at, parse_branch
 from kvctl.cli.session import Session
 
 if TYPE_CHECKING:
-    from kvctl.kv.bulk import LoadOptions
-    from kvctl.kv.dumping import Dumped
-    from kvctl.kv.load_input import LoadInput
-    from kvctl.kv.loading import Loaded
+    from kvctl.kv.dump.dumper import Dumped
+    from kvctl.kv.load.bulk_load import LoadOptions
+    from kvctl.kv.load.input_file import LoadInput
+    from kvctl.kv.load.loader import Loaded
 
 
 async def dumping(session: Session, place: str, filters: Sequence[str]) -> Callable[[BinaryIO], Awaitable["Dumped"]]:

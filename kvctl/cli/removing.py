@@ -243,7 +243,7 @@ async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chose
 
 async def _there(bucket: "Bucket", removal: Removal, keys: list[str], literal: bool) -> tuple[list[str], list[str]]:
     """Which of the keys have something to remove, and which have not."""
-    from kvctl.kv.picking import literal_entry
+    from kvctl.kv.read.selection import literal_entry
 
     there: list[str] = []
     missing: list[str] = []

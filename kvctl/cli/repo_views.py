@@ -108,7 +108,7 @@ def repository_row(found: "Found") -> dict[str, Any]:
 
 def repository_document(found: "Found", branches: Mapping[str, str], tags: Mapping[str, str]) -> View:
     """Everything about one repository."""
-    from kvctl.kv.kinds import own_metadata
+    from kvctl.kv.stream_kind import own_metadata
 
     config = found.info["config"]
     row = repository_row(found) | {

@@ -120,7 +120,7 @@ async def create(
     """
     from kvctl.jetstream.config import ensure
     from kvctl.jetstream.config.config_text import STREAM
-    from kvctl.kv import leftovers
+    from kvctl.kv.maintenance import leftover_messages
 
     asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
     wanted = _with_options(asked, subjects, storage, replicas, description)
@@ -128,7 +128,7 @@ async def create(
         raise UsageError("Missing argument `NAME`", hint="Or give it as `name` in the file")
     name = wanted["name"] = check_stream(stream if stream is not None else wanted["name"])
     api = (await session.client()).api
-    target = replace(ensure.stream(api, name), create=lambda config: leftovers.create(api, config))
+    target = replace(ensure.stream(api, name), create=lambda config: leftover_messages.create(api, config))
     if dry_run:
         if await ensure.existing(target, wanted) is None:
             show_config(session, wanted)
@@ -216,13 +216,13 @@ async def delete(
     from kvctl.cli.bucket import replicated
     from kvctl.cli.bucket_data import counted
     from kvctl.jetstream.config import ensure
-    from kvctl.kv import foreign
+    from kvctl.kv import reserved_streams
     from kvctl.topology import hazards, observe
 
-    check_forced(force, foreign.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
+    check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     info = await find(session, stream)
     api = (await session.client()).api
-    foreign.refuse(info["config"], force or ())
+    reserved_streams.refuse(info["config"], force or ())
     readers = await observe.dependents(api, stream)
     state = info["state"]
     row: dict[str, Any] = {
@@ -277,19 +277,19 @@ async def purge(
     typed, or given with --confirm. What arrives after the question stays. --keep counts over all that match. Sequences
     go on as before.
     """
-    from kvctl.kv import foreign
+    from kvctl.kv import reserved_streams
     from kvctl.topology import hazards, observe
 
     if subject == "":
         raise UsageError("`--subject` is empty", hint="Without it, messages on all subjects go")
     if sequence is not None and keep is not None:
         raise UsageError("`--seq` and `--keep` cannot be combined")
-    check_forced(force, foreign.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
+    check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     check_stream(stream)
     if not (dry_run or session.interactive or confirm):
         await session.confirm(f"Purge stream `{stream}`?", yes=yes)  # before anything is sent
     info = await find(session, stream)
-    foreign.refuse(info["config"], force or ())
+    reserved_streams.refuse(info["config"], force or ())
     client = await session.client()
     readers = await observe.dependents(client.api, stream)
     count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0

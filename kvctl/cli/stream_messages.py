@@ -138,15 +138,15 @@ async def delete_message(
     from kvctl.cli.building import tell
     from kvctl.jetstream import streams
     from kvctl.jetstream.direct import direct_get
-    from kvctl.kv import foreign
+    from kvctl.kv import reserved_streams
 
-    check_forced(force, foreign.FOREIGN_KIND)
+    check_forced(force, reserved_streams.FOREIGN_KIND)
     check_stream(stream)
     if sequence < 1:
         raise UsageError("Sequences count from 1")
     api = (await session.client()).api
     with named(stream):
-        foreign.refuse((await streams.info(api, stream))["config"], force or ())
+        reserved_streams.refuse((await streams.info(api, stream))["config"], force or ())
     row = {"stream": stream, "sequence": sequence}
     if not dry_run:
         await streams.delete_message(api, stream, sequence, erase=erase)

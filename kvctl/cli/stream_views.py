@@ -71,7 +71,7 @@ def stream_row(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(info: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    from kvctl.kv.kinds import KIND, kind_of
+    from kvctl.kv.stream_kind import KIND, kind_of
 
     config, state = info["config"], info["state"]
     owner = (config.get("metadata") or {}).get(KIND)

@@ -143,6 +143,6 @@ def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: boo
 
 
 def _metadata(found: "Found") -> dict[str, str]:
-    from kvctl.kv.kinds import own_metadata
+    from kvctl.kv.stream_kind import own_metadata
 
     return own_metadata(found.info["config"])

@@ -15,7 +15,7 @@ from kvctl.errors import ConditionsFailed
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
-    from kvctl.kv.transaction import Failure, Transaction
+    from kvctl.kv.transaction.transaction import Failure, Transaction
 
 app = group()
 
@@ -60,7 +60,7 @@ async def txn(
     which no change has room ride on repetitions of one of the changes, which show in the history of its key.
     """
     from kvctl.documents import parser
-    from kvctl.kv.transaction_file import read_transaction
+    from kvctl.kv.transaction.transaction_file import read_transaction
 
     name = "standard input" if file == "-" else file
     transaction = read_transaction(parser.parse(session.read_input(file), name))

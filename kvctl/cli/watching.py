@@ -17,7 +17,7 @@ from kvctl.errors import UsageError
 if TYPE_CHECKING:
     from kvctl.cli.execution import Execution
     from kvctl.kv.entry import Entry
-    from kvctl.kv.watch import Watcher
+    from kvctl.kv.read.watch import Watcher
 
 app = group()
 

@@ -237,12 +237,12 @@ async def copy(
     tells when the ttl of another bucket ends it sooner. Prints the new revision; exits 4 when NEWKEY exists, unless
     --overwrite.
     """
-    from kvctl.kv import moving
+    from kvctl.kv.write import copy_key
 
     source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context)
     await warn_of_shorter_life(session, source, key, target, new_key)
     try:
-        revision = await moving.copy(source, key, target, new_key, overwrite=overwrite)
+        revision = await copy_key.copy(source, key, target, new_key, overwrite=overwrite)
     except KeyExists as error:
         raise _overwritable(error) from None
     _show_revision(session, target, new_key, revision)
@@ -272,7 +272,7 @@ async def rename(
     Prints the new revision; exits 4 when NEWKEY exists, unless --overwrite, and when KEY changes meanwhile. A warning
     tells when the ttl of another bucket ends the key sooner.
     """
-    from kvctl.kv import moving
+    from kvctl.kv.write import copy_key
 
     source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context, write=True)
     await warn_of_shorter_life(session, source, key, target, new_key)
@@ -280,7 +280,7 @@ async def rename(
         await _show_rename(session, source, key, target, new_key, overwrite)
         return
     try:
-        revision = await moving.rename(source, key, target, new_key, overwrite=overwrite)
+        revision = await copy_key.rename(source, key, target, new_key, overwrite=overwrite)
     except KeyExists as error:
         raise _overwritable(error) from None
     _show_revision(session, target, new_key, revision)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.model import External, Origin
 from kvctl.topology.replica_hazards import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.doctor.remedies import remedy
 from kvctl.errors import KvctlError
-from kvctl.kv.kinds import Kind, bucket_name, kind_of
+from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology import circles, replica_hazards
 from kvctl.topology.circles import Node, Reading
 from kvctl.topology.incarnations import Lineage, lineage

@@ -8,7 +8,7 @@ from typing import Any
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.versions import catalog, inspecting, repositories
 from kvctl.versions.chunks import BadRecord
 from kvctl.versions.config import VERSION, RepositoryConfig, is_repository, layout

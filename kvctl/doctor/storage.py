@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
-from kvctl.kv.kinds import Kind, StreamConfig, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    begins_somewhere,
+    bucket_name,
+    kind_of,
+    renaming,
+    stop_renaming,
+)
 from kvctl.units import format_size
 
 StreamInfo = dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvctl.doctor.finding import ERROR, WARNING, Finding
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.tables import catalog
 from kvctl.tables.config import PARTITION_PREFIX, TableConfig, is_table, prefix_of, stream_name
 

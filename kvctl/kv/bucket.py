@@ -26,18 +26,18 @@ from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import DirectRequest
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
-from kvctl.kv.kinds import renaming
 from kvctl.kv.names import check_key, check_keys, check_literal
+from kvctl.kv.stream_kind import renaming
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
-    from kvctl.kv.as_of import Past
     from kvctl.kv.config import BucketStatus
     from kvctl.kv.lease import Lease
-    from kvctl.kv.moment import Moment
-    from kvctl.kv.puts import PutSummary
-    from kvctl.kv.transaction import Transaction
-    from kvctl.kv.watch import Watcher
+    from kvctl.kv.point_in_time.as_of import Past
+    from kvctl.kv.point_in_time.moment import Moment
+    from kvctl.kv.read.watch import Watcher
+    from kvctl.kv.transaction.transaction import Transaction
+    from kvctl.kv.write.bulk_put import PutSummary
 
 
 class Bucket(Handle):
@@ -66,10 +66,10 @@ class Bucket(Handle):
 
         `at_least` has revisions by key: where the nearest replica has not come so far, the leader is asked.
         """
-        from kvctl.kv import many
+        from kvctl.kv.read import bulk_get
 
         check_keys(keys)
-        found = await many.get_many(self, list(dict.fromkeys(keys)), leader=leader, at_least=at_least)
+        found = await bulk_get.get_many(self, list(dict.fromkeys(keys)), leader=leader, at_least=at_least)
         return [entry if (entry := found.get(key)) and entry.operation is Operation.PUT else None for key in keys]
 
     async def as_of(self, moment: Moment | int | datetime | str) -> Past:
@@ -77,8 +77,8 @@ class Bucket(Handle):
 
         Raises RevisionNotFound for a revision above the last; reading from it HistoryLost.
         """
-        from kvctl.kv import as_of
-        from kvctl.kv.moment import as_moment
+        from kvctl.kv.point_in_time import as_of
+        from kvctl.kv.point_in_time.moment import as_moment
 
         return await as_of.at(self, as_moment(moment))
 
@@ -87,17 +87,17 @@ class Bucket(Handle):
 
         Raises as `get`.
         """
-        from kvctl.kv import picking
+        from kvctl.kv.read import selection
 
         if revision is not None:
             return await self._at_revision(check_literal(key), revision, leader)
-        return self._living(key, await picking.literal_entry(self, key, leader=leader))
+        return self._living(key, await selection.literal_entry(self, key, leader=leader))
 
     async def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
         """The entries of the living keys that match, in batches; from the nearest replica if they are few."""
-        from kvctl.kv import picking
+        from kvctl.kv.read import selection
 
-        async with aclosing(picking.matching_batches(self, filters, leader=leader)) as batches:
+        async with aclosing(selection.matching_batches(self, filters, leader=leader)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -112,7 +112,7 @@ class Bucket(Handle):
         self, *filters: str, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
         """`entries`, as many at a time as have come."""
-        from kvctl.kv import listing
+        from kvctl.kv.read import listing
 
         binding = await self.readable()
         async with aclosing(listing.entry_batches(binding, filters, deleted=deleted, values=values)) as batches:
@@ -128,7 +128,7 @@ class Bucket(Handle):
 
     async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
         """`keys` as bytes, as many at a time as have come."""
-        from kvctl.kv import listing
+        from kvctl.kv.read import listing
 
         binding = await self.readable()
         async with aclosing(listing.key_batches(binding, filters, deleted=deleted)) as batches:
@@ -144,7 +144,7 @@ class Bucket(Handle):
 
     async def history_batches(self, *filters: str, literal: bool = False) -> AsyncGenerator[list[Entry], None]:
         """`history`, as many at a time as have come; with `literal`, of foreign keys, which are then no filters."""
-        from kvctl.kv import listing
+        from kvctl.kv.read import listing
 
         binding = await self.readable()
         async with aclosing(listing.history_batches(binding, filters, literal=literal)) as batches:
@@ -161,7 +161,7 @@ class Bucket(Handle):
         A server that is gone is waited for while it follows, for ever; with `patient=False` as long as in any reading.
         Entering it raises RevisionNotFound for a `from_revision` that is more than one above the last revision.
         """
-        from kvctl.kv.watch import Watcher, WatchOptions
+        from kvctl.kv.read.watch import Watcher, WatchOptions
 
         options = WatchOptions(
             history=history, updates_only=updates_only, ignore_deletes=ignore_deletes,
@@ -183,18 +183,20 @@ class Bucket(Handle):
 
         Raises WrongRevision, and as `put`.
         """
-        from kvctl.kv import writing
+        from kvctl.kv.write import conditional_write
 
-        return await self._write(key, value, writing.fence(self.binding.source.subject(check_key(other)), revision))
+        return await self._write(
+            key, value, conditional_write.fence(self.binding.source.subject(check_key(other)), revision)
+        )
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> int:
         """Write a key that does not live: never written, deleted, purged or expired. Raises KeyExists, and as `put`."""
-        from kvctl.kv import writing
+        from kvctl.kv.write import conditional_write
 
         last = 0
         for _ in range(8):
             try:
-                return await self._write(key, value, writing.write_headers(expected=last, ttl=ttl), last)
+                return await self._write(key, value, conditional_write.write_headers(expected=last, ttl=ttl), last)
             except WrongRevision as error:
                 try:
                     entry = await self.last_entry(check_key(key), leader=True)
@@ -213,9 +215,11 @@ class Bucket(Handle):
 
         In a bucket with a history the value before comes back when `ttl` is over. Raises WrongRevision, and as `put`.
         """
-        from kvctl.kv import writing
+        from kvctl.kv.write import conditional_write
 
-        return await self._conditional(key, value, revision, writing.write_headers(expected=revision, ttl=ttl))
+        return await self._conditional(
+            key, value, revision, conditional_write.write_headers(expected=revision, ttl=ttl)
+        )
 
     async def delete(self, key: str, *, revision: int | None = None) -> int:
         """Mark the key deleted, keeping its history; returns the marker's revision.
@@ -244,15 +248,16 @@ class Bucket(Handle):
 
         Raises KeyNotFound, and as `put`.
         """
-        from kvctl.kv import picking, writing
+        from kvctl.kv.read import selection
+        from kvctl.kv.write import conditional_write
 
         self._check_writable(None)
-        latest = await picking.literal_entry(self, key, leader=True)
+        latest = await selection.literal_entry(self, key, leader=True)
         if latest is None:
             raise _absent(self.name, key)
         if latest.operation is not Operation.PUT:
             raise _gone(latest)
-        return await self._write(key, b"", writing.write_headers(operation="DEL"), literal=True)
+        return await self._write(key, b"", conditional_write.write_headers(operation="DEL"), literal=True)
 
     async def revert(self, key: str, revision: int) -> int:
         """Write the value of an older revision again, if the key does not change meanwhile.
@@ -271,10 +276,10 @@ class Bucket(Handle):
         connection what was not acknowledged is found by its identity, or sent again on condition that nobody else has
         written the key since.
         """
-        from kvctl.kv import puts
+        from kvctl.kv.write import bulk_put
 
         self._check_writable(None)
-        return await puts.put_many(self, items, window or puts.WINDOW)
+        return await bulk_put.put_many(self, items, window or bulk_put.WINDOW)
 
     async def commit(self, transaction: Transaction) -> list[int]:
         """Carry out the transaction, whole or not at all; returns the revision of each change, in their order.
@@ -282,9 +287,9 @@ class Bucket(Handle):
         A lost answer is settled by reading back. Raises ConditionsFailed, which names every condition that does not
         hold, KvctlError for a bucket that takes no atomic batches, OutcomeUnknown, and as `put`.
         """
-        from kvctl.kv import committing
+        from kvctl.kv.transaction import execution
 
-        return await committing.commit(self, transaction)
+        return await execution.commit(self, transaction)
 
     def lease(
         self, key: str, owner: str, *, ttl: timedelta = timedelta(seconds=30), wait: timedelta | None = None
@@ -294,15 +299,15 @@ class Bucket(Handle):
         The lease is renewed, and the key deleted at the end. One that is lost cancels the block and raises LeaseLost.
         `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired; UsageError.
         """
-        from kvctl.kv import leasing
+        from kvctl.kv import lease_queue
 
-        return leasing.held(self, key, owner, ttl, wait)
+        return lease_queue.held(self, key, owner, ttl, wait)
 
     async def check(self, transaction: Transaction) -> None:
         """Whether the transaction could be carried out now; writes nothing. Raises as `commit`."""
-        from kvctl.kv import committing
+        from kvctl.kv.transaction import execution
 
-        await committing.check(self, transaction)
+        await execution.check(self, transaction)
 
     # -- the bucket itself -------------------------------------------------------------------------------
 
@@ -359,15 +364,17 @@ class Bucket(Handle):
         return self._living(key, entry)
 
     async def _mark(self, key: str, operation: str, revision: int | None, ttl: timedelta | None = None) -> int:
-        from kvctl.kv import writing
+        from kvctl.kv.write import conditional_write
 
-        header = writing.write_headers(operation=operation, expected=revision, ttl=ttl, rollup=operation == "PURGE")
+        header = conditional_write.write_headers(
+            operation=operation, expected=revision, ttl=ttl, rollup=operation == "PURGE"
+        )
         if revision is None:
             return await self._write(key, b"", header)
         return await self._conditional(key, b"", revision, header)
 
     async def _conditional(self, key: str, value: bytes, revision: int, header: bytes) -> int:
-        from kvctl.kv import writing
+        from kvctl.kv.write import conditional_write
 
         try:
             return await self._write(key, value, header, revision)
@@ -377,7 +384,7 @@ class Bucket(Handle):
                     error.found = await self.last_revision(key)
                 except KvctlError:
                     error.found = error.found or None
-            raise writing.mismatch(key, revision, error) from None
+            raise conditional_write.mismatch(key, revision, error) from None
 
     async def _require_live(self, key: str, revision: int | None) -> None:
         self._check_writable(key)

@@ -27,12 +27,23 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config.config_merge import merge
 from kvctl.jetstream.config.edit_lock import edit_lock
-from kvctl.kv import binding, foreign, leftovers
+from kvctl.kv import reserved_streams, resolve
 from kvctl.kv.config import BucketConfig, BucketStatus
-from kvctl.kv.difference import Difference, differences, listed, missing
-from kvctl.kv.fields import edited
-from kvctl.kv.kinds import Kind, StreamConfig, kind_of, started
+from kvctl.kv.config_diff import (
+    Difference,
+    differences,
+    listed,
+    missing,
+)
+from kvctl.kv.config_edit import edited
+from kvctl.kv.maintenance import leftover_messages
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    kind_of,
+    started,
+)
 
 StreamInfo = dict[str, Any]
 
@@ -121,7 +132,7 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
     """
     name, wanted = wanted["name"], started(wanted)
     try:
-        made = await leftovers.create(api, wanted)
+        made = await leftover_messages.create(api, wanted)
     except OPEN as error:
         info = await _wait_for(api, name, lambda found: found is not None)
         if info is None:
@@ -143,7 +154,7 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
 async def find(api: Api, name: str) -> StreamInfo:
     """The stream info of the bucket, aggregate or mirror that the name means. Raises BucketNotFound."""
     try:
-        info = (await binding.locate(api, check_bucket(name))).info
+        info = (await resolve.locate(api, check_bucket(name))).info
     except RequestTimeout as error:
         error.hint = "The servers that hold it may be down: `kvctl bucket ls` shows what is unreachable"
         raise
@@ -285,7 +296,7 @@ def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
     kind, name = kind_of(found), found["name"].removeprefix(STREAM_PREFIX)
     if kind is Kind.INCOMPLETE:
         raise _incomplete(name)
-    if foreign.evidence(found):
+    if reserved_streams.evidence(found):
         raise BucketExists(f"The stream `{found['name']}` belongs to a {kind}", hint="Choose another name")
     if kind is Kind.STREAM:
         raise BucketExists(f"A stream `{found['name']}` exists that is no bucket", hint="Choose another name")

@@ -7,9 +7,20 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from kvctl.kv.fields import DUPLICATE_WINDOW, FIELDS, Republish, edited
-from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of, own_metadata
+from kvctl.kv.config_edit import (
+    DUPLICATE_WINDOW,
+    FIELDS,
+    Republish,
+    edited,
+)
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    bucket_name,
+    kind_of,
+    own_metadata,
+)
 from kvctl.units import duration_from_ns, duration_ns, parse_time
 
 __all__ = ["BucketConfig", "BucketStatus", "Kind", "Republish", "StreamConfig"]

@@ -23,13 +23,18 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.kv import binding as bindings
-from kvctl.kv import foreign
-from kvctl.kv.binding import Binding
+from kvctl.kv import reserved_streams
+from kvctl.kv import resolve as bindings
 from kvctl.kv.entry import Entry, from_message
-from kvctl.kv.kinds import Kind, kind_of, renaming, stop_renaming
 from kvctl.kv.names import check_bucket, check_key
-from kvctl.kv.own_writes import OwnWrites
+from kvctl.kv.read.own_writes import OwnWrites
+from kvctl.kv.resolve import Binding
+from kvctl.kv.stream_kind import (
+    Kind,
+    kind_of,
+    renaming,
+    stop_renaming,
+)
 from kvctl.tokens import encoded
 
 RETRY_PAUSE = 0.1
@@ -141,7 +146,7 @@ class Handle:
             raise RefusedError(f"{text}; nothing was written", hint=stop_renaming(source.info["config"]))
         if self.fixed and not source.takes_writes:
             raise BucketNotFound(f"Stream `{source.stream}` takes no writes to `{source.write_prefix}>`")
-        if foreign.NAMES.match(source.stream) and not self.fixed:
+        if reserved_streams.NAMES.match(source.stream) and not self.fixed:
             raise ReadOnly(f"`{self.name}` mirrors `{source.stream}`, which is no bucket: no key is written to it")
         if not source.writable:
             names = ", ".join(f"`{name}`" for name in source.origins)
@@ -196,14 +201,16 @@ class Handle:
         literal: bool = False,
         identity: bytes | None = None,
     ) -> int:
-        from kvctl.kv import writing
+        from kvctl.kv.write import conditional_write
 
         self._check_writable(None if literal else key)
         deadline = time.monotonic() + self._api.connection.timeout
         while True:
             try:
                 target, after = self.binding.source, self.own.last(key)
-                revision = await writing.write(target, key, value, header, expected, after=after, identity=identity)
+                revision = await conditional_write.write(
+                    target, key, value, header, expected, after=after, identity=identity
+                )
             except NoResponders:
                 with suppress(RequestTimeout):  # nobody to ask either: a leader is being elected
                     await self._no_stream()
@@ -237,7 +244,7 @@ class Handle:
                 hint="`--read-only` or the context's `read_only` is set",
             )
         if self.binding.info is not None and not self.fixed:  # known, so it costs nothing
-            foreign.refuse(self.binding.info["config"], forcible=False)
+            reserved_streams.refuse(self.binding.info["config"], forcible=False)
             if self.binding.origin is not None or renaming(self.binding.info["config"]):
                 self.check_writes_go_somewhere()
         if key is not None:

@@ -25,10 +25,10 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.kv import identity as identities
 from kvctl.kv.entry import Entry, Operation
-from kvctl.kv.identity import identity_of
-from kvctl.kv.writing import write_fields
+from kvctl.kv.write import identity as identities
+from kvctl.kv.write.conditional_write import write_fields
+from kvctl.kv.write.identity import identity_of
 from kvctl.units import duration_seconds, format_duration
 from kvctl.wire import encode_headers
 

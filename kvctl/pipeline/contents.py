@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import RefusedError
 from kvctl.jetstream.server_clock import ServerClock
-from kvctl.kv.kinds import Kind, kind_of
+from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline import connecting
 from kvctl.pipeline.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as

@@ -21,11 +21,11 @@ from kvctl.errors import RefusedError, RevisionNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.jetstream.direct import multi_get_fallback
-from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.kinds import Kind, kind_of
-from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import is_wild, overlapping
+from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.resolve import Binding
+from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.pushdown import LATEST, Narrowing
 from kvctl.pipeline.splits import Keys, Revisions, cut_by_count, even, probes, runs

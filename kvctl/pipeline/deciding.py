@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from kvctl.errors import WrongRevision
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.kv.current import changes_nothing
 from kvctl.kv.entry import Operation, operation_of
-from kvctl.kv.rows import Row
-from kvctl.kv.writing import mismatch
+from kvctl.kv.load.leader_state import changes_nothing
+from kvctl.kv.load.rows import Row
+from kvctl.kv.write.conditional_write import mismatch
 from kvctl.pipeline.row_ids import RowIds, digest_of
 
 

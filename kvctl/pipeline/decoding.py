@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import Entry, Operation, any_tombstone, operation_of
-from kvctl.kv.identity import is_bare
-from kvctl.kv.rewriting import own_headers
+from kvctl.kv.write.copied_headers import own_headers
+from kvctl.kv.write.identity import is_bare
 from kvctl.wire import header_value
 
 SOURCE_HEADER = b"Nats-Stream-Source"

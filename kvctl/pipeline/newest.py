@@ -2,7 +2,7 @@
 
 A bucket without ttls holds a key's newest revision. With one for the bucket it may be gone, and all older ones with it.
 Keys with a ttl of their own, in a bucket with a history, get their older value back when the newer one has run out, as
-servers do (kvctl.kv.expiring): there a key's revisions are gone through in order, as the server did.
+servers do (kvctl.kv.write.expiry): there a key's revisions are gone through in order, as the server did.
 """
 
 from __future__ import annotations

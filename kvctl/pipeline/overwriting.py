@@ -17,16 +17,16 @@ import kvctl
 from kvctl.errors import KvctlError, PartlyDone, RefusedError, StreamNotFound, UsageError, WrongRevision
 from kvctl.jetstream import streams
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv import listing
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.current import AWAY, Current
 from kvctl.kv.entry import Entry, Operation, operation_of
-from kvctl.kv.load_target import Target, target_of
+from kvctl.kv.load.leader_state import AWAY, Current
+from kvctl.kv.load.rows import Row, header_of
+from kvctl.kv.load.target import Target, target_of
 from kvctl.kv.names import MAX_BUCKET, RESERVED, STREAM_PREFIX, is_plain
-from kvctl.kv.rewriting import own_headers
-from kvctl.kv.rows import Row, header_of
-from kvctl.kv.writing import write_headers
+from kvctl.kv.read import listing
+from kvctl.kv.write.conditional_write import write_headers
+from kvctl.kv.write.copied_headers import own_headers
 from kvctl.pipeline.outcome import SHOWN, Written
 from kvctl.pipeline.publishing import Counts, Plan, Publisher
 from kvctl.pipeline.row_ids import RowIds

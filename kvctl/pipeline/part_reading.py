@@ -16,11 +16,11 @@ from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.jetstream.direct import multi_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.kv.binding import Binding, assumed, with_info
-from kvctl.kv.cut_reading import CutReading
 from kvctl.kv.entry import any_tombstone, is_tombstone
-from kvctl.kv.listing import subjects_of
 from kvctl.kv.names import is_plain, matches
+from kvctl.kv.point_in_time.snapshot_reader import CutReading
+from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.resolve import Binding, assumed, with_info
 from kvctl.pipeline.cut import Cut, Part
 from kvctl.pipeline.decoding import Decoder
 from kvctl.pipeline.loss_watch import LossWatch

@@ -23,12 +23,12 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv.current import Current
-from kvctl.kv.load_target import Target
-from kvctl.kv.resuming import all_arrived
-from kvctl.kv.rows import Row
-from kvctl.kv.settling import with_expected
-from kvctl.kv.writing import explained
+from kvctl.kv.load.leader_state import Current
+from kvctl.kv.load.reconcile import with_expected
+from kvctl.kv.load.resume import all_arrived
+from kvctl.kv.load.rows import Row
+from kvctl.kv.load.target import Target
+from kvctl.kv.write.conditional_write import explained
 from kvctl.pipeline.deciding import ANOTHER, Decider, Decision, Outcome, WriteMode
 from kvctl.pipeline.resolving import OF_THE_ROW, Resolver
 from kvctl.pipeline.row_ids import RowIds

@@ -10,9 +10,9 @@ from kvctl.errors import KvctlError, NoResponders, OutcomeUnknown, ServerError, 
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.jetstream.direct.multi_get import next_of_each
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv.current import AWAY, PATIENCE, Current
-from kvctl.kv.rows import Row
-from kvctl.kv.settling import with_expected
+from kvctl.kv.load.leader_state import AWAY, PATIENCE, Current
+from kvctl.kv.load.reconcile import with_expected
+from kvctl.kv.load.rows import Row
 from kvctl.pipeline.deciding import Asked, Decider, Decision, Outcome
 from kvctl.pipeline.row_ids import RowIds
 

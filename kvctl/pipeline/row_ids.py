@@ -15,8 +15,8 @@ from functools import cached_property
 from zlib import crc32
 
 from kvctl.kv.entry import operation_of
-from kvctl.kv.rows import Row
-from kvctl.kv.writing import MESSAGE_ID
+from kvctl.kv.load.rows import Row
+from kvctl.kv.write.conditional_write import MESSAGE_ID
 from kvctl.wire import header_value
 
 ROW_HEADER = b"Kvctl-Row"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.load.rows import Row, header_of
 from kvctl.kv.names import check_key, check_keys
-from kvctl.kv.rows import Row, header_of
 from kvctl.pipeline.columns import TYPES
 from kvctl.pipeline.deciding import Asked, WriteMode
 from kvctl.pipeline.file_rows import PROBLEM

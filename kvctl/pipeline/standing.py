@@ -11,8 +11,8 @@ from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.direct.direct_get import from_leader
 from kvctl.jetstream.direct.multi_get_fallback import first_since
 from kvctl.jetstream.server_clock import ServerClock
-from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
+from kvctl.kv.resolve import Binding
 from kvctl.pipeline.offsets import Offset, Standing, check_start
 from kvctl.units import format_time, parse_time
 

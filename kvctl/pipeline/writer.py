@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kvctl.errors import KvctlError, UsageError
-from kvctl.kv.load_target import target_of
+from kvctl.kv.load.target import target_of
 from kvctl.pipeline import outcome, overwriting
 from kvctl.pipeline.claims import begin, forget, release
 from kvctl.pipeline.connecting import connected, run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from kvctl.kv.load_target import Target, target_of
+from kvctl.kv.load.target import Target, target_of
 from kvctl.pipeline.claims import Beginning, begin, claim
 from kvctl.pipeline.connecting import connected
 from kvctl.pipeline.dead_letters import DeadLetters

@@ -19,9 +19,9 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.catalog import Edit
-from kvctl.kv.difference import Difference, differences
-from kvctl.kv.fields import edited
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.config_diff import Difference, differences
+from kvctl.kv.config_edit import edited
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.tables.config import (
     PARTITIONS,
     STREAM_PREFIX,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from kvctl.kv import compacting
-from kvctl.kv.compacting import Tombstones
+from kvctl.kv.maintenance import compaction
+from kvctl.kv.maintenance.compaction import Tombstones
 from kvctl.tables.table import Table
 
 
@@ -17,10 +17,10 @@ async def find(table: Table, *, older_than: timedelta = timedelta()) -> list[Tom
     """The markers of removals that are this old or older, stream by stream. Raises TableNotFound."""
     await table.layout.check_life()
     buckets = table.layout.buckets
-    return [await table.layout.tell(compacting.find(bucket, older_than=older_than)) for bucket in buckets]
+    return [await table.layout.tell(compaction.find(bucket, older_than=older_than)) for bucket in buckets]
 
 
 async def remove(table: Table, found: list[Tombstones]) -> int:
     """Remove them, but for those of keys that were written since; returns their number. Raises PartlyDone."""
     pairs = zip(table.layout.buckets, found, strict=True)
-    return sum([await compacting.remove(bucket, tombstones) for bucket, tombstones in pairs])
+    return sum([await compaction.remove(bucket, tombstones) for bucket, tombstones in pairs])

@@ -14,9 +14,9 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig, StreamConfig
-from kvctl.kv.fields import FIELDS, edited
-from kvctl.kv.kinds import KIND
+from kvctl.kv.config_edit import FIELDS, edited
 from kvctl.kv.names import BUCKET_PATTERN
+from kvctl.kv.stream_kind import KIND
 from kvctl.tables.changes import base36
 from kvctl.tables.keys import MAX_PARTITIONS, MAX_TABLE
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from kvctl.errors import UsageError
-from kvctl.kv.ordered import token, untoken
+from kvctl.kv.ordered_token import token, untoken
 
 MAX_KEY = 2560
 """Bytes of family and key together: four characters for three bytes have to fit into the protocol's line of 4,096.

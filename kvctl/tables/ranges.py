@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.kv.ordered import token
+from kvctl.kv.ordered_token import token
 from kvctl.tables.keys import within_family
 
 

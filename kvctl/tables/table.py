@@ -17,7 +17,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.transaction import Transaction
+from kvctl.kv.transaction.transaction import Transaction
 from kvctl.tables import catalog, scan
 from kvctl.tables.catalog import Found
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version, check_batch

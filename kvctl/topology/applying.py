@@ -16,8 +16,8 @@ from kvctl.errors import ConflictError, KvctlError, PartlyDone, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
-from kvctl.kv.difference import differences
-from kvctl.kv.kinds import LEAVING
+from kvctl.kv.config_diff import differences
+from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology import planning, removal
 from kvctl.topology.document import Topology
 from kvctl.topology.filling import Filling

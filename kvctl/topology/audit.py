@@ -23,7 +23,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import OFFLINE_HINT
-from kvctl.kv.kinds import Kind
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology import waiting
 from kvctl.topology.comparison import DELETED, ORIGIN, REPLICA, Comparison, Marked, mark
 from kvctl.topology.coverage import HERE, StreamInfo, hiding, unread

@@ -11,12 +11,13 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv import catalog, compacting
+from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.catalog import Edit
-from kvctl.kv.compacting import Tombstones
 from kvctl.kv.config import BucketStatus
-from kvctl.kv.kinds import Kind
+from kvctl.kv.maintenance import compaction
+from kvctl.kv.maintenance.compaction import Tombstones
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology import hazards, inspection, observe
 from kvctl.topology.hazards import LAGGING_REPLICA, Hazard
 from kvctl.topology.observe import Dependent, Upstream
@@ -71,7 +72,7 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
 
     Raises BucketNotFound, RefusedError for a mirror.
     """
-    found = await compacting.find(bucket, older_than=older_than)
+    found = await compaction.find(bucket, older_than=older_than)
     assert bucket.binding.info is not None
     foreign = hazards.of_foreign(bucket.binding.info["config"])
     newest = max((entry.revision for entry in found.entries), default=0)
@@ -85,7 +86,7 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
 
 async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
     """Remove the tombstones; returns how many messages went. Raises PartlyDone."""
-    return await compacting.remove(bucket, found, advance)
+    return await compaction.remove(bucket, found, advance)
 
 
 def _late(item: Dependent) -> str:

@@ -13,9 +13,14 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.client import Client
-from kvctl.kv.difference import differences, listed
-from kvctl.kv.kinds import Kind, StreamConfig, kind_of, started
+from kvctl.kv.config_diff import differences, listed
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    kind_of,
+    started,
+)
 from kvctl.topology import collisions, hazards, origins, replica_hazards, waiting
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.model import Aggregate, Mirror, Origin

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kvctl.errors import KvctlError, StreamNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import SUBJECT_PREFIX, matches
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.replica_hazards import COLLISION, KEY_COLLISION, Landing, name_of, overlaps, whose
 from kvctl.topology.subjects import UnknownTransform

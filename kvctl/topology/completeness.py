@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.replica_hazards import landing, name_of, overlaps
 from kvctl.topology.subjects import UnknownTransform

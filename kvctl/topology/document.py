@@ -10,7 +10,7 @@ from typing import Any
 
 from kvctl.documents.parser import Document
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.fields import FIELDS, Republish, edited
+from kvctl.kv.config_edit import FIELDS, Republish, edited
 from kvctl.topology.file_fields import CONTEXT, SECTIONS, TITLE
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.reading import Path, Reader

@@ -10,9 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kvctl.kv.difference import Difference, differences
-from kvctl.kv.fields import FIELDS, edited
-from kvctl.kv.kinds import LEAVING, TOPOLOGY, Kind, StreamConfig, started
+from kvctl.kv.config_diff import Difference, differences
+from kvctl.kv.config_edit import FIELDS, edited
+from kvctl.kv.stream_kind import (
+    LEAVING,
+    TOPOLOGY,
+    Kind,
+    StreamConfig,
+    started,
+)
 from kvctl.topology.document import Topology
 from kvctl.topology.locating import Located, Locator, Where
 from kvctl.topology.model import Aggregate, Mirror

@@ -10,10 +10,22 @@ from typing import Any
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError, UsageError
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.difference import UNSET, Difference, differences, shown
-from kvctl.kv.fields import FIELDS, Republish, edited
-from kvctl.kv.kinds import KIND, TOPOLOGY, Kind, StreamConfig, bucket_name, started
+from kvctl.kv.config_diff import (
+    UNSET,
+    Difference,
+    differences,
+    shown,
+)
+from kvctl.kv.config_edit import FIELDS, Republish, edited
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import (
+    KIND,
+    TOPOLOGY,
+    Kind,
+    StreamConfig,
+    bucket_name,
+    started,
+)
 from kvctl.topology.document import DEFAULT_NAME, VERSION, read_topology
 from kvctl.topology.file_fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin

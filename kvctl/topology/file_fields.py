@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvctl.kv.fields import MAX_HISTORY
+from kvctl.kv.config_edit import MAX_HISTORY
 from kvctl.kv.names import BUCKET_PATTERN, FILTER_PATTERN, MAX_BUCKET
 from kvctl.topology.model import Origin
 from kvctl.topology.reading import Field, Path, Reader

@@ -11,8 +11,8 @@ from datetime import timedelta
 from kvctl.errors import UsageError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology import origins, waiting
 from kvctl.topology.document import Topology
 from kvctl.topology.locating import Locator, Where

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kvctl.errors import KvctlError
-from kvctl.kv.kinds import Kind
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology.verdicts import KINDS, Verdict
 
 SAMPLES = 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvctl.errors import BucketNotFound
-from kvctl.kv.kinds import Kind
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology.graph_rules import Rules, rules_json
 from kvctl.topology.model import External
 from kvctl.topology.standing import Standing, State

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from kvctl.kv.kinds import Kind
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology.document import Topology
 from kvctl.topology.graph import OUTSIDE, Edge, Graph, Node, chosen, node_id, outside
 from kvctl.topology.graph_rules import rules_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from kvctl.kv.kinds import Kind, bucket_name, kind_of
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.graph import MISSING, Edge, Graph, Node, chosen, node_id, outside, reach
 from kvctl.topology.graph_rules import rules_of
 from kvctl.topology.model import External

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvctl.errors import HazardRefused
-from kvctl.kv import foreign
-from kvctl.kv.difference import shown
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv import reserved_streams
+from kvctl.kv.config_diff import shown
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.units import duration_from_ns, format_size
 
 LOSSY_EDIT = "lossy-edit"
 LAGGING_REPLICA = "lagging-replica"
 UNREACHABLE_STREAM = "unreachable-stream"
 """A stream does not answer, and may read from the one that is to go or to be changed."""
-FOREIGN_KIND = foreign.FOREIGN_KIND
+FOREIGN_KIND = reserved_streams.FOREIGN_KIND
 
 HISTORY, AGE, SUBJECTS, BYTES, SIZE = "history", "age", "subjects", "bytes", "size"
 """In what a change of configuration can cost data."""
@@ -70,8 +70,8 @@ def lossy(before: StreamConfig, after: StreamConfig, cost: Cost) -> list[Hazard]
 
 def of_foreign(stream: StreamConfig) -> list[Hazard]:
     """The hazard of a bucket command on the stream of a table or a repository."""
-    text = foreign.evidence(stream)
-    return [Hazard(FOREIGN_KIND, text, foreign.remedy(stream))] if text else []
+    text = reserved_streams.evidence(stream)
+    return [Hazard(FOREIGN_KIND, text, reserved_streams.remedy(stream))] if text else []
 
 
 def of_silent(streams: Iterable[str]) -> list[Hazard]:

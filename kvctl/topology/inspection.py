@@ -12,8 +12,8 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology import observe, replica_hazards
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.incarnations import lineage

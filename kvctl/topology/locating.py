@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from kvctl.kv import foreign
+from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.document import Topology
 from kvctl.topology.model import Origin
@@ -123,7 +123,7 @@ class Locator:
     def _found(self, place: str, origin: Origin) -> Where | None:
         """The stream that an origin's name means: the bucket's own, else a mirror's, else a repository's."""
         home = place if origin.external is None else self._home(place, origin)
-        names = [STREAM_PREFIX + origin.bucket, origin.bucket, foreign.WHOLE + origin.bucket]
+        names = [STREAM_PREFIX + origin.bucket, origin.bucket, reserved_streams.WHOLE + origin.bucket]
         for number, stream in enumerate([origin.stream] if origin.stream else names):
             if home is not None and self._is_there((home, stream), bucket=number == 0):
                 return home, stream
@@ -146,7 +146,9 @@ class Locator:
         if self.name_at(where) is not None:
             return True
         live = self.live(where)
-        return live is not None and (bucket or bool(live["config"].get("mirror") or foreign.owner(live["config"])))
+        return live is not None and (
+            bucket or bool(live["config"].get("mirror") or reserved_streams.owner(live["config"]))
+        )
 
     def _may_be(self, where: Where, seen: Seen | None) -> bool:
         """Whether what was found by asking can be what is there: no two are made in the same nanosecond."""
@@ -158,7 +160,7 @@ class Locator:
         stream = where[1]
         if origin.stream and origin.bucket:
             return origin
-        if foreign.NAMES.match(stream):
+        if reserved_streams.NAMES.match(stream):
             return replace(origin, bucket=stream.partition("_")[2], stream=stream)
         bucket = self._key_space(where) if not stream.startswith(STREAM_PREFIX) else stream.removeprefix(STREAM_PREFIX)
         return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)

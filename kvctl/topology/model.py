@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.kv import foreign
-from kvctl.kv.fields import Republish, edited
-from kvctl.kv.kinds import FIRST_ENTRY, StreamConfig, own_metadata
+from kvctl.kv import reserved_streams
+from kvctl.kv.config_edit import Republish, edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
+from kvctl.kv.stream_kind import FIRST_ENTRY, StreamConfig, own_metadata
 from kvctl.tokens import check_prefix
 from kvctl.topology.subjects import Transform, default_dest, parse, places, render
 from kvctl.units import duration_from_ns
@@ -126,7 +126,7 @@ class Origin:
             rules.append(Transform(source["filter_subject"], ""))
         external = source.get("external") or {}
         stream = source["name"]
-        prefix = next((one for one in (STREAM_PREFIX, foreign.WHOLE) if stream.startswith(one)), stream)
+        prefix = next((one for one in (STREAM_PREFIX, reserved_streams.WHOLE) if stream.startswith(one)), stream)
         bucket = _bucket_of(rules) or stream.removeprefix(prefix)
         origin = cls(
             bucket,

@@ -12,8 +12,13 @@ from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.ordered_consumer import Selection, read
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.streams import Listing
-from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
 from kvctl.kv.names import STREAM_PREFIX, matches
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    bucket_name,
+    kind_of,
+)
 from kvctl.topology.hazards import AGE, HISTORY, SIZE, SUBJECTS, Cost, Hazard, looks_at, of_silent
 from kvctl.units import format_time
 from kvctl.wire import header_value

@@ -21,9 +21,9 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
-from kvctl.kv import binding, foreign
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv import reserved_streams, resolve
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology import circles
 from kvctl.topology.circles import Node, Reading
 from kvctl.topology.hazards import Hazard
@@ -236,7 +236,7 @@ def _candidates(origin: Origin) -> list[str]:
     """The streams that a name may mean: the bucket's own, else a mirror's (COMMANDS.md, section 2), a repository's."""
     if origin.stream:
         return [origin.stream]
-    return [STREAM_PREFIX + origin.bucket, origin.bucket, foreign.WHOLE + origin.bucket]
+    return [STREAM_PREFIX + origin.bucket, origin.bucket, reserved_streams.WHOLE + origin.bucket]
 
 
 async def _first(api: Api, names: list[str], patience: float | None) -> dict[str, Any] | None:
@@ -249,7 +249,7 @@ async def _first(api: Api, names: list[str], patience: float | None) -> dict[str
             if number:  # narrow exports allow the first alone
                 continue
             raise
-        if number == 0 or info["config"].get("mirror") or foreign.owner(info["config"]):
+        if number == 0 or info["config"].get("mirror") or reserved_streams.owner(info["config"]):
             return info
     return None
 
@@ -270,11 +270,11 @@ async def _completed(api: Api, origin: Origin, info: dict[str, Any]) -> Origin:
     stream = info["config"]["name"]
     if origin.stream and origin.bucket:
         return origin
-    if foreign.owner(info["config"]):
+    if reserved_streams.owner(info["config"]):
         return replace(origin, bucket=stream.partition("_")[2], stream=stream)
     bucket = stream.removeprefix(STREAM_PREFIX)
     if info["config"].get("mirror"):
-        bound = await binding.bind(api, bucket, info)
+        bound = await resolve.bind(api, bucket, info)
         bucket = bound.prefix.removeprefix(SUBJECT_PREFIX).removesuffix(".")
     elif not stream.startswith(STREAM_PREFIX):
         raise UsageError(

@@ -11,9 +11,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import BucketExists, UnreachableError
-from kvctl.kv.difference import Difference, differences
-from kvctl.kv.kinds import SERVER_METADATA, TOPOLOGY, Kind, StreamConfig, bucket_name, kind_of
+from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import (
+    SERVER_METADATA,
+    TOPOLOGY,
+    Kind,
+    StreamConfig,
+    bucket_name,
+    kind_of,
+)
 from kvctl.topology.drafts import Draft, Drafts
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.locating import Where

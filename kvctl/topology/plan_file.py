@@ -14,8 +14,8 @@ from kvctl.documents import parser
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.jetstream.api import Api
-from kvctl.kv.difference import Difference
-from kvctl.kv.kinds import Kind
+from kvctl.kv.config_diff import Difference
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology.document import Topology, read_topology
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.plan import Action, Change, Plan

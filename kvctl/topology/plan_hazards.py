@@ -7,7 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kvctl.errors import RefusedError
-from kvctl.kv.kinds import Kind, StreamConfig, bucket_name, kind_of
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    bucket_name,
+    kind_of,
+)
 from kvctl.topology import circles, replica_hazards
 from kvctl.topology.circles import Node, Reading
 from kvctl.topology.drafts import Draft, Drafts

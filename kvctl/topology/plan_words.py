@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.kv.difference import UNSET, Difference, shown
-from kvctl.kv.kinds import LEAVING, Kind, begins_somewhere
+from kvctl.kv.config_diff import UNSET, Difference, shown
+from kvctl.kv.stream_kind import LEAVING, Kind, begins_somewhere
 from kvctl.topology.model import Origin
 from kvctl.topology.plan import Action, Change, Plan
 from kvctl.topology.replica_hazards import name_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import Kind
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology import collisions, hazards, observe, origins, plan_hazards
 from kvctl.topology.document import Topology
 from kvctl.topology.drafts import Draft, Drafts

@@ -10,11 +10,12 @@ from typing import Any
 from kvctl.errors import BucketExists, ConflictError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv import catalog, copying, foreign, unfinished
+from kvctl.kv import catalog, reserved_streams
 from kvctl.kv.client import Client
 from kvctl.kv.entry import Entry
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.maintenance import copy_bucket, incomplete
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology import hazards
 from kvctl.topology.builders import find_mirror
 from kvctl.topology.hazards import Hazard
@@ -48,10 +49,10 @@ async def plan(api: Api, mirror: str, bucket: str, *, delete_mirror: bool = Fals
     if info["config"]["name"] == STREAM_PREFIX + check_bucket(bucket):
         raise UsageError(f"`{bucket}` is the mirror itself", hint="Give the bucket another name")
     existing = await streams.find(api, STREAM_PREFIX + bucket)
-    if existing is not None and not unfinished.mark_of(existing):
+    if existing is not None and not incomplete.mark_of(existing):
         raise BucketExists(f"`{bucket}` exists", hint="Give the bucket another name, or delete what has this one")
     source = info["config"]["mirror"]
-    if foreign.NAMES.match(source["name"]):
+    if reserved_streams.NAMES.match(source["name"]):
         raise RefusedError(f"`{mirror}` mirrors `{source['name']}`, which is no bucket: none can be made of it")
     found: list[Hazard] = []
     if source["name"] == STREAM_PREFIX + bucket and not source.get("external") and not delete_mirror:
@@ -63,7 +64,7 @@ async def plan(api: Api, mirror: str, bucket: str, *, delete_mirror: bool = Fals
                 "Give `--delete-mirror`, and make it anew",
             )
         ]
-    return Promotion(info, copying.copied_config(info["config"], bucket), found)
+    return Promotion(info, copy_bucket.copied_config(info["config"], bucket), found)
 
 
 async def carry_out(
@@ -76,7 +77,7 @@ async def carry_out(
     """
     hazards.refuse(promotion.hazards, force, f"The bucket made of `{promotion.mirror}` would be hidden")
     source, name = client.bucket(promotion.mirror), name_of(promotion.config)
-    await copying.copy(source, client.api, name, data=copying.HISTORY, advance=advance)
+    await copy_bucket.copy(source, client.api, name, data=copy_bucket.HISTORY, advance=advance)
     count = await _compare(source.history_batches(), client.bucket(name).history_batches(), promotion.mirror, name)
     if delete_mirror:
         await catalog.delete(client.api, promotion.info["config"]["name"])

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
-from kvctl.kv.fields import Republish
+from kvctl.kv.config_edit import Republish
 from kvctl.kv.names import check_bucket, check_filter
 from kvctl.units import parse_duration, parse_size
 

@@ -13,8 +13,8 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import Selection, read
 from kvctl.kv import catalog
-from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain, matches
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology import hazards
 from kvctl.topology.builders import find_aggregate
 from kvctl.topology.hazards import Hazard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.document import Topology
 from kvctl.topology.drafts import Draft, Drafts
 from kvctl.topology.locating import Locator, Unseen

@@ -16,7 +16,7 @@ from kvctl.errors import BucketNotFound, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
-from kvctl.kv.kinds import SERVER_METADATA, Kind, StreamConfig
+from kvctl.kv.stream_kind import SERVER_METADATA, Kind, StreamConfig
 from kvctl.topology import feeding, waiting
 from kvctl.topology.findings import LOCAL_WRITE, Difference, Outcome
 from kvctl.topology.repairs import is_stand_in, is_temporary, original, stand_in

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from kvctl.kv.kinds import StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.hazards import FOREIGN_KIND, UNREACHABLE_STREAM, Hazard, of_foreign
 from kvctl.topology.subjects import Transform, UnknownTransform, meet, parse
 from kvctl.units import duration_from_ns, format_duration, format_size

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import Kind, bucket_name
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.model import External
 from kvctl.topology.repairs import is_stand_in, is_temporary
 from kvctl.topology.replica_hazards import name_of

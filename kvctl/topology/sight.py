@@ -13,8 +13,8 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.streams import Listing
-from kvctl.kv.binding import NOBODY_KNOWS
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology import buckets, observe
 from kvctl.topology.buckets import Description
 from kvctl.topology.hazards import Hazard

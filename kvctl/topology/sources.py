@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kvctl.kv.kinds import LEAVING
+from kvctl.kv.stream_kind import LEAVING
 
 Source = Mapping[str, Any]
 

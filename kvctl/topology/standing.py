@@ -11,7 +11,7 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import Kind, bucket_name
+from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology import recount as recounting
 from kvctl.topology import waiting
 from kvctl.topology.incarnations import Lineage, lineage, lineage_of_source

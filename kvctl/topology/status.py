@@ -8,8 +8,8 @@ from typing import Any
 
 from kvctl.errors import BucketNotFound
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import Kind, bucket_name
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.document import Topology
 from kvctl.topology.graph import Node
 from kvctl.topology.graph_live import nodes_of_link

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import StreamConfig
+from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology import hazards, inspection, observe
 from kvctl.topology.hazards import (
     AGE,

@@ -12,7 +12,7 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import Kind, StreamConfig, kind_of
+from kvctl.kv.stream_kind import Kind, StreamConfig, kind_of
 from kvctl.topology.origins import PATIENCE, own_domain
 
 StreamInfo = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.kv.entry import is_tombstone
-from kvctl.kv.ordered import token, untoken
+from kvctl.kv.ordered_token import token, untoken
 from kvctl.versions import bucket_reading
 from kvctl.versions.store import StoreClosed, StoreEntry
 

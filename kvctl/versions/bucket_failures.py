@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kvctl.errors import OutcomeUnknown, PermissionDenied, ServerError
-from kvctl.kv.binding import Binding
+from kvctl.kv.resolve import Binding
 
 FULL = 10077
 

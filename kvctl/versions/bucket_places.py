@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kvctl.kv.ordered import token, untoken
+from kvctl.kv.ordered_token import token, untoken
 from kvctl.versions.store import ABSENT, EXISTS, Predicate, PredicateFailed
 
 

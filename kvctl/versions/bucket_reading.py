@@ -22,9 +22,9 @@ from kvctl.jetstream.direct.multi_get import (
     last_of_each,
     pages,
 )
-from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
+from kvctl.kv.resolve import Binding
 
 Stored = tuple[int, bytes]
 """Revision and value."""

@@ -13,7 +13,7 @@ from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, WrongRevision
 from kvctl.jetstream import streams
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
-from kvctl.kv.transaction import Transaction
+from kvctl.kv.transaction.transaction import Transaction
 from kvctl.versions import bucket_reading
 from kvctl.versions.bucket_entries import BucketEntries
 from kvctl.versions.bucket_failures import said_of_the_repository

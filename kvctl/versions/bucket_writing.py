@@ -16,11 +16,11 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.publish import Busy, PublishWindow, publish_soon
-from kvctl.kv import identity as identities
-from kvctl.kv import outcome, writing
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
-from kvctl.kv.transaction import Failure, Transaction
+from kvctl.kv.transaction.transaction import Failure, Transaction
+from kvctl.kv.write import conditional_write, outcome
+from kvctl.kv.write import identity as identities
 from kvctl.versions.bucket_places import insisted, place_of, was_read
 from kvctl.versions.fenced_writes import FencedWrites
 from kvctl.versions.grouping import Failing, Grouping, Revisions, Wish
@@ -79,7 +79,7 @@ class BucketWriting:
         for error in errors:
             if isinstance(error, outcome.OPEN):
                 raise OutcomeUnknown(f"It is not known whether all keys were written: {error.message}")
-            raise writing.explained(error, binding) if isinstance(error, ServerError) else error
+            raise conditional_write.explained(error, binding) if isinstance(error, ServerError) else error
 
     async def write_each_fenced(
         self, partition: bytes, values: Mapping[bytes, bytes], fence: tuple[str, Predicate]
@@ -93,7 +93,7 @@ class BucketWriting:
         binding = self._bucket.binding
         revision = insisted(binding.stream, place, predicate)
         if self._fence[:2] != (place, revision):
-            self._fence = place, revision, writing.fence(binding.subject(place), revision)
+            self._fence = place, revision, conditional_write.fence(binding.subject(place), revision)
         return self._fence[2]
 
     async def _publish(self, wish: Wish) -> Revisions:
@@ -114,7 +114,7 @@ class BucketWriting:
         except outcome.OPEN as error:
             made = await outcome.resolve(outcome.Write(binding, place, identity, after=before), error) or before
         except ServerError as error:
-            raise writing.explained(error, binding) from None
+            raise conditional_write.explained(error, binding) from None
         self._last = max(self._last, made)
         return {place: made}
 

@@ -18,7 +18,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv import catalog
-from kvctl.kv.difference import differences, listed
+from kvctl.kv.config_diff import differences, listed
 from kvctl.kv.names import STREAM_PREFIX as BUCKETS
 from kvctl.versions.config import (
     STREAM_PREFIX,

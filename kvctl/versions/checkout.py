@@ -19,13 +19,14 @@ from kvctl.errors import (
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv import many, outcome
-from kvctl.kv.binding import Binding
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
-from kvctl.kv.identity import Series, identity_of, most_bytes
-from kvctl.kv.transaction import LIMIT, Transaction
-from kvctl.kv.writing import write_headers
+from kvctl.kv.read import bulk_get
+from kvctl.kv.resolve import Binding
+from kvctl.kv.transaction.transaction import LIMIT, Transaction
+from kvctl.kv.write import outcome
+from kvctl.kv.write.conditional_write import write_headers
+from kvctl.kv.write.identity import Series, identity_of, most_bytes
 from kvctl.versions import live, refs
 from kvctl.versions.chunks import object_id
 from kvctl.versions.live import Live
@@ -249,7 +250,7 @@ class _Each:
     async def _settle(self) -> None:
         """Look at the keys whose writes were refused or got no answer."""
         try:
-            found = await many.get_many(self._bucket, [step.key for _, step, _ in self._open], leader=True)
+            found = await bulk_get.get_many(self._bucket, [step.key for _, step, _ in self._open], leader=True)
             for number, step, cause in self._open:
                 await self._settle_one(number, step, found.get(step.key), cause)
         except KvctlError as error:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any, BinaryIO
 
-from kvctl.kv.dump_file import DumpWriter
-from kvctl.kv.dump_format import entry_line
-from kvctl.kv.dumping import Dumped
+from kvctl.kv.dump.dump_file import DumpWriter
+from kvctl.kv.dump.dump_format import entry_line
+from kvctl.kv.dump.dumper import Dumped
 from kvctl.units import format_time
 from kvctl.versions import committing, reading, refs
 from kvctl.versions.reading import Selection

@@ -17,11 +17,11 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.multi_get import last_of_each
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv import outcome, writing
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.current import AWAY, PATIENCE
-from kvctl.kv.resuming import all_arrived
-from kvctl.kv.transaction import LIMIT, Transaction
+from kvctl.kv.load.leader_state import AWAY, PATIENCE
+from kvctl.kv.load.resume import all_arrived
+from kvctl.kv.transaction.transaction import LIMIT, Transaction
+from kvctl.kv.write import conditional_write, outcome
 from kvctl.versions.bucket_places import place_of
 from kvctl.versions.grouping import in_batches
 from kvctl.versions.store import Change, PredicateFailed
@@ -68,7 +68,7 @@ class FencedWrites:
 
     def _messages(self) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
         prefix = self._binding.write_prefix
-        header = writing.fence(self._binding.subject(self._fence[0]), self._fence[1])
+        header = conditional_write.fence(self._binding.subject(self._fence[0]), self._fence[1])
         for key, value in self._values.items():
             yield key, (prefix + place_of(self._partition, key)).encode(), value, header
 
@@ -90,7 +90,7 @@ class FencedWrites:
     def _explained(self, error: KvctlError) -> KvctlError:
         if isinstance(error, outcome.OPEN):
             return _unknown(error)
-        return writing.explained(error, self._binding) if isinstance(error, ServerError) else error
+        return conditional_write.explained(error, self._binding) if isinstance(error, ServerError) else error
 
     # -- after a cut ---------------------------------------------------------------------------------------
 

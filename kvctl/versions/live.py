@@ -13,7 +13,7 @@ from kvctl.errors import ConflictError, UsageError
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.names import check_key
-from kvctl.kv.watch import Watcher
+from kvctl.kv.read.watch import Watcher
 from kvctl.versions import committing
 from kvctl.versions.model import Commit
 from kvctl.versions.repository import Repository

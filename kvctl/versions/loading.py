@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kvctl.errors import HazardRefused, UsageError
-from kvctl.kv.bulk import SHORTER_HISTORY, LoadOptions, read
 from kvctl.kv.entry import Operation
-from kvctl.kv.load_input import LoadInput
-from kvctl.kv.loading import Loaded, Mode
-from kvctl.kv.row_input import Batch
-from kvctl.kv.rows import BadRow, Row
+from kvctl.kv.load.bulk_load import SHORTER_HISTORY, LoadOptions, read
+from kvctl.kv.load.input_file import LoadInput
+from kvctl.kv.load.loader import Loaded, Mode
+from kvctl.kv.load.row_reader import Batch
+from kvctl.kv.load.rows import BadRow, Row
 from kvctl.versions.conditional import IdentityMismatch
 from kvctl.versions.repository import Repository
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvctl.doctor.replication import of_standing
-from kvctl.kv.kinds import Kind
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology.observe import upstreams
 from kvctl.topology.standing import Standing, State
 from kvctl.topology.world import Link, Place

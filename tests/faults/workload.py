@@ -29,8 +29,8 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.kv.lease import clock
-from kvctl.kv.leasing import acquire
-from kvctl.kv.transaction import Transaction
+from kvctl.kv.lease_queue import acquire
+from kvctl.kv.transaction.transaction import Transaction
 
 TIMEOUT = timedelta(seconds=4)
 LONGEST_WAIT_S = 4 * TIMEOUT.total_seconds()

@@ -24,8 +24,9 @@ from kvctl.errors import (
     ServerError,
     UsageError,
 )
-from kvctl.kv import catalog, snapshot
-from kvctl.kv.transaction import Transaction
+from kvctl.kv import catalog
+from kvctl.kv.maintenance import bucket_backup
+from kvctl.kv.transaction.transaction import Transaction
 from kvctl.server import Server
 from tests.kv.bucket_model import KEYS, Model
 
@@ -210,7 +211,7 @@ class MoreOperations:
             self.told("damage", file.name, at)
             file.write_bytes(self.chance.choice([changed, changed, content[:at]]))
             with pytest.raises(ConflictError, match="is damaged"):
-                await snapshot.restore(self.client.api, damaged)
+                await bucket_backup.restore(self.client.api, damaged)
             assert "B" not in await self.client.bucket_names()
             shutil.rmtree(damaged)
 

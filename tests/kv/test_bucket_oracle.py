@@ -17,14 +17,17 @@ from nats.js import JetStreamContext
 import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import HistoryLost, KeyExists, KeyNotFound, PartlyDone, ServerError, WrongRevision
-from kvctl.kv import bulk, catalog, compacting, copying, dumping, load_progress, snapshot
-from kvctl.kv.bulk import LoadOptions
+from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.load_input import open_input
-from kvctl.kv.loading import Loader
-from kvctl.kv.moment import Moment
-from kvctl.kv.moving import copy, rename
-from kvctl.kv.rows import BadRow
+from kvctl.kv.dump import dumper
+from kvctl.kv.load import bulk_load, checkpoint
+from kvctl.kv.load.bulk_load import LoadOptions
+from kvctl.kv.load.input_file import open_input
+from kvctl.kv.load.loader import Loader
+from kvctl.kv.load.rows import BadRow
+from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
+from kvctl.kv.point_in_time.moment import Moment
+from kvctl.kv.write.copy_key import copy, rename
 from kvctl.server import Server, run_server
 from tests.kv.bucket_model import FILTERS, KEYS, Model, Operation, matching
 from tests.kv.more_operations import MoreOperations, beside
@@ -146,25 +149,25 @@ class World(MoreOperations):
 
     async def compact(self) -> None:
         self.told("compact")
-        found = await compacting.find(self.bucket)
-        await compacting.remove(self.bucket, found)
+        found = await compaction.find(self.bucket)
+        await compaction.remove(self.bucket, found)
         assert len(found.entries) == self.model.compact()
 
     async def load(self) -> None:
         rows = [(self.chance.choice(KEYS), f"row {n} {self.number}") for n in range(self.chance.randint(0, 12))]
-        mode = self.chance.choice([*bulk.Mode])
+        mode = self.chance.choice([*bulk_load.Mode])
         self.told("load", mode, rows)
         content = b"".join(json.dumps({"key": key, "value": value}).encode() + b"\n" for key, value in rows)
         living, stored = self.model.living(), []
         for key, value in rows:
-            same = living.get(key) == value.encode() if mode is bulk.Mode.IF_DIFFERENT else key in living
-            if mode is bulk.Mode.PUT or not same:
+            same = living.get(key) == value.encode() if mode is bulk_load.Mode.IF_DIFFERENT else key in living
+            if mode is bulk_load.Mode.PUT or not same:
                 stored.append((key, value.encode()))
                 living[key] = value.encode()
         source = open_input("rows.ndjson", io.BytesIO(content))
-        loaded = await bulk.load(self.bucket, source, LoadOptions(mode=mode))
+        loaded = await bulk_load.load(self.bucket, source, LoadOptions(mode=mode))
         assert (loaded.written, loaded.unchanged) == (len(stored), len(rows) - len(stored))
-        if mode is bulk.Mode.CREATE_ONLY:  # over a marker a row is written once more, after others
+        if mode is bulk_load.Mode.CREATE_ONLY:  # over a marker a row is written once more, after others
             new = [entry async for entry in self.bucket.history() if entry.revision > self.model.last]
             assert sorted(stored) == sorted((entry.key, entry.value) for entry in new)
             stored = [(entry.key, entry.value) for entry in new]
@@ -173,10 +176,10 @@ class World(MoreOperations):
 
     async def copy(self) -> None:
         """Copy the bucket, and compare the copy with what is held."""
-        data = self.chance.choice([copying.LATEST, copying.HISTORY])
+        data = self.chance.choice([copy_bucket.LATEST, copy_bucket.HISTORY])
         self.told("bucket copy", data)
-        await copying.copy(self.bucket, self.client.api, "COPY", data=data)
-        await self._compare_copy("COPY", data == copying.HISTORY)
+        await copy_bucket.copy(self.bucket, self.client.api, "COPY", data=data)
+        await self._compare_copy("COPY", data == copy_bucket.HISTORY)
 
     async def dump(self) -> None:
         """Dump the bucket or its past, load the dump into a new one, and compare that."""
@@ -189,16 +192,16 @@ class World(MoreOperations):
                 return
             if self.model.lost(revision):
                 with pytest.raises(HistoryLost):
-                    await dumping.dump_past(self.bucket, Moment(revision=revision), file)
+                    await dumper.dump_past(self.bucket, Moment(revision=revision), file)
                 return
-            await dumping.dump_past(self.bucket, Moment(revision=revision), file)
+            await dumper.dump_past(self.bucket, Moment(revision=revision), file)
         else:
-            made = await dumping.dump(self.bucket, file, history=what == "history")
+            made = await dumper.dump(self.bucket, file, history=what == "history")
             assert made.exact
         settings = {name: value for name, value in self.settings.items() if name != "max_bytes"}
         loaded = await self.client.create_bucket("COPY", **settings)
         file.seek(0)
-        await bulk.load(loaded, open_input("dump", file), LoadOptions())
+        await bulk_load.load(loaded, open_input("dump", file), LoadOptions())
         if what == "past":
             found = {entry.key: entry.value async for entry in loaded.entries()}
             await self.client.delete_bucket("COPY")
@@ -209,10 +212,10 @@ class World(MoreOperations):
     async def back_up(self) -> None:
         self.told("backup, delete, restore")
         directory = self.directory / "backup"
-        await snapshot.backup(self.client.api, "B", directory)
+        await bucket_backup.backup(self.client.api, "B", directory)
         await self.client.delete_bucket("B")
         await self.restore_damaged(directory)
-        await snapshot.restore(self.client.api, directory)
+        await bucket_backup.restore(self.client.api, directory)
         shutil.rmtree(directory)
         self.bucket = self.client.bucket("B")
 
@@ -361,11 +364,11 @@ class Loads:
         with pytest.MonkeyPatch.context() as patch, self.file.open("rb") as opened:
             source = open_input(str(self.file), opened)
             options = LoadOptions(
-                progress=load_progress.path_for(str(self.file)), resume=resume, advance=kill,
+                progress=checkpoint.path_for(str(self.file)), resume=resume, advance=kill,
                 rejected=self.rejected.append,
             )  # fmt: skip
             try:
-                await bulk.load(self.bucket, source, options)
+                await bulk_load.load(self.bucket, source, options)
             except Killed:
                 return False
             except (PartlyDone, ServerError) as full:
@@ -412,9 +415,9 @@ class Loads:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs come some fifty rows at a time, and the position is saved about as often."""
-    monkeypatch.setattr("kvctl.kv.row_input.BLOCK", 2000)
-    monkeypatch.setattr("kvctl.kv.loading.SAVE_ROWS", 60)
-    monkeypatch.setattr("kvctl.kv.loading.SAVE_BYTES", 4000)
+    monkeypatch.setattr("kvctl.kv.load.row_reader.BLOCK", 2000)
+    monkeypatch.setattr("kvctl.kv.load.loader.SAVE_ROWS", 60)
+    monkeypatch.setattr("kvctl.kv.load.loader.SAVE_BYTES", 4000)
 
 
 @pytest.mark.guarantee("writing-12", "commands-6", "commands-7")
@@ -437,5 +440,5 @@ async def test_an_interrupted_load_stores_each_row_once_and_hides_nothing_newer(
         config = BucketConfig(unique(), history=history, storage="memory", max_bytes=most)
         await client.create_bucket(config)
         await Loads(client, config, file, history, rows, chance).run()
-        assert not load_progress.noted(load_progress.path_for(str(file)))
+        assert not checkpoint.noted(checkpoint.path_for(str(file)))
         await client.delete_bucket(config.name)

@@ -14,7 +14,7 @@ import kvctl
 from kvctl.errors import BucketExists, BucketNotFound, OutcomeUnknown, ReadOnly, RefusedError, UsageError
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind, Republish
-from kvctl.kv.fields import FIELDS
+from kvctl.kv.config_edit import FIELDS
 from kvctl.labs import Lab
 from kvctl.server import Server
 from tests.support.raw import RawClient

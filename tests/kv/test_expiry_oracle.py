@@ -13,7 +13,7 @@ import pytest
 
 from kvctl import Bucket, Client
 from kvctl.errors import HistoryLost, KeyNotFound
-from kvctl.kv import dumping
+from kvctl.kv.dump import dumper
 
 pytestmark = pytest.mark.oracle
 KEYS = ["a", "b", "c.1", "c.2", "d"]
@@ -70,7 +70,7 @@ class Expiring:
         assert {(one.revision, one.key, one.value) for one in self.alive(time.time())} <= found
         assert {one for one in found if one[2]} <= ever
         file = io.BytesIO()
-        await dumping.dump(self.bucket, file, history=True)
+        await dumper.dump(self.bucket, file, history=True)
         rows = [json.loads(line) for line in file.getvalue().splitlines()[1:-1]]
         dumped = {(row["key"], (row.get("value") or "").encode()) for row in rows}
         assert {(one.key, one.value) for one in self.alive(time.time())} <= dumped

@@ -23,9 +23,10 @@ from kvctl.errors import (
     WaitExpired,
 )
 from kvctl.kv import lease as leases
-from kvctl.kv import leasing, writing
+from kvctl.kv import lease_queue
 from kvctl.kv.lease import Lease, clock
-from kvctl.kv.leasing import acquire
+from kvctl.kv.lease_queue import acquire
+from kvctl.kv.write import conditional_write
 from kvctl.labs import Lab
 from kvctl.server import Server
 from tests.support.patience import quickest
@@ -100,26 +101,26 @@ class TestTaking:
     async def test_a_lost_answer_to_anothers_creation_is_not_taken_for_ours(
         self, bucket: Bucket, theirs: Bucket, monkeypatch: pytest.MonkeyPatch, error: KvctlError
     ) -> None:
-        publish = writing.publish
+        publish = conditional_write.publish
 
         async def overtaken(*arguments: Any, **options: Any) -> int:
-            monkeypatch.setattr(writing, "publish", publish)
+            monkeypatch.setattr(conditional_write, "publish", publish)
             await acquire(theirs, "k", "me", TTL)
             raise error
 
-        monkeypatch.setattr(writing, "publish", overtaken)
+        monkeypatch.setattr(conditional_write, "publish", overtaken)
         with pytest.raises(LeaseHeld):
             await acquire(bucket, "k", "me", TTL)
 
     async def test_a_lost_answer_to_ones_own_is(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-        publish = writing.publish
+        publish = conditional_write.publish
 
         async def lost(*arguments: Any, **options: Any) -> int:
-            monkeypatch.setattr(writing, "publish", publish)
+            monkeypatch.setattr(conditional_write, "publish", publish)
             await publish(*arguments, **options)
             raise RequestTimeout("none")
 
-        monkeypatch.setattr(writing, "publish", lost)
+        monkeypatch.setattr(conditional_write, "publish", lost)
         lease = await acquire(bucket, "k", "me", TTL)
         assert (lease.token, (await bucket.status()).last_revision) == (1, 1)
 
@@ -257,7 +258,7 @@ class TestWaiting:
     @pytest.fixture
     def told_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who waits does not look by himself for minutes."""
-        monkeypatch.setattr(leasing, "LOOK_AGAIN", 300.0)
+        monkeypatch.setattr(lease_queue, "LOOK_AGAIN", 300.0)
 
     @pytest.mark.guarantee("leases-3")
     @pytest.mark.usefixtures("told_only")

@@ -9,7 +9,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client, Transaction
 from kvctl.errors import KeyNotFound, RefusedError
-from kvctl.kv.leasing import acquire
+from kvctl.kv.lease_queue import acquire
 from kvctl.server import Server
 from tests.cli.conftest import run_process
 from tests.support.raw import RawClient

@@ -218,7 +218,7 @@ class TestDomains:
             assert (await near.bucket(bucket_name).get("w")).value == b"x"
 
     async def test_a_batch_goes_there_too(self, leaf: Lab, bucket_name: str) -> None:
-        from kvctl.kv.moving import rename
+        from kvctl.kv.write.copy_key import rename
 
         async with kvctl.connect(leaf.contexts["hub-via-leaf"]) as far:
             bucket = await far.create_bucket(bucket_name, atomic=True)

@@ -16,9 +16,11 @@ from kvctl import Bucket, Client
 from kvctl.errors import ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.server_clock import ServerClock
-from kvctl.kv import catalog, compacting, copying, dumping
-from kvctl.kv.moment import parse_moment
-from kvctl.kv.moving import copy, rename
+from kvctl.kv import catalog
+from kvctl.kv.dump import dumper
+from kvctl.kv.maintenance import compaction, copy_bucket
+from kvctl.kv.point_in_time.moment import parse_moment
+from kvctl.kv.write.copy_key import copy, rename
 from kvctl.server import Server
 from kvctl.topology import observe
 from kvctl.units import parse_time
@@ -80,32 +82,32 @@ class TestTtls:
         await copy(bucket, "k", bucket, "k2", overwrite=overwrite)
         assert about_an_hour(await ttl_of(bucket, "k2"))
 
-    @pytest.mark.parametrize("data", [copying.LATEST, copying.HISTORY])
+    @pytest.mark.parametrize("data", [copy_bucket.LATEST, copy_bucket.HISTORY])
     async def test_bucket_copy_keeps_what_is_left(self, client: Client, bucket: Bucket, skew: int, data: str) -> None:
         name = f"{bucket.name}x"
-        await copying.copy(bucket, client.api, name, data=data)
+        await copy_bucket.copy(bucket, client.api, name, data=data)
         assert about_an_hour(await ttl_of(client.bucket(name), "k"))
 
     @pytest.mark.parametrize("history", [False, True])
     async def test_dump_notes_what_is_left(self, bucket: Bucket, skew: int, history: bool) -> None:
         true = time.time_ns() - skew
         file = io.BytesIO()
-        await dumping.dump(bucket, file, history=history)
+        await dumper.dump(bucket, file, history=history)
         header, entry, _ = map(json.loads, file.getvalue().splitlines())
         assert about_an_hour(timedelta(seconds=entry["ttl"]))
         assert abs(parse_time(header["created"]) - true) < 60 * 10**9
 
     async def test_dump_of_the_past_notes_what_is_left(self, bucket: Bucket, skew: int) -> None:
         file = io.BytesIO()
-        await dumping.dump_past(bucket, parse_moment("1"), file)
+        await dumper.dump_past(bucket, parse_moment("1"), file)
         assert about_an_hour(timedelta(seconds=json.loads(file.getvalue().splitlines()[1])["ttl"]))
 
 
 class TestAges:
     async def test_compact_takes_what_is_old_enough(self, bucket: Bucket, skew: int) -> None:
         await bucket.delete("k")
-        assert not (await compacting.find(bucket, older_than=HOUR)).entries
-        assert len((await compacting.find(bucket)).entries) == 1
+        assert not (await compaction.find(bucket, older_than=HOUR)).entries
+        assert len((await compaction.find(bucket)).entries) == 1
 
     async def test_an_edit_that_shortens_the_ttl_counts_what_expires(
         self, client: Client, bucket: Bucket, skew: int

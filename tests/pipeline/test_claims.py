@@ -4,7 +4,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import NoServer
-from kvctl.kv.load_target import target_of
+from kvctl.kv.load.target import target_of
 from kvctl.pipeline import claims
 from kvctl.server import Server
 from tests.support.raw import RawClient

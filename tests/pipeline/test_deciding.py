@@ -6,7 +6,7 @@ import pytest
 
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import Operation
-from kvctl.kv.rows import Row
+from kvctl.kv.load.rows import Row
 from kvctl.pipeline.deciding import Asked, Decider, Outcome, WriteMode
 from kvctl.pipeline.row_ids import RowIds, job_of, new_job
 

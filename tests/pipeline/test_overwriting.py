@@ -7,7 +7,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import KvctlError, PartlyDone, RefusedError
-from kvctl.kv.load_target import target_of
+from kvctl.kv.load.target import target_of
 from kvctl.pipeline import overwriting
 from kvctl.pipeline.deciding import WriteMode
 from kvctl.pipeline.overwriting import Exchanged, Stage

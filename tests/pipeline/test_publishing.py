@@ -10,7 +10,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, KvctlError, ServerError
-from kvctl.kv.load_target import target_of
+from kvctl.kv.load.target import target_of
 from kvctl.pipeline.deciding import WriteMode
 from kvctl.pipeline.publishing import Plan, Publisher
 from kvctl.pipeline.row_ids import RowIds

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kvctl
-from kvctl.kv.comparing import KeyDifference
+from kvctl.kv.maintenance.compare_buckets import KeyDifference
 from kvctl.pipeline import contents
 from kvctl.pipeline.commits import of_commit
 from kvctl.pipeline.engine import Engine

@@ -22,7 +22,7 @@ from kvctl import CURRENT, Bucket, Client, Entry
 from kvctl.errors import KvctlError, OutcomeUnknown, StreamReplaced, UnreachableError, WrongRevision
 from kvctl.labs import Lab
 from kvctl.server import Server
-from tests.kv.test_watch import SLOW_READER
+from tests.kv.read.test_watch import SLOW_READER
 from tests.support.differences import differences
 
 CAS_CLIENTS, WRITERS, WATCHERS = 4, 3, 2

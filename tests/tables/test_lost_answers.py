@@ -9,7 +9,8 @@ import pytest
 
 import kvctl
 from kvctl.errors import BadKeyVersion, ConnectionLost, KvctlError, OutcomeUnknown, RequestTimeout
-from kvctl.kv import committing, writing
+from kvctl.kv.transaction import execution
+from kvctl.kv.write import conditional_write
 from kvctl.labs import Lab
 from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS, Change, Insert, Put, Remove
@@ -56,12 +57,12 @@ Lose = Callable[..., None]
 @pytest.fixture
 def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
     """Lose the answer to the next write, stored or not."""
-    sent = {writing: writing.publish, committing: committing.publish_batch}
+    sent = {conditional_write: conditional_write.publish, execution: execution.publish_batch}
 
     def install(*, stored: bool, meanwhile: Callable[[], Awaitable[Any]] | None = None) -> None:
         for module, name, error in (
-            (writing, "publish", RequestTimeout("no answer")),
-            (committing, "publish_batch", ConnectionLost("cut")),
+            (conditional_write, "publish", RequestTimeout("no answer")),
+            (execution, "publish_batch", ConnectionLost("cut")),
         ):
             monkeypatch.setattr(module, name, _Once(sent[module], error, stored, meanwhile))
 

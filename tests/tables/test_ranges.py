@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.kv.ordered import token
+from kvctl.kv.ordered_token import token
 from kvctl.tables.keys import within_family
 from kvctl.tables.ranges import Families, Range, continuation, resume
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from kvctl.documents import parser
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.kinds import TOPOLOGY, StreamConfig
+from kvctl.kv.stream_kind import TOPOLOGY, StreamConfig
 from kvctl.topology.document import Topology, read_topology
 from kvctl.topology.drafts import Drafts
 from kvctl.topology.locating import Locator, Looked

@@ -12,7 +12,7 @@ import kvctl
 from kvctl.documents import parser
 from kvctl.errors import BucketExists, ConflictError, PartlyDone, ServerError, WaitExpired
 from kvctl.jetstream.api import Api
-from kvctl.kv.kinds import LEAVING
+from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology import applying, planning
 from kvctl.topology.applying import Outcome, Report, Verb
 from kvctl.topology.document import Topology, read_topology

@@ -21,7 +21,7 @@ import pytest
 
 import kvctl
 from kvctl.doctor import checkup
-from kvctl.kv import snapshot
+from kvctl.kv.maintenance import bucket_backup
 from kvctl.server import Server
 from kvctl.topology import replicas as known_replicas
 from kvctl.topology.audit import audit
@@ -443,9 +443,9 @@ async def _check_random(client: kvctl.Client, topology: RandomTopology, damage: 
 async def restore_origin(client: kvctl.Client, shape: Shape, directory: Path) -> None:
     """An older backup of an origin, in its place."""
     name = shape.dice.choice(shape.origins)
-    await snapshot.backup(client.api, name, directory)
+    await bucket_backup.backup(client.api, name, directory)
     shape.write(20)
     await asyncio.to_thread(shape.settle)
     shape.log.append(f"restore {name}")
     shape.raw.api(f"STREAM.DELETE.KV_{name}")
-    await snapshot.restore(client.api, directory)
+    await bucket_backup.restore(client.api, directory)

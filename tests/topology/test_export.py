@@ -11,7 +11,7 @@ import kvctl
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.kv.config import BucketConfig, Republish
-from kvctl.kv.difference import differences
+from kvctl.kv.config_diff import differences
 from kvctl.topology import planning
 from kvctl.topology.builders import create_aggregate, create_mirror
 from kvctl.topology.document import read_topology

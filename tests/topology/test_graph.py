@@ -13,7 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
-from kvctl.kv.kinds import Kind
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology import diagrams, graph_text
 from kvctl.topology.document import read_topology
 from kvctl.topology.graph import Edge, Graph, Node

@@ -7,7 +7,7 @@ import pytest
 
 from kvctl.errors import HazardRefused
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.kinds import KIND
+from kvctl.kv.stream_kind import KIND
 from kvctl.topology.hazards import (
     AGE,
     BYTES,

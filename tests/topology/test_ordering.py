@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvctl.kv.kinds import Kind
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology.ordering import ordered
 from kvctl.topology.plan import Action, Change
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvctl.errors import BucketExists, RefusedError, UnreachableError
-from kvctl.kv.kinds import KIND, Kind
+from kvctl.kv.stream_kind import KIND, Kind
 from kvctl.topology.hazards import Hazard
 from kvctl.topology.model import External
 from kvctl.topology.origins import Seen

@@ -11,7 +11,7 @@ from kvctl.documents import parser
 from kvctl.errors import BucketExists, UnreachableError
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
-from kvctl.kv.kinds import TOPOLOGY
+from kvctl.kv.stream_kind import TOPOLOGY
 from kvctl.labs import Lab
 from kvctl.topology import plan_words, planning
 from kvctl.topology.builders import create_aggregate, create_mirror

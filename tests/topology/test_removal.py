@@ -6,7 +6,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, HazardRefused, NotFoundError, RefusedError
-from kvctl.kv.kinds import LEAVING
+from kvctl.kv.stream_kind import LEAVING
 from kvctl.server import Server
 from kvctl.topology import removal
 from kvctl.topology.builders import add_aggregate_origin, create_aggregate, create_mirror

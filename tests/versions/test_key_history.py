@@ -9,11 +9,11 @@ import pytest
 
 import kvctl
 from kvctl.errors import HazardRefused, UsageError
-from kvctl.kv import load_input
-from kvctl.kv.bulk import LoadOptions
-from kvctl.kv.dump_file import DumpWriter
-from kvctl.kv.dump_format import entry_line
-from kvctl.kv.loading import Loaded, Mode
+from kvctl.kv.dump.dump_file import DumpWriter
+from kvctl.kv.dump.dump_format import entry_line
+from kvctl.kv.load import input_file
+from kvctl.kv.load.bulk_load import LoadOptions
+from kvctl.kv.load.loader import Loaded, Mode
 from kvctl.versions import dumping, loading, staged_revisions, staging
 from kvctl.versions.key_history import key_history
 from kvctl.versions.memory_store import MemoryStore
@@ -112,7 +112,7 @@ class TestRevisions:
 
 async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> Loaded:
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-    source = load_input.open_input("rows.ndjson", io.BytesIO(text))
+    source = input_file.open_input("rows.ndjson", io.BytesIO(text))
     return await loading.load(repo, "main", source, LoadOptions(**options))
 
 
@@ -162,7 +162,7 @@ class TestTransfer:
         assert (made.entries, made.cut, made.exact) == (2, (await repo.show("main")).id, True)
         file.seek(0)
         await repo.create_branch("copy", "main~1")
-        await loading.load(repo, "copy", load_input.open_input("dump", file), LoadOptions())
+        await loading.load(repo, "copy", input_file.open_input("dump", file), LoadOptions())
         assert await held(repo, "copy") == {"b": bytes(range(256)), "c": b"x" * 9000}
         assert (await dumping.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
 
@@ -194,7 +194,7 @@ class TestTransfer:
         writer.add(entry_line("B", "a", b"1") + entry_line("B", "a", b"2"), 2)
         writer.finish(exact=True)
         file.seek(0)
-        source = load_input.open_input("dump", file)
+        source = input_file.open_input("dump", file)
         with pytest.raises(HazardRefused, match="only the last of it"):
             await loading.load(repo, "main", source, LoadOptions())
         await loading.load(repo, "main", source, LoadOptions(shorter_history=True))

@@ -15,7 +15,7 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.jetstream import streams
-from kvctl.kv import kinds
+from kvctl.kv import stream_kind
 from kvctl.server import Server, run_server
 from kvctl.versions import catalog
 from kvctl.versions.config import LAYOUT, RepositoryConfig, check_repository
@@ -46,8 +46,11 @@ async def test_its_stream_is_known_by_its_marks(client: kvctl.Client, unique: Ca
     name = unique("R")
     await kvctl.Repositories(client).create(name, metadata={"team": "a"})
     config = (await catalog.find(client.api, name)).info["config"]
-    assert (kinds.kind_of(config), kinds.bucket_name(config, kinds.kind_of(config))) == ("repository", name)
-    assert kinds.own_metadata(config) == {"team": "a"}
+    assert (stream_kind.kind_of(config), stream_kind.bucket_name(config, stream_kind.kind_of(config))) == (
+        "repository",
+        name,
+    )
+    assert stream_kind.own_metadata(config) == {"team": "a"}
     assert config["first_seq"] > 10**15  # microseconds: no two lives of a name share a sequence
     assert (config["allow_atomic"], config["allow_msg_ttl"], config["max_msgs_per_subject"]) == (True, True, 1)
     with pytest.raises(RefusedError, match="is a repository"):

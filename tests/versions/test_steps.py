@@ -10,7 +10,7 @@ import pytest
 import kvctl
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.ordered import untoken
+from kvctl.kv.ordered_token import untoken
 from kvctl.versions import collect, dropping, staging
 from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.collect import Collected

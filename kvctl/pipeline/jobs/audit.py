@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.kinds import Kind
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind
 from kvctl.pipeline import connecting
 from kvctl.pipeline.both_sides import Fed, Readable, put_side_by_side
 from kvctl.pipeline.options import SourceOptions

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, PartlyDone, UsageError
 from kvctl.kv import catalog
-from kvctl.kv.bulk import SHORTER_HISTORY
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.copying import copied_config
-from kvctl.kv.load_target import target_of
+from kvctl.kv.load.bulk_load import SHORTER_HISTORY
+from kvctl.kv.load.target import target_of
+from kvctl.kv.maintenance.copy_bucket import copied_config
 from kvctl.pipeline import connecting, contents, file_rows, files
 from kvctl.pipeline.files import Advance
 from kvctl.pipeline.manifest import Manifest

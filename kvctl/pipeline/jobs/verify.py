@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.errors import HistoryLost
 from kvctl.jetstream import streams
-from kvctl.kv.comparing import Differing, KeyDifference
+from kvctl.kv.maintenance.compare_buckets import Differing, KeyDifference
 from kvctl.pipeline import connecting, contents, file_rows, files
 from kvctl.pipeline.files import Advance, Damage
 from kvctl.pipeline.manifest import Manifest

@@ -1,0 +1,129 @@
+"""How two stream configurations differ, field by field, in the words of a bucket. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.kv.stream_kind import (
+    FIRST_ENTRY,
+    SERVER_METADATA,
+    TOPOLOGY,
+    StreamConfig,
+)
+from kvctl.units import duration_from_ns, duration_seconds, format_duration
+
+UNSET = "none"
+"""How a field without a value reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that differs; values as JSON output has them: durations in seconds, None for unset."""
+
+    field: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: {shown(self.field, self.before)} -> {shown(self.field, self.after)}"
+
+
+def differences(before: StreamConfig, after: StreamConfig) -> list[Difference]:
+    """The fields in which the two say something else; defaults, and marks of server and topology, say nothing."""
+    first, second = _flat(before), _flat(after)
+    names = dict.fromkeys([*first, *second])
+    return [
+        Difference(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)
+    ]
+
+
+def missing(wanted: StreamConfig, found: StreamConfig) -> list[Difference]:
+    """The fields that were asked for and are not so; what was not asked for is not compared."""
+    asked = _flat(wanted)
+    return [difference for difference in differences(wanted, found) if difference.field in asked]
+
+
+def listed(found: Iterable[Difference]) -> str:
+    """The differences as indented lines."""
+    return "\n".join(f"  {difference}" for difference in found)
+
+
+def shown(field: str, value: Any) -> str:
+    """A value in words."""
+    if value in (None, "", [], {}):
+        return UNSET
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if field in _DURATIONS.values():
+        return format_duration(duration_from_ns(round(value * 10**9)))
+    if isinstance(value, list):
+        return ", ".join(shown("", item) for item in value)
+    if isinstance(value, dict):
+        return " ".join(f"{name}={shown('', item)}" for name, item in value.items())
+    return str(value)
+
+
+_DURATIONS = {"max_age": "ttl", "subject_delete_marker_ttl": "marker_ttl", "duplicate_window": "duplicate_window"}
+_NAMES = {
+    "max_msgs_per_subject": "history", "num_replicas": "replicas", "max_msg_size": "max_value_size",
+    "allow_atomic": "atomic", "compression": "compression",
+}  # fmt: skip
+_UNLIMITED = ("max_consumers", "max_msgs", "max_bytes", "max_msg_size", "max_msgs_per_subject")
+_DEFAULTS = {"retention": "limits", "storage": "file", "num_replicas": 1, "compression": "none", "discard": "old"}
+
+
+def _flat(stream: StreamConfig) -> dict[str, Any]:
+    """What the configuration says, under a bucket's names."""
+    flat: dict[str, Any] = {}
+    for name, value in {**_DEFAULTS, **stream}.items():
+        if name in _DURATIONS:
+            if value:
+                flat[_DURATIONS[name]] = duration_seconds(duration_from_ns(value))
+        elif name in _NESTED:
+            flat |= _NESTED[name](value or {})
+        elif value and not (name in _UNLIMITED and value < 0):
+            flat[_NAMES.get(name, name)] = value
+    return flat
+
+
+def _metadata(value: dict[str, str]) -> dict[str, Any]:
+    return {
+        f"metadata.{name}": text
+        for name, text in value.items()
+        if not name.startswith(SERVER_METADATA) and name != TOPOLOGY
+    }
+
+
+def _placement(value: dict[str, Any]) -> dict[str, Any]:
+    return {name: part for name, part in value.items() if part}
+
+
+def _republish(value: dict[str, Any]) -> dict[str, Any]:
+    if not value:
+        return {}
+    flat = {"republish": f"{value.get('src') or '>'}={value.get('dest', '')}"}
+    return flat | ({"republish_headers_only": True} if value.get("headers_only") else {})
+
+
+def _mirror(value: dict[str, Any]) -> dict[str, Any]:
+    source = _source(value) if value else {}
+    if source.get("opt_start_seq") == FIRST_ENTRY:  # where mirrors begin anyway, and sources do not
+        del source["opt_start_seq"]
+    return {"mirror": source} if source else {}
+
+
+def _sources(value: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"sources": [_source(source) for source in value]} if value else {}
+
+
+def _source(value: dict[str, Any]) -> dict[str, Any]:
+    """A source without what is empty: servers add an empty `deliver`."""
+    external = {name: text for name, text in (value.get("external") or {}).items() if text}
+    return {name: part for name, part in {**value, "external": external}.items() if part}
+
+
+_NESTED: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "metadata": _metadata, "placement": _placement, "republish": _republish, "mirror": _mirror, "sources": _sources,
+}  # fmt: skip

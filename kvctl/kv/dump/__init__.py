@@ -1,0 +1,1 @@
+"""Buckets dumped into files."""

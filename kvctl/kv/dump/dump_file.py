@@ -1,0 +1,128 @@
+"""A dump as a file: written with its hash, and verified before it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from kvctl.errors import ConflictError
+from kvctl.kv.dump.dump_format import VERSION, header_line, trailer_line
+
+BLOCK = 1 << 20
+_LONGEST_TRAILER = 4096
+_BEGIN = b'{"kvctl": "dump"'
+_MARKS = (b'"kvctl"', b'"dump"', b'"config"', b'"cut"', b'"version"')
+"""What a header holds; a damaged one lacks some of it."""
+
+
+class DumpWriter:
+    """Writes a dump into a file that can be read and rewritten, from where it stands."""
+
+    def __init__(self, file: BinaryIO, header: dict[str, Any]) -> None:
+        self._file = file
+        self._header = header
+        self._begin = file.tell()
+        self._digest = hashlib.sha256()
+        self.entries = 0
+        self._write(header_line(header, exact=True))
+
+    def add(self, lines: bytes, count: int) -> None:
+        """So many entries as lines."""
+        self.entries += count
+        self._write(lines)
+
+    def finish(self, *, exact: bool) -> str:
+        """Write the last line; returns the hash. Whether the dump is exact stands in the first line, known only now."""
+        if not exact:
+            self._file.seek(self._begin)
+            self._file.write(header_line(self._header, exact=False))
+            self._file.seek(self._begin)
+            self._digest = hashlib.sha256()
+            while block := self._file.read(BLOCK):
+                self._digest.update(block)
+        sha256 = self._digest.hexdigest()
+        self._file.write(trailer_line(self.entries, sha256))
+        self._file.flush()
+        return sha256
+
+    def _write(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._file.write(data)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpFile:
+    """What a file says that begins like a dump."""
+
+    header: dict[str, Any]
+    body: int
+    """Where the entries begin."""
+    end: int
+    """Where they end."""
+    damage: str | None
+    """What is wrong with it, if anything is."""
+
+    @property
+    def history(self) -> bool:
+        """Whether it holds every entry rather than the last of each key."""
+        return bool(self.header.get("history"))
+
+
+def is_dump(first_line: bytes) -> bool:
+    """Whether a file that begins with this line is a dump, whole or damaged."""
+    marks = sum(mark in first_line for mark in _MARKS)
+    return first_line.startswith(_BEGIN) or (marks > 2 and b'"key":' not in first_line)
+
+
+def inspect(file: BinaryIO, name: str) -> DumpFile:
+    """Read the dump's header and last line and compare the hash. Raises ConflictError for one of a newer version."""
+    file.seek(0)
+    first = file.readline(BLOCK)
+    size = file.seek(0, os.SEEK_END)
+    header = _parsed(first)
+    if not isinstance(header.get("version"), int):
+        return DumpFile({}, len(first), size, "its first line is not a header")
+    if header["version"] > VERSION:
+        raise ConflictError(
+            f"The dump `{name}` has version {header['version']}, this kvctl knows {VERSION}", hint="Use a newer kvctl"
+        )
+    trailer, end = _last_line(file, size)
+    if trailer is None:
+        return DumpFile(header, len(first), size, "its last line is missing: it was cut off")
+    return DumpFile(header, len(first), end, _difference(file, len(first), end, trailer))
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _last_line(file: BinaryIO, size: int) -> tuple[dict[str, Any] | None, int]:
+    """The last line, if it is one that ends a dump, and where it begins."""
+    start = max(size - _LONGEST_TRAILER, 0)
+    file.seek(start)
+    tail = file.read(_LONGEST_TRAILER)
+    at = tail.rstrip(b"\r\n").rfind(b"\n") + 1
+    trailer = _parsed(tail[at:])
+    if trailer.keys() != {"entries", "sha256"}:
+        return None, size
+    return trailer, start + at
+
+
+def _difference(file: BinaryIO, body: int, end: int, trailer: dict[str, Any]) -> str | None:
+    file.seek(0)
+    digest = hashlib.sha256(file.read(body))
+    left, lines = end - body, 0
+    while left > 0 and (block := file.read(min(BLOCK, left))):
+        digest.update(block)
+        lines += block.count(b"\n")
+        left -= len(block)
+    if lines != trailer["entries"]:
+        return f"it holds {lines} entries instead of {trailer['entries']}"
+    return None if digest.hexdigest() == trailer["sha256"] else "it has been changed"

@@ -1,0 +1,128 @@
+"""The form of a dump: a header line, a line for each entry, a line with their number and hash. [pure]"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from json.encoder import encode_basestring
+from typing import Any
+
+from kvctl.jetstream.consumers.delivery import RawFrame
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.kv.entry import Entry, Operation, from_frame
+from kvctl.kv.write.copied_headers import own_headers
+from kvctl.kv.write.copy_key import ttl_left
+from kvctl.kv.write.identity import is_bare
+from kvctl.units import duration_seconds, format_time
+from kvctl.wire import header_value
+
+VERSION = 1
+_FRACTION = 9
+"""Digits of a time in nanoseconds that are below the second."""
+
+
+def header_line(header: dict[str, Any], *, exact: bool) -> bytes:
+    """The first line; it is as long for either value of `exact`, so that one can take the other's place."""
+    return _text({"kvctl": "dump", "version": VERSION, **header})[:-1].encode("utf-8", "backslashreplace") + (
+        b', "exact": true }\n' if exact else b', "exact": false}\n'
+    )
+
+
+def trailer_line(entries: int, sha256: str) -> bytes:
+    """The last line: how many entries there are, and the hash of every byte before it."""
+    return _text({"entries": entries, "sha256": sha256}).encode() + b"\n"
+
+
+def entry_line(bucket: str, key: str, value: bytes) -> bytes:
+    """The line of an entry that is key and value alone."""
+    row: dict[str, Any] = {"bucket": bucket, "key": key, "operation": str(Operation.PUT)}
+    _add_value(row, value)
+    return f"{_text(row)}\n".encode("utf-8", "backslashreplace")
+
+
+class EntryLines:
+    """Writes a bucket's messages as the lines of a dump."""
+
+    def __init__(self, bucket: str, prefix: str, clock: ServerClock) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._cut = len(prefix.encode())
+        self._begin = f'{{"bucket": {encode_basestring(bucket)}, "key": '
+        self._seconds, self._shown = "", ""
+
+    def of_frames(self, frames: Sequence[RawFrame]) -> bytes:
+        """The lines of a consumer's messages."""
+        try:
+            text = "".join(self._lines(frames))
+        except UnicodeDecodeError:
+            text = "".join([self._full_line(from_frame(self._bucket, self._cut, frame)) for frame in frames])
+        return text.encode("utf-8", "backslashreplace")
+
+    def of_entries(self, entries: Sequence[Entry]) -> bytes:
+        """The lines of entries."""
+        return "".join([self._full_line(entry) for entry in entries]).encode("utf-8", "backslashreplace")
+
+    def _lines(self, frames: Sequence[RawFrame]) -> list[str]:
+        """Each message by the shortest way, but by way of its entry where it has headers.
+
+        Raises UnicodeDecodeError for a value that is no text.
+        """
+        begin, cut, seconds, shown = self._begin, self._cut, self._seconds, self._shown
+        lines = []
+        for frame in frames:
+            subject, reply, header, payload = frame
+            tokens = reply.decode().split(".")
+            sequence, time = (tokens[5], tokens[7]) if len(tokens) == 9 else (tokens[7], tokens[9])
+            if (header and not is_bare(header)) or len(time) <= _FRACTION:
+                lines.append(self._full_line(from_frame(self._bucket, cut, frame)))
+                continue
+            if time[:-_FRACTION] != seconds:
+                seconds = time[:-_FRACTION]
+                shown = format_time(int(time))[: -_FRACTION - 1]
+            lines.append(
+                f'{begin}{encode_basestring(subject[cut:].decode(errors="surrogateescape"))}, "revision": {sequence}, '
+                f'"created": "{shown}{time[-_FRACTION:]}Z", "operation": "PUT", '
+                f'"value": {encode_basestring(payload.decode())}, "encoding": "utf-8"}}\n'
+            )
+        self._seconds, self._shown = seconds, shown
+        return lines
+
+    def _full_line(self, entry: Entry) -> str:
+        row: dict[str, Any] = {
+            "bucket": entry.bucket,
+            "key": entry.key,
+            "revision": entry.revision,
+            "created": format_time(entry.created_ns),
+            "operation": str(entry.operation),
+        }
+        _add_value(row, entry.value)
+        if entry.header:
+            _add_headers(row, entry, self._clock)
+        return f"{_text(row)}\n"
+
+
+def _add_value(row: dict[str, Any], value: bytes) -> None:
+    try:
+        row["value"], row["encoding"] = value.decode(), "utf-8"
+    except UnicodeDecodeError:
+        row["value"], row["encoding"] = base64.b64encode(value).decode(), "base64"
+
+
+def _add_headers(row: dict[str, Any], entry: Entry, clock: ServerClock) -> None:
+    """What the headers say: reason, what is left of a ttl, the writer's own, and a purge that erased nothing."""
+    if entry.reason is not None:
+        row["reason"] = entry.reason
+    left = ttl_left(entry, clock.now_ns())
+    if left is not None:
+        row["ttl"] = duration_seconds(left)
+    headers = own_headers(entry)
+    if headers.get("KV-Operation") == entry.operation:
+        del headers["KV-Operation"]
+    if headers:
+        row["headers"] = headers
+    if entry.operation is Operation.PURGE and header_value(entry.header, b"Nats-Rollup") is None:
+        row["rollup"] = False
+
+
+_text = json.JSONEncoder(ensure_ascii=False).encode

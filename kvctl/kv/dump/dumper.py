@@ -1,0 +1,107 @@
+"""Dump a bucket as of one revision, in one pass and bounded memory, and tell truthfully whether that succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from kvctl.errors import RefusedError
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.dump.dump_file import DumpWriter
+from kvctl.kv.dump.dump_format import EntryLines
+from kvctl.kv.entry import Operation, from_message
+from kvctl.kv.point_in_time.moment import Moment
+from kvctl.kv.point_in_time.snapshot_reader import CutReading
+from kvctl.kv.resolve import Binding
+from kvctl.kv.stream_kind import Kind, kind_of
+from kvctl.units import format_time
+
+Advance = Callable[[int], None]
+"""Told of entries done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """What a dump came to."""
+
+    entries: int
+    cut: int | str
+    """A revision; of a repository a commit's id."""
+    sha256: str
+    lost: list[str] = field(default_factory=list)
+    """Keys of which something was overwritten before it could be read, or may have been."""
+    vanished: int = 0
+    """Entries that went without a trace: removed by somebody."""
+    caveat: str | None = None
+    """Of a dump of the past: what may be missing all the same, as a sentence."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is the bucket as it was at the cut, but for what expired while it was read."""
+        return not (self.lost or self.vanished)
+
+
+async def dump(
+    bucket: Bucket, file: BinaryIO, filters: Sequence[str] = (), *, history: bool = False,
+    advance: Advance = lambda _: None, expecting: Callable[[int | None], None] = lambda _: None,
+) -> Dumped:  # fmt: skip
+    """Write the living keys, or with `history` every entry, as of the bucket's last revision, into an empty file.
+
+    `expecting` is told once how many there may be, where that is known.
+    Raises BucketNotFound, RefusedError for what an interrupted restore left, OSError.
+    """
+    binding = await bucket.locate(fresh=True)
+    assert binding.info is not None
+    clock = ServerClock.from_info(binding.info)
+    if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
+        raise RefusedError(f"`{bucket.name}` is what an interrupted restore or copy left: it is not whole")
+    cut = int(binding.info["state"]["last_seq"])
+    writer = DumpWriter(file, header(binding, filters, cut, clock, history=history))
+    lines = EntryLines(bucket.name, binding.prefix, clock)
+    reading = CutReading(binding, filters, cut, history=history)
+    expecting(reading.expected)
+    async with aclosing(reading.batches()) as batches:
+        async for frames in batches:
+            writer.add(lines.of_frames(frames), len(frames))
+            advance(len(frames))
+    async with aclosing(reading.missed()) as found:
+        async for messages in found:
+            entries = [from_message(binding.bucket, len(binding.prefix), message) for message in messages]
+            living = [entry for entry in entries if entry.operation is Operation.PUT]
+            writer.add(lines.of_entries(living), len(living))
+    lost = [subject[len(binding.prefix.encode()) :].decode(errors="surrogateescape") for subject in reading.lost]
+    sha256 = writer.finish(exact=not (lost or reading.vanished))
+    return Dumped(writer.entries, cut, sha256, lost, reading.vanished)
+
+
+async def dump_past(
+    bucket: Bucket, moment: Moment, file: BinaryIO, filters: Sequence[str] = (), *, advance: Advance = lambda _: None
+) -> Dumped:
+    """Write the keys that lived at a moment of the past into an empty file.
+
+    Raises HistoryLost where the bucket no longer holds them all, RevisionNotFound, BucketNotFound, OSError.
+    """
+    past = await bucket.as_of(moment)
+    writer = DumpWriter(file, header(bucket.binding, filters, past.revision, past.clock, history=False))
+    lines = EntryLines(bucket.name, bucket.binding.prefix, past.clock)
+    async with aclosing(past.entry_batches(*filters)) as batches:
+        async for entries in batches:
+            writer.add(lines.of_entries(entries), len(entries))
+            advance(len(entries))
+    return Dumped(writer.entries, past.revision, writer.finish(exact=True), caveat=past.caveat)
+
+
+def header(binding: Binding, filters: Sequence[str], cut: int, clock: ServerClock, *, history: bool) -> dict[str, Any]:
+    """What a dump's first line says, beside its kind and version."""
+    assert binding.info is not None
+    return {
+        "bucket": binding.bucket,
+        "config": binding.info["config"],
+        "cut": cut,
+        "created": format_time(clock.now_ns()),
+        "history": history,
+        **({"filters": list(filters)} if filters else {}),
+    }

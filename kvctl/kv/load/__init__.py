@@ -1,0 +1,1 @@
+"""Rows and dumps loaded into a bucket."""

@@ -1,0 +1,153 @@
+"""A whole load: the input checked, the target compared with it, an interrupted one gone on with, the rows written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvctl.errors import HazardRefused, UsageError
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.load import checkpoint
+from kvctl.kv.load.checkpoint import Position, ProgressFile
+from kvctl.kv.load.input_file import LoadInput
+from kvctl.kv.load.loader import Loaded, Loader, Mode
+from kvctl.kv.load.resume import Stored, stored_rows
+from kvctl.kv.load.row_reader import Batch
+from kvctl.kv.load.rows import BadRow
+from kvctl.kv.load.target import Target, target_of
+
+SHORTER_HISTORY = "shorter-history"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How to load."""
+
+    mode: Mode = Mode.PUT
+    strict: bool = False
+    """Check every row first, and write nothing when one is bad."""
+    dry_run: bool = False
+    resume: bool = False
+    shorter_history: bool = False
+    """Allow a dump with more history than the bucket keeps."""
+    progress: Path | None = None
+    """What the name of the file begins with that notes the position, so that `resume` can go on from there."""
+    anew: Callable[[], None] = field(default=lambda: None)
+    """Told when an interrupted load of the same file into the same target begins at the first row again."""
+    rejected: Callable[[BadRow], None] = field(default=lambda _: None)
+    """Told of every row that is not written."""
+    advance: Callable[[int], None] = field(default=lambda _: None)
+    """Told of bytes of the input that are done with."""
+    checked: Callable[[int], None] = field(default=lambda _: None)
+    """Told of bytes that are checked."""
+
+
+async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> Loaded:
+    """Write the rows of the input into the bucket; rows that cannot be written are told of and counted.
+
+    Raises UsageError (with `strict` for a bad row, too), HazardRefused, BucketNotFound, ReadOnly, PartlyDone,
+    OutcomeUnknown, what the server refuses, and ConflictError: `resume` without a position of the same load, or the
+    same load is running.
+    """
+    _check_history(source, options.mode)
+    target = await target_of(bucket, dry_run=options.dry_run)
+    _check_depth(source, target, options)
+    if options.strict:
+        await _check_rows(source, target, options)
+    with ExitStack() as stack:
+        progress = await _progress_file(source, target, options)
+        start = _start(stack.enter_context(progress), options) if progress is not None else None
+        stored = Stored()
+        if start is not None:
+            stored = await stored_rows(target.binding, start, source.batches(start.line), target.history)
+        loader = Loader(
+            bucket, target, options.mode,
+            dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,
+        )  # fmt: skip
+        return await loader.run(read(source, start.line if start else 0), start=start, stored=stored)
+
+
+def read(source: LoadInput, after: int = 0) -> AsyncIterator[Batch]:
+    """The rows of an input after a line; what comes through a pipe does not hold the connection up."""
+    batches = source.batches(after)
+    return _at_hand(batches) if source.repeatable else _arriving(batches)
+
+
+def _check_history(source: LoadInput, mode: Mode) -> None:
+    if source.dump is not None and source.dump.history and mode is not Mode.PUT:
+        raise UsageError(f"`--{mode}` is for rows or a dump of living keys; this dump holds their history")
+
+
+def _check_depth(source: LoadInput, target: Target, options: LoadOptions) -> None:
+    """Raises HazardRefused for a dump whose bucket kept more of each key than this one will."""
+    if source.dump is None or not source.dump.history or options.shorter_history:
+        return
+    depth = source.dump.header.get("config", {}).get("max_msgs_per_subject", 0)
+    if depth > target.history:
+        raise HazardRefused(
+            SHORTER_HISTORY,
+            f"The dump holds up to {depth} entries of a key, bucket `{target.binding.bucket}` keeps {target.history}: "
+            "the oldest would be lost",
+            hint=f"`kvctl bucket edit {target.binding.bucket} --history {depth}` keeps them, "
+            f"`--force {SHORTER_HISTORY}` loses them",
+        )
+
+
+async def _check_rows(source: LoadInput, target: Target, options: LoadOptions) -> None:
+    """Raises UsageError when some row cannot be written."""
+    count = 0
+    async for batch in _at_hand(source.batches()):
+        found = list(batch.bad)
+        for row in batch.rows:
+            try:
+                target.check(row)
+            except UsageError as error:
+                found.append(BadRow(row.line, error.message))
+        for bad in sorted(found):
+            options.rejected(bad)
+        count += len(found)
+        options.checked(batch.size)
+    if count:
+        raise UsageError(f"{count} row{'s are' if count > 1 else ' is'} bad: nothing was written")
+
+
+async def _progress_file(source: LoadInput, target: Target, options: LoadOptions) -> ProgressFile | None:
+    if options.resume and options.progress is None:
+        raise UsageError("Only the load of a file can be resumed")
+    if options.progress is None or options.dry_run:
+        return None
+    layout = source.layout
+    task = checkpoint.task_of(
+        target.info,
+        target.binding.bucket,
+        input=await asyncio.to_thread(checkpoint.identity, source.file),
+        mode=f"{options.mode}, {layout.format}, {layout.key}, {layout.value}",
+    )
+    return ProgressFile(options.progress, task)
+
+
+def _start(progress: ProgressFile, options: LoadOptions) -> Position | None:
+    """Return where to go on; None for the beginning. Raises ConflictError."""
+    if options.resume:
+        return progress.load()
+    if progress.exists:
+        options.anew()
+    return None
+
+
+async def _at_hand(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
+    for batch in batches:
+        yield batch
+
+
+async def _arriving(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
+    """Batches that may be long in coming: a thread waits for them, and the connection stays alive."""
+    loop = asyncio.get_running_loop()
+    # Its own, since the loop would wait for the thread when it is closed.
+    waiting = ThreadPoolExecutor(1, "input")
+    while (batch := await loop.run_in_executor(waiting, next, batches, None)) is not None:
+        yield batch

@@ -1,0 +1,279 @@
+"""Reads the input of a load: ndjson, csv or tsv, as batches of rows and of what is wrong with others."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, NamedTuple
+
+from kvctl.errors import UsageError
+from kvctl.kv.entry import Operation
+from kvctl.kv.load.rows import BadRow, Row, row_of
+from kvctl.kv.names import RESERVED
+
+FORMATS = ("ndjson", "csv", "tsv")
+_EXTENSIONS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
+
+BLOCK = 256 << 10
+LONGEST_LINE = 128 << 20
+"""Bytes: twice the largest message that a server can be set to take."""
+ROWS = 2000
+"""Rows of a table in one batch."""
+
+_KEY = re.compile(rf"(?!{RESERVED})[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*\Z").match
+_scan: Any = getattr(json.JSONDecoder(), "scan_once")  # noqa: B009  # `json.loads` takes twice its time
+_new = tuple.__new__
+
+
+class Batch(NamedTuple):
+    """Some of the input's rows, in order."""
+
+    rows: list[Row]
+    bad: list[BadRow]
+    line: int
+    """The last line of them."""
+    size: int
+    """The bytes they took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the input is laid out: its format, and the names of the fields that hold key and value."""
+
+    format: str = "ndjson"
+    key: str = "key"
+    value: str = "value"
+    literal: bool = False
+    """Whether keys may be foreign ones, as a dump's may."""
+
+
+def format_of(name: str) -> str:
+    """The format that a file's extension says; else ndjson."""
+    return _EXTENSIONS.get(os.path.splitext(name)[1].lower(), "ndjson")
+
+
+def batches(file: BinaryIO, layout: Layout, *, line: int = 0, end: int | None = None) -> Iterator[Batch]:
+    """The rows of a file from where it stands, of which `line` lines have been read, up to the offset `end`.
+
+    Raises UsageError for what is no such input at all: a table without these columns, one JSON document.
+    """
+    if layout.format == "ndjson":
+        return _Ndjson(layout, line).batches(file, end)
+    return _Table(layout).batches(file)
+
+
+class _Ndjson:
+    def __init__(self, layout: Layout, line: int) -> None:
+        self._key, self._value = layout.key, layout.value
+        self._literal = layout.literal
+        self._line = line
+
+    def batches(self, file: BinaryIO, end: int | None) -> Iterator[Batch]:
+        held: list[bytes] = []
+        size, left = 0, None if end is None else end - file.tell()
+        first = self._line == 0
+        while block := _read(file, left):
+            left = None if left is None else left - len(block)
+            if first:
+                block, first = block.removeprefix(b"\xef\xbb\xbf"), False
+            head, newline, tail = block.rpartition(b"\n")
+            size += len(block)
+            if not newline:
+                held.append(block)
+                if sum(map(len, held)) > LONGEST_LINE:
+                    raise UsageError(f"Line {self._line + 1} is longer than {LONGEST_LINE >> 20} MiB")
+                continue
+            yield self._batch(b"".join([*held, head]), size)
+            held, size = [tail] if tail else [], 0
+        if held:
+            yield self._batch(b"".join(held), size)
+
+    def _batch(self, data: bytes, size: int) -> Batch:
+        rows: list[Row] = []
+        bad: list[BadRow] = []
+        try:
+            texts = data.decode().split("\n")
+        except UnicodeDecodeError:
+            texts = [_decoded(line) for line in data.split(b"\n")]
+        key_name, value_name, line = self._key, self._value, self._line
+        for text in texts:
+            line += 1
+            try:
+                fields, end = _scan(text, 0)
+                key, value = fields[key_name], fields[value_name]
+                if _KEY(key) and end == len(text) and (len(fields) == 2 or _is_plain(fields)):
+                    rows.append(_new(Row, (line, key, value.encode(), b"", Operation.PUT)))
+                    continue
+            except (StopIteration, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                pass
+            self._look_closer(line, text, rows, bad)
+        self._line = line
+        return Batch(rows, bad, line, size)
+
+    def _look_closer(self, line: int, text: str, rows: list[Row], bad: list[BadRow]) -> None:
+        """A row that is not of the plainest kind, or none."""
+        if not text.strip():
+            return
+        try:
+            rows.append(row_of(line, self._fields(text, line), literal=self._literal))
+        except _NotRows:
+            raise
+        except UsageError as error:
+            bad.append(BadRow(line, error.message))
+
+    def _fields(self, text: str, line: int) -> dict[str, Any]:
+        if line == 1 and (text.startswith("[") or text.strip() == "{"):
+            raise _NotRows("This is one JSON document, not a row a line", hint="`jq -c '.[]'` makes rows of an array")
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "It cannot be read"
+            raise UsageError(f"It is not JSON: {reason}") from None
+        if not isinstance(fields, dict):
+            raise UsageError("It is not a JSON object")
+        for name, source in (("key", self._key), ("value", self._value)):
+            if name != source:
+                fields = {other: content for other, content in fields.items() if other != name}
+                if source not in fields:
+                    raise UsageError(f"It has no `{source}`")
+                fields[name] = fields[source]
+        return fields
+
+
+def _is_plain(fields: dict[str, Any]) -> bool:
+    return (
+        "ttl" not in fields
+        and "headers" not in fields
+        and fields.get("operation", "PUT") == "PUT"
+        and fields.get("encoding", "utf-8") == "utf-8"
+    )
+
+
+class _NotRows(UsageError):
+    """Not a bad row, but another kind of file."""
+
+
+def _read(file: BinaryIO, left: int | None) -> bytes:
+    wanted = BLOCK if left is None else min(BLOCK, left)
+    return file.read1(wanted) if isinstance(file, io.BufferedReader) else file.read(wanted)
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return "\ufffd"  # no JSON
+
+
+@dataclass
+class _Columns:
+    """Where the columns of a table stand."""
+
+    names: list[str]
+    key: int
+    value: int
+    more: dict[str, int] = field(default_factory=dict)
+
+
+class _Table:
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._columns: _Columns | None = None
+
+    def batches(self, file: BinaryIO) -> Iterator[Batch]:
+        csv.field_size_limit(LONGEST_LINE)
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        try:
+            records = _csv(text) if self._layout.format == "csv" else _tsv(text)
+            before = 0
+            while batch := self._batch(records):
+                position = file.tell() if file.seekable() else 0
+                yield batch._replace(size=position - before)
+                before = position
+        finally:
+            text.detach()
+
+    def _batch(self, records: Iterator[tuple[int, list[str] | str]]) -> Batch | None:
+        rows: list[Row] = []
+        bad: list[BadRow] = []
+        line = 0
+        for line, record in records:
+            if isinstance(record, str):
+                bad.append(BadRow(line, record))
+            elif self._columns is None:
+                self._columns = self._heading(record)
+            elif record:
+                try:
+                    rows.append(self._row(line, record, self._columns))
+                except UsageError as error:
+                    bad.append(BadRow(line, error.message))
+            if len(rows) + len(bad) >= ROWS:
+                break
+        return Batch(rows, bad, line, 0) if line else None
+
+    def _heading(self, names: list[str]) -> _Columns:
+        found = []
+        for wanted, option in ((self._layout.key, "--key"), (self._layout.value, "--value")):
+            if names.count(wanted) != 1:
+                problem = "no column" if wanted not in names else "more than one column"
+                shown = ", ".join(f"`{name}`" for name in names)
+                raise UsageError(
+                    f"The table has {problem} `{wanted}`", hint=f"`{option}` names it; the heading has {shown}"
+                )
+            found.append(names.index(wanted))
+        key, value = found
+        more = {name: names.index(name) for name in ("encoding", "ttl") if names.count(name) == 1}
+        return _Columns(names, key, value, {name: at for name, at in more.items() if at not in found})
+
+    def _row(self, line: int, record: list[str], columns: _Columns) -> Row:
+        if len(record) != len(columns.names):
+            raise UsageError(f"It has {len(record)} fields, the heading has {len(columns.names)}")
+        more = {name: record[at] for name, at in columns.more.items() if record[at]}
+        key, value = record[columns.key], record[columns.value]
+        if more.get("encoding") == "base64":
+            return row_of(line, {"key": key, "value": value, **more})
+        row = row_of(line, {"key": key, "value": "", **more})
+        return row._replace(value=value.encode(errors="surrogateescape"))
+
+
+def _csv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
+    """Records with the line that each ends in, or what is wrong with them."""
+    reader = csv.reader(text, strict=True)
+    while True:
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield reader.line_num, f"It is not csv: {error}"
+        else:
+            yield reader.line_num, record
+
+
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_MEANT = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
+
+
+def _tsv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
+    r"""Records with their lines: fields between tabs, with `\t \n \r \\` in them."""
+    for number, line in enumerate(_lines(text), 1):
+        fields = line.split("\t") if line else []
+        if "\\" in line:
+            fields = [_ESCAPED.sub(lambda match: _MEANT.get(match[1], match[0]), value) for value in fields]
+        yield number, fields
+
+
+def _lines(text: io.TextIOWrapper) -> Iterator[str]:
+    """Lines that end in a newline, or in a carriage return and one: nothing else ends a line."""
+    rest = ""
+    while block := text.read(BLOCK):
+        *whole, rest = (rest + block).split("\n")
+        for line in whole:
+            yield line.removesuffix("\r")
+    if rest:
+        yield rest.removesuffix("\r")

@@ -1,0 +1,129 @@
+"""What a load writes: rows of text made into keys, values and headers, each or the reason why not. [pure]"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from kvctl.errors import UsageError
+from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.names import check_key, check_literal
+from kvctl.kv.write.conditional_write import write_headers
+from kvctl.kv.write.copied_headers import may_roll_up, writers_own
+from kvctl.units import parse_duration
+from kvctl.wire import encode_headers
+
+SHOWN = 60
+"""Characters of a row's text that a complaint shows."""
+
+
+class Row(NamedTuple):
+    """One write: a key, its value, and the headers to write it with."""
+
+    line: int
+    """Where its row ends in the input, from 1."""
+    key: str
+    value: bytes
+    header: bytes = b""
+    operation: Operation = Operation.PUT
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be written, and why."""
+
+    line: int
+    reason: str
+
+
+def row_of(line: int, fields: Mapping[str, Any], *, literal: bool = False) -> Row:
+    """The write that an entry object or a bare row stands for; foreign keys only where `literal`. Raises UsageError."""
+    key = _text(fields, "key")
+    (check_literal if literal else check_key)(key)
+    operation = _operation(fields.get("operation", "PUT"))
+    value = _value(fields, required=operation is Operation.PUT)
+    header = header_of(key, operation, fields)
+    # As it will be read: dumps of earlier versions have DEL for markers of expired keys.
+    return Row(line, key, value, header, operation_of(header)[0])
+
+
+def header_of(key: str, operation: Operation, fields: Mapping[str, Any]) -> bytes:
+    """The header block that the fields `headers`, `ttl` and `rollup` ask for, in a write of this kind.
+
+    Raises UsageError.
+    """
+    headers = _headers(fields.get("headers"))
+    if operation is not Operation.PUT and not {"KV-Operation", "Nats-Marker-Reason"} & headers.keys():
+        headers["KV-Operation"] = str(operation)
+    if operation is Operation.PURGE and fields.get("rollup", True) and may_roll_up(key):
+        headers["Nats-Rollup"] = "sub"
+    ttl = _ttl(fields.get("ttl"))
+    header = encode_headers(headers)
+    if ttl is not None:
+        header = write_headers(ttl=ttl)[:-2] + (header[10:] or b"\r\n")
+    return header
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    if name not in fields:
+        raise UsageError(f"It has no `{name}`")
+    text = fields[name]
+    if not isinstance(text, str):
+        raise UsageError(f"`{name}` is not text")
+    return text
+
+
+def _operation(text: Any) -> Operation:
+    try:
+        return Operation(text)
+    except ValueError:
+        raise UsageError(f"`{text}` is no operation: PUT, DEL or PURGE") from None
+
+
+def _value(fields: Mapping[str, Any], *, required: bool) -> bytes:
+    if not required and "value" not in fields:
+        return b""
+    text = _text(fields, "value")
+    encoding = fields.get("encoding") or "utf-8"
+    try:
+        if encoding == "base64":
+            return base64.b64decode(text, validate=True)
+        if encoding == "utf-8":
+            return text.encode()
+    except (binascii.Error, ValueError):
+        raise UsageError(f"`value` is not {'base64' if encoding == 'base64' else 'UTF-8 text'}") from None
+    raise UsageError(f"`{encoding}` is no encoding: utf-8 or base64")
+
+
+def _ttl(value: Any) -> timedelta | None:
+    if value is None or value == "":
+        return None
+    try:
+        if isinstance(value, str):
+            ttl = timedelta(seconds=float(value)) if value.isdecimal() else parse_duration(value)
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError("`ttl` is neither seconds nor a duration")
+        else:
+            ttl = timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise UsageError(f"`{value}` is no ttl") from None
+    if ttl < timedelta(seconds=1):
+        raise UsageError("The ttl of a key is one second at least")
+    return ttl
+
+
+def _headers(value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UsageError("`headers` is not an object")
+    for name, text in value.items():
+        if not isinstance(text, str) or any(c in name for c in ":\r\n ") or not name or "\r" in text or "\n" in text:
+            raise UsageError(f"Header `{name}` cannot be sent")
+    try:
+        "".join([*value, *value.values()]).encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError("`headers` are not UTF-8 text") from None
+    return writers_own(value)

@@ -1,0 +1,61 @@
+"""What a load writes into: the stream that takes the bucket's writes, and what it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import BucketNotFound, RefusedError, StreamNotFound, UsageError
+from kvctl.jetstream import streams
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.load.rows import Row
+from kvctl.kv.resolve import Binding
+from kvctl.kv.write.conditional_write import TTL_SINCE
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The stream that takes the writes."""
+
+    binding: Binding
+    info: dict[str, Any]
+
+    @property
+    def history(self) -> int:
+        """Entries kept of each key."""
+        return int(self.info["config"].get("max_msgs_per_subject", 0))
+
+    def check(self, row: Row) -> None:
+        """Raises UsageError for a row that this bucket cannot take."""
+        config = self.info["config"]
+        size, most = len(row.header) + len(row.value), config.get("max_msg_size", -1)
+        if 0 < most < size:
+            raise UsageError(f"It is {size} bytes, the bucket takes {most}")
+        if row.header and b"\r\nNats-TTL:" in row.header:
+            if not config.get("allow_msg_ttl"):
+                remedy = f"`kvctl bucket edit {self.binding.bucket} --marker-ttl 1s` allows it"
+                raise UsageError(f"The bucket has no ttl for single keys ({remedy})")
+            if self.binding.api.connection.server_version < TTL_SINCE:
+                raise UsageError("The server would ignore the ttl")
+        if size > 1 << 15 or len(row.key) > 1500:
+            subject = (self.binding.write_prefix + row.key).encode(errors="surrogateescape")
+            self.binding.api.connection.check_message(subject, row.header, row.value)
+
+
+async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
+    """Where the bucket's writes go. Raises BucketNotFound, ReadOnly for an aggregate, RefusedError.
+
+    A dry run needs no handle that may write.
+    """
+    if not dry_run:
+        bucket._check_writable(None)
+    await bucket.readable()
+    bucket.check_writes_go_somewhere()
+    source = bucket.binding.source
+    try:
+        info = await streams.info(source.api, source.stream)
+    except StreamNotFound:
+        raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
+    if info["config"].get("sealed"):
+        raise RefusedError(f"`{source.bucket}` is sealed: nothing is written to it any more")
+    return Target(source, info)

@@ -1,0 +1,1 @@
+"""Buckets as a whole: compared, copied, compacted, backed up."""

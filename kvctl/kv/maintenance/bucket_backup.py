@@ -1,0 +1,285 @@
+"""Backup and restore of a bucket by the server's snapshot, verified by a manifest before and by counting after.
+
+A server makes a stream that is being restored visible in part, and leaves it so when the restore breaks off. So it is
+restored under a mark in its metadata, without its subjects (nobody can write what a failure would delete again) and
+without what would add or remove messages. Only when it is found whole, it becomes what it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown, RefusedError, ServerError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.server_snapshot import (
+    CHUNK,
+    RESTORE_FAILED,
+    RESTORE_NAME_IN_USE,
+    Restoring,
+    Snapshot,
+    pieces,
+    taking,
+)
+from kvctl.kv import catalog
+from kvctl.kv.maintenance import incomplete, manifest
+from kvctl.kv.maintenance.manifest import (
+    CONFIG,
+    DATA,
+    MANIFEST,
+    File,
+    Manifest,
+)
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import (
+    SERVER_METADATA,
+    Kind,
+    StreamConfig,
+    kind_of,
+)
+from kvctl.units import format_time
+
+Advance = Callable[[int], None]
+"""Told of bytes done."""
+
+SETTLING = 8.0
+"""Seconds after which a server has given up a restore that nobody feeds any more (it waits for five)."""
+QUIET = 5
+"""Looks at nothing after which nothing is expected to come any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A bucket that was restored."""
+
+    manifest: Manifest
+    info: dict[str, Any]
+    replaced: bool
+    """Whether the remains of an interrupted restore were removed first."""
+
+
+async def backup(api: Api, name: str, directory: Path, advance: Advance = lambda _: None) -> Manifest:
+    """Write a backup of the bucket or aggregate into the directory, which appears when it is complete.
+
+    Raises BucketNotFound, ConflictError when the directory holds something, RefusedError for a mirror, ServerError.
+    """
+    _require_empty(directory)
+    info = await catalog.find(api, name)
+    _require_own_data(name, info["config"])
+    partial = directory.parent / f".{directory.name}.{secrets.token_hex(4)}"
+    try:
+        partial.mkdir(mode=0o700, parents=True)
+        async with taking(api, info["config"]["name"]) as snapshot:
+            made = await _write(api, name, snapshot, partial, advance)
+        os.replace(partial, directory)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise KvctlError(f"The backup cannot be written to `{directory}`: {error.strerror}") from None
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return made
+
+
+async def restore(
+    api: Api, directory: Path, *, replicas: int | None = None, advance: Advance = lambda _: None
+) -> Restored:
+    """Restore a backup under its own name, which must not exist; what breaks off is removed, also by Ctrl-C.
+
+    The remains of a restore that was killed are recognised and replaced. Raises UsageError where there is no backup,
+    ConflictError for a damaged one or a bucket that is not whole afterwards, BucketExists, ServerError, OutcomeUnknown.
+    """
+    expected = await asyncio.to_thread(manifest.read, directory)
+    saved = manifest.load(directory / CONFIG)
+    wanted = _final(saved["config"], replicas)
+    stream, token = wanted["name"], incomplete.new_token()
+    await catalog.refuse_namesake(api, stream.removeprefix(STREAM_PREFIX))
+    replaced = await _make_room(api, stream)
+    config = held(wanted, saved["state"], token)
+    restoring = Restoring(api, config, saved["state"])
+    try:
+        info = await _send(api, restoring, stream, directory / DATA, advance)
+        _require_whole(expected, info["state"], wanted)
+        info = await catalog.apply_edit(api, catalog.Edit({**info, "config": config}, wanted))
+    except OutcomeUnknown:
+        raise  # it may be in use already
+    except BaseException as error:
+        await _remove(api, restoring, stream, token)
+        if isinstance(error, ServerError) and error.err_code == RESTORE_FAILED:
+            error.hint = f"The backup was made by nats-server {expected.server}, this is {_version(api)}"
+        raise
+    return Restored(expected, info, replaced)
+
+
+# -- backup ------------------------------------------------------------------------------------------------
+
+
+def _require_empty(directory: Path) -> None:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConflictError(
+            f"`{directory}` is not an empty directory", hint="Give a new one; backups are never overwritten"
+        )
+
+
+def _require_own_data(name: str, config: StreamConfig) -> None:
+    kind = kind_of(config)
+    if config.get("mirror"):
+        origin = config["mirror"]["name"].removeprefix(STREAM_PREFIX)
+        raise RefusedError(
+            f"`{name}` is a mirror of `{origin}`", hint=f"Back its origin up: `kvctl bucket backup {origin} DIR`"
+        )
+    if kind not in (Kind.BUCKET, Kind.AGGREGATE):
+        raise RefusedError(f"`{name}` is no bucket: `kvctl bucket show {name}` tells what it is")
+
+
+async def _write(api: Api, name: str, snapshot: Snapshot, directory: Path, advance: Advance) -> Manifest:
+    saved = {"config": snapshot.config, "state": snapshot.state}
+    _store(directory / CONFIG, json.dumps(saved, indent=2).encode())
+    data = await _write_data(snapshot, directory / DATA, advance)
+    state = snapshot.state
+    made = Manifest(
+        bucket=name,
+        stream=snapshot.config["name"],
+        created=format_time(time.time_ns()),
+        server=_version(api),
+        messages=state["messages"],
+        bytes=state["bytes"],
+        keys=state.get("num_subjects", 0),
+        first_revision=state["first_seq"],
+        last_revision=state["last_seq"],
+        files=(manifest.hashed(directory / CONFIG), data),
+    )
+    _store(directory / MANIFEST, json.dumps(made.document(), indent=2).encode())
+    return made
+
+
+async def _write_data(snapshot: Snapshot, path: Path, advance: Advance) -> File:
+    digest, size = hashlib.sha256(), 0
+    with _create(path) as file:
+        async for chunk in snapshot.chunks:
+            file.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+            advance(len(chunk))
+        file.flush()
+        os.fsync(file.fileno())
+    return File(path.name, size, digest.hexdigest())
+
+
+def _store(path: Path, data: bytes) -> None:
+    with _create(path) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _version(api: Api) -> str:
+    return str(api.connection.server_info.get("version", ""))
+
+
+def _create(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+# -- restore -----------------------------------------------------------------------------------------------
+
+
+def _final(config: StreamConfig, replicas: int | None) -> StreamConfig:
+    wanted = {**config, "num_replicas": replicas} if replicas else dict(config)
+    metadata = {
+        name: text for name, text in (config.get("metadata") or {}).items() if not name.startswith(SERVER_METADATA)
+    }
+    return {**wanted, "metadata": metadata}
+
+
+def held(wanted: StreamConfig, state: dict[str, Any], token: str) -> StreamConfig:
+    """The configuration to restore with: the mark, no way in, and no limit that the saved messages could exceed."""
+    moving = ("sources", "republish", "subject_transform", "subject_delete_marker_ttl", "sealed")
+    config = {name: value for name, value in wanted.items() if name not in moving}
+    config |= {"subjects": [f"_kvctl.restore.{token}"], "max_age": 0, "max_msg_size": -1}
+    if config.get("max_bytes", -1) > 0:
+        config["max_bytes"] = max(config["max_bytes"], 2 * state["bytes"])
+    return incomplete.marked(config, token)
+
+
+async def _make_room(api: Api, stream: str) -> bool:
+    """Remove what an interrupted attempt left. Raises BucketExists, ConflictError when one is under way."""
+    info = await streams.find(api, stream)
+    if info is None:
+        return False
+    if incomplete.mark_of(info) is None:
+        name = stream.removeprefix(STREAM_PREFIX)
+        raise BucketExists(
+            f"Bucket `{name}` exists", hint=f"Restoring never overwrites: `kvctl bucket delete {name}` makes room"
+        )
+    await incomplete.clear_away(api, info)
+    return True
+
+
+async def _send(api: Api, restoring: Restoring, stream: str, path: Path, advance: Advance) -> dict[str, Any]:
+    await _begin(api, restoring, stream)
+    size = min(CHUNK, api.connection.max_payload)
+    for piece in pieces(_blocks(path), size):
+        await restoring.send(piece)
+        advance(len(piece))
+    return await restoring.finish()
+
+
+async def _begin(api: Api, restoring: Restoring, stream: str) -> None:
+    """Announce the stream; a restore that was killed a moment ago may still hold its name."""
+    deadline = time.monotonic() + SETTLING
+    while True:
+        try:
+            return await restoring.begin()
+        except ServerError as error:
+            if error.err_code != RESTORE_NAME_IN_USE or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.5)
+        await _make_room(api, stream)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(CHUNK):
+            yield block
+
+
+def _require_whole(expected: Manifest, state: dict[str, Any], wanted: StreamConfig) -> None:
+    """Raises ConflictError unless the stream holds what the manifest says; keys past their own ttl may be gone."""
+    found = {"messages": state["messages"], "last_revision": state["last_seq"]}
+    if expected.messages:
+        found |= {"first_revision": state["first_seq"], "keys": state.get("num_subjects", expected.keys)}
+    problems = []
+    for name, value in found.items():
+        promised = getattr(expected, name)
+        expires = wanted.get("allow_msg_ttl") and name != "last_revision"
+        if value != promised and not (expires and (value < promised) != (name == "first_revision")):
+            problems.append(f"{name.replace('_', ' ')} {value} instead of {promised}")
+    if problems:
+        raise ConflictError(
+            f"The restored bucket is not what was backed up: {', '.join(problems)}", hint="It was removed again"
+        )
+
+
+async def _remove(api: Api, restoring: Restoring, stream: str, token: str) -> None:
+    """Stop the restore and delete what it made, and only that: the stream that bears its token."""
+    patience = QUIET
+    try:
+        restoring.abort()
+    except KvctlError:
+        patience = int(SETTLING / 0.1)  # the server has to find out by itself
+    deadline = time.monotonic() + SETTLING
+    quiet = 0
+    while time.monotonic() < deadline and quiet < patience:
+        quiet = 0 if await incomplete.remove(api, stream, token) else quiet + 1
+        await asyncio.sleep(0.1)

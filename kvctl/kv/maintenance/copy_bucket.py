@@ -1,0 +1,201 @@
+"""Copy a bucket: its configuration, and its current values or all its history, operations and order kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import BucketExists, ConflictError, KvctlError, RefusedError, UsageError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.publish import PublishWindow
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.kv import catalog
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.config_edit import DUPLICATE_WINDOW
+from kvctl.kv.entry import Entry
+from kvctl.kv.maintenance import incomplete
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    kind_of,
+    own_metadata,
+)
+from kvctl.kv.write.copied_headers import may_roll_up, own_headers
+from kvctl.kv.write.copy_key import ttl_left
+from kvctl.units import duration_ns
+from kvctl.wire import encode_headers, header_value
+
+StreamInfo = dict[str, Any]
+Advance = Callable[[int], None]
+"""Told of entries done."""
+
+LATEST, HISTORY = "latest", "history"
+
+_NOT_OF_A_BUCKET = ("mirror", "sources", "mirror_direct", "first_seq", "sealed", "deny_purge", "subject_transform")
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy came to."""
+
+    info: StreamInfo
+    created: bool
+    """False when the target was there already, with the same configuration and nothing in it."""
+    entries: int
+
+
+def copied_config(stream: StreamConfig, name: str, changes: StreamConfig | None = None) -> StreamConfig:
+    """The stream configuration of a copy: an ordinary bucket, also of a mirror or an aggregate; the rest stays."""
+    check_bucket(name)
+    source = f"{SUBJECT_PREFIX}{stream['name'].removeprefix(STREAM_PREFIX)}."
+    target = f"{SUBJECT_PREFIX}{name}."
+    kept = {field: value for field, value in stream.items() if field not in _NOT_OF_A_BUCKET}
+    window = stream.get("duplicate_window") or min(duration_ns(DUPLICATE_WINDOW), stream.get("max_age") or 2**62)
+    copied: StreamConfig = {
+        **kept,
+        "name": STREAM_PREFIX + name,
+        "subjects": [target + ">"],
+        "discard": "new",
+        "duplicate_window": window,
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "metadata": own_metadata(stream),
+        **(changes or {}),
+    }
+    if stream.get("republish"):
+        src = stream["republish"].get("src", "")
+        copied["republish"] = {**stream["republish"], "src": src.replace(source, target, 1)}
+    return copied
+
+
+async def copy(
+    source: Bucket, api: Api, name: str, *, data: str | None = None, changes: StreamConfig | None = None,
+    advance: Advance = lambda _: None,
+) -> Copied:  # fmt: skip
+    """Create the bucket `name` like the source, and with `data` (`latest` or `history`) fill it.
+
+    Revisions and times are the copy's own; a ttl of a key goes on, that of the bucket begins anew. What breaks off is
+    removed. Raises BucketExists (with another configuration, or with entries), BucketNotFound, UsageError.
+    """
+    binding = await source.locate(fresh=True)
+    assert binding.info is not None
+    clock = ServerClock.from_info(binding.info)
+    _require_bucket(source.name, binding.info["config"])
+    wanted = copied_config(binding.info["config"], name, changes)
+    if (
+        wanted["name"] == binding.stream
+        and api.prefix == binding.api.prefix
+        and api.connection is binding.api.connection
+    ):
+        raise UsageError(f"`{name}` is the bucket itself", hint="Give another name")
+    existing = await streams.find(api, wanted["name"])
+    if existing is not None and incomplete.mark_of(existing):
+        await incomplete.clear_away(api, existing)
+        existing = None
+    if data is None:
+        made = await catalog.create_like(api, wanted)
+        return Copied(made.info, made.created, 0)
+    if existing is not None:
+        _require_empty(name, existing, wanted)
+    return await _fill(source, api, wanted, existing, data, clock, advance)
+
+
+async def _fill(
+    source: Bucket, api: Api, wanted: StreamConfig, existing: StreamInfo | None, data: str, clock: ServerClock,
+    advance: Advance,
+) -> Copied:  # fmt: skip
+    token = incomplete.new_token()
+    try:
+        if existing is None:
+            await catalog.refuse_namesake(api, wanted["name"].removeprefix(STREAM_PREFIX))
+            info = await catalog.create_stream(api, incomplete.marked(wanted, token))
+        else:
+            info = await catalog.apply_edit(api, catalog.Edit(existing, incomplete.marked(existing["config"], token)))
+        count = await _transfer(source, api, wanted["name"], data, clock, advance)
+        info = await _unmark(api, info)
+    except BaseException:
+        if existing is None:
+            await incomplete.remove(api, wanted["name"], token)
+        else:
+            await _empty_again(api, existing)
+        raise
+    return Copied(info, existing is None, count)
+
+
+async def _unmark(api: Api, info: StreamInfo) -> StreamInfo:
+    finished = {**info["config"], "metadata": own_metadata(info["config"])}
+    return await catalog.apply_edit(api, catalog.Edit(info, finished))
+
+
+async def _empty_again(api: Api, info: StreamInfo) -> None:
+    with suppress(KvctlError):  # what is left then bears the mark
+        await streams.purge(api, info["config"]["name"])
+        await _unmark(api, await streams.info(api, info["config"]["name"]))
+
+
+def _require_bucket(name: str, config: StreamConfig) -> None:
+    kind = kind_of(config)
+    if kind is Kind.INCOMPLETE:
+        raise RefusedError(f"`{name}` is what an interrupted restore or copy left: it is not whole")
+    if kind is Kind.STREAM:
+        raise RefusedError(f"`{name}` is a stream named like a bucket, and none")
+
+
+def _require_empty(name: str, existing: StreamInfo, wanted: StreamConfig) -> None:
+    catalog.require_same(existing["config"], wanted)
+    if existing["state"]["messages"]:
+        raise BucketExists(
+            f"Bucket `{name}` is not empty, {existing['state']['messages']} entries are in it",
+            hint="Copy into a new bucket, or leave `--data` out",
+        )
+
+
+async def _transfer(source: Bucket, api: Api, stream: str, data: str, clock: ServerClock, advance: Advance) -> int:
+    """Send every entry and wait for every acknowledgement; returns how many. Raises ConflictError, KvctlError."""
+    target = f"{api.write_prefix}{SUBJECT_PREFIX}{stream.removeprefix(STREAM_PREFIX)}."
+    failures: list[tuple[str, KvctlError]] = []
+    done = 0
+
+    def acknowledged(_: str, __: int) -> None:
+        nonlocal done
+        done += 1
+
+    window = PublishWindow(api.connection, acknowledged, lambda key, error: failures.append((key, error)))
+    sent = 0
+    async with window, aclosing(_batches(source, data)) as batches:
+        async for batch in batches:
+            for entry in batch:
+                subject = (target + entry.key).encode(errors="surrogateescape")
+                await window.send(entry.key, subject, entry.value, headers_to_keep(entry, clock))
+            sent += len(batch)
+            advance(len(batch))
+            if failures:
+                break
+    if failures:
+        key, error = failures[0]
+        raise type(error)(f"`{key}` could not be copied: {error.message}", hint=error.hint)
+    if done != sent:
+        raise ConflictError(f"{done} of {sent} entries were acknowledged")
+    return done
+
+
+def _batches(source: Bucket, data: str) -> AsyncGenerator[list[Entry]]:
+    return source.history_batches() if data == HISTORY else source.entry_batches()
+
+
+def headers_to_keep(entry: Entry, clock: ServerClock) -> bytes:
+    """The headers that the copy is written with: the writer's own, the operation, what is left of a ttl."""
+    if not entry.header:
+        return b""
+    headers = own_headers(entry)
+    left: timedelta | None = ttl_left(entry, clock.now_ns())
+    if left is not None:
+        headers["Nats-TTL"] = f"{int(left.total_seconds())}s"
+    if header_value(entry.header, b"Nats-Rollup") is not None and may_roll_up(entry.key):
+        headers["Nats-Rollup"] = "sub"
+    return encode_headers(headers)

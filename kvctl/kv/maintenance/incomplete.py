@@ -1,0 +1,60 @@
+"""Streams that are being filled: marked in their metadata, so that what a killed attempt left is known as such."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+from kvctl.errors import ConflictError, KvctlError, StreamNotFound
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import UNFINISHED, StreamConfig
+
+_ATTEMPTS = 3
+_PATIENCE = 2.0
+"""Seconds for one look at the server when clearing up: it may be what failed."""
+
+
+def new_token() -> str:
+    """Names one attempt."""
+    return secrets.token_hex(8)
+
+
+def marked(config: StreamConfig, token: str) -> StreamConfig:
+    """The configuration with the attempt's mark."""
+    return {**config, "metadata": {**(config.get("metadata") or {}), UNFINISHED: token}}
+
+
+def mark_of(info: dict[str, Any] | None) -> str | None:
+    """The attempt that the stream was left by, if any."""
+    return ((info or {}).get("config", {}).get("metadata") or {}).get(UNFINISHED)
+
+
+async def clear_away(api: Api, info: dict[str, Any]) -> None:
+    """Delete what an attempt left. Raises ConflictError when it is still at work."""
+    stream = info["config"]["name"]
+    await asyncio.sleep(1)
+    later = await streams.find(api, stream)
+    if later is None:
+        return
+    if later["state"] != info["state"] or mark_of(later) != mark_of(info):
+        raise ConflictError(f"`{stream.removeprefix(STREAM_PREFIX)}` is being filled by somebody else at the moment")
+    await streams.delete(api, stream)
+
+
+async def remove(api: Api, stream: str, token: str) -> bool:
+    """Delete the stream if it bears this attempt's mark; whether it did. Raises nothing: the mark is left at worst."""
+    for _ in range(_ATTEMPTS):
+        try:
+            if mark_of(await streams.info(api, stream, timeout=_PATIENCE)) != token:
+                return False
+            await streams.delete(api, stream)
+            return True
+        except StreamNotFound:
+            return False
+        except KvctlError:
+            pass
+        await asyncio.sleep(0.2)
+    return False

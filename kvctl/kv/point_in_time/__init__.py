@@ -1,0 +1,1 @@
+"""Buckets as of a revision or time."""

@@ -1,0 +1,187 @@
+"""A bucket as it was at a moment of the past, or a refusal that names what the bucket no longer holds.
+
+past = await bucket.as_of(1042)             # or a time; RevisionNotFound above the last revision
+past.revision                               # the cut: everything is as it was right after this revision
+entry = await past.get("a.b")
+async for entries in past.entries("a.>"):   # living keys, in the order of their revisions; HistoryLost comes first
+    ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING
+
+from kvctl.errors import HistoryLost, KeyNotFound, NotFoundError, RevisionNotFound, StreamNotFound, UnreachableError
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct import multi_get_fallback
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.kv.entry import Entry, from_frame
+from kvctl.kv.names import check_filter, check_key, check_literal
+from kvctl.kv.point_in_time.key_scan import (
+    Choice,
+    Keeping,
+    Survey,
+    choose,
+    keeping,
+)
+from kvctl.kv.point_in_time.moment import Moment
+from kvctl.kv.resolve import Binding
+
+if TYPE_CHECKING:
+    from kvctl.kv.handle import Handle
+
+
+async def at(handle: Handle, moment: Moment) -> Past:
+    """The bucket, aggregate or mirror as it was; a mirror that lags behind the moment is passed by for its origin.
+
+    Raises RevisionNotFound for a revision above the last, BucketNotFound, PermissionDenied.
+    """
+    binding = await handle.locate(fresh=True)
+    assert binding.info is not None
+    clock = ServerClock.from_info(binding.info)
+    moment = moment.at(clock.now_ns())
+    revision = moment.revision or await _last_before(binding, moment)
+    reached = await _reached(binding)
+    if revision > reached and binding.origin is not None:
+        with suppress(StreamNotFound):
+            binding, reached = binding.source, await _reached(binding.source)
+    if revision > reached:
+        raise RevisionNotFound(
+            f"Bucket `{handle.name}` has no revision {revision}", hint=f"Its last revision is {reached}"
+        )
+    return Past(handle.name, binding, moment, revision, await keeping(binding), clock)
+
+
+class Past:
+    """What keys were right after `revision`. Its methods raise HistoryLost before they give anything."""
+
+    def __init__(
+        self, bucket: str, binding: Binding, moment: Moment, revision: int, kept: Keeping, clock: ServerClock
+    ) -> None:
+        self.bucket = bucket
+        self.moment = moment
+        self.clock = clock
+        """That of the server which led the stream when this began."""
+        self.revision = revision
+        self.caveat = kept.caveat
+        """What may be missing all the same, as a sentence; None for nothing."""
+        self._binding = binding
+        self._kept = kept
+
+    async def get(self, key: str, *, literal: bool = False) -> Entry:
+        """What the key was. Raises KeyNotFound, HistoryLost."""
+        [entry] = await self.get_many([key], literal=literal)
+        if entry is None:
+            raise KeyNotFound(f"Key `{key}` was not in bucket `{self.bucket}` as of {self.moment}")
+        return entry
+
+    async def get_many(self, keys: Sequence[str], *, literal: bool = False) -> list[Entry | None]:
+        """What the keys were, in the order asked, None for those that did not live; `literal` for foreign keys."""
+        for key in keys:
+            check_literal(key) if literal else check_key(key)
+        found: dict[str, Entry] = {}
+        if keys:
+            async with aclosing(self._entries(choose(self._binding, keys, literal=literal), keys)) as batches:
+                async for batch in batches:
+                    found.update((entry.key, entry) for entry in batch)
+        return [found.get(key) for key in keys]
+
+    async def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
+        """The keys that matched and lived, of the whole bucket without a filter, in the order of their revisions.
+
+        With `deleted` also the markers of those that did not live.
+        """
+        async with aclosing(self.entry_batches(*filters, deleted=deleted)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def entry_batches(
+        self, *filters: str, deleted: bool = False, values: bool = True
+    ) -> AsyncGenerator[list[Entry], None]:
+        """`entries`, as many at a time as have come; without `values` only what the headers say."""
+        for text in filters:
+            check_filter(text)
+        async with aclosing(self._entries(choose(self._binding, filters), None, deleted, values)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
+        """The names of the same keys, as bytes."""
+        async with aclosing(self.entry_batches(*filters, deleted=deleted, values=False)) as batches:
+            async for batch in batches:
+                yield [entry.key.encode(errors="surrogateescape") for entry in batch]
+
+    async def _entries(
+        self, choice: Choice, named: Sequence[str] | None, deleted: bool = False, values: bool = True
+    ) -> AsyncGenerator[list[Entry], None]:
+        if not self.revision:
+            return  # before the first message of all
+        survey = Survey(self._binding, self.revision, choice, self._kept)
+        await survey.run()
+        self._check(survey, named)
+        wanted = {trace.found for trace in survey.traces.values() if trace.living or (deleted and trace.found)}
+        async with aclosing(self._read(choice, wanted, values)) as batches:
+            async for batch in batches:
+                yield batch
+        if wanted:  # overwritten since the survey
+            raise self._lost([survey.key(subject) for subject, trace in survey.traces.items() if trace.found in wanted])
+
+    def _check(self, survey: Survey, named: Sequence[str] | None) -> None:
+        lost = survey.lost()
+        if self._kept.dropped is not None:
+            held = {survey.key(subject) for subject in survey.traces}
+            lost += [key for key in named or () if key not in held]
+        if lost or (self._kept.dropped is not None and named is None):
+            raise self._lost(lost)
+
+    async def _read(self, choice: Choice, wanted: set[int], values: bool) -> AsyncGenerator[list[Entry], None]:
+        """The entries of these revisions, which leave the set as they come."""
+        if not wanted:
+            return
+        cut, last = len(self._binding.prefix.encode()), max(wanted)
+        selection = Selection(
+            subjects=choice.subjects, deliver="by_start_sequence", start=min(wanted), headers_only=not values
+        )
+        async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
+            async for batch in consumer.batches():
+                found = [frame for frame in batch if delivery(frame[1])[0] in wanted]
+                wanted.difference_update(delivery(frame[1])[0] for frame in found)
+                if found:
+                    yield [from_frame(self.bucket, cut, frame)._replace(delta=None) for frame in found]
+                if not wanted or (batch and delivery(batch[-1][1])[0] >= last):
+                    return
+
+    def _lost(self, keys: list[str]) -> HistoryLost:
+        what = f"what {_listed(keys)} at" if keys else "all that it held at"
+        why = f": {self._kept.dropped}" if self._kept.dropped else ""
+        hint = f"`kvctl history {self.bucket}` shows what is left; a longer history keeps more of what will come"
+        return HistoryLost(f"Bucket `{self.bucket}` no longer holds {what} {self.moment}{why}", keys=keys, hint=hint)
+
+
+async def _last_before(binding: Binding, moment: Moment) -> int:
+    """The last revision that is not later than the time: of a mirror's origin, where that can be asked."""
+    assert moment.time_ns is not None
+    source = binding.source
+    try:
+        return await multi_get_fallback.first_since(source.api, source.stream, moment.time_ns + 1) - 1
+    except (NotFoundError, UnreachableError):
+        if source is binding:
+            raise
+    return await multi_get_fallback.first_since(binding.api, binding.stream, moment.time_ns + 1) - 1
+
+
+async def _reached(binding: Binding) -> int:
+    return int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
+
+
+def _listed(keys: list[str]) -> str:
+    """``key `a` was``, ``keys `a`, `b` were``; of many, the first ten."""
+    if len(keys) == 1:
+        return f"key `{keys[0]}` was"
+    more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
+    return f"keys {', '.join(f'`{key}`' for key in keys[:10])}{more} were"

@@ -1,0 +1,242 @@
+"""What a bucket still holds of keys, seen from a moment of its past: what they were then, or that it is lost.
+
+A key's entries are evicted oldest first, so the last one held up to the cut is what the key was. A key that has none
+counts as created later, if it holds fewer entries than the bucket's history and begins with no purge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct.direct_get import from_leader
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of
+from kvctl.kv.names import is_plain, is_wild, matches
+from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.resolve import Binding
+from kvctl.units import duration_from_ns, format_duration, parse_time
+from kvctl.wire import header_value
+
+MANY_SUBJECTS = 64
+"""More of them are picked out of the whole bucket."""
+CHECKS_AT_ONCE = 64
+CHECKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Keys and filters that are asked for, and the subjects to read for them."""
+
+    subjects: tuple[str, ...]
+    keys: frozenset[str] = frozenset()
+    filters: tuple[str, ...] = ()
+    everything: bool = False
+    """Whether whatever comes is wanted."""
+
+    def takes(self, key: str) -> bool:
+        """Whether the key is asked for."""
+        return self.everything or key in self.keys or (bool(self.filters) and matches(key, self.filters))
+
+
+def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> Choice:
+    """The choice of these keys and filters, of the whole bucket without any; with `literal` of foreign keys."""
+    if literal:
+        return Choice(subjects_of(binding, texts, literal=True)[0], keys=frozenset(texts))
+    if len(texts) > MANY_SUBJECTS:
+        wild = tuple(filter(is_wild, texts))
+        return Choice((binding.prefix + ">",), frozenset(texts).difference(wild), wild)
+    subjects, rest = subjects_of(binding, texts)
+    return Choice(subjects, filters=rest, everything=not rest)
+
+
+@dataclass(slots=True)
+class Trace:
+    """What is held of one key."""
+
+    count: int = 0
+    last: int = 0
+    """The last revision of all."""
+    erased: bool = False
+    """Whether it begins with what erased the rest: a purge, or a marker that the server left."""
+    found: int = 0
+    """The last revision up to the cut; 0 for none."""
+    living: bool = False
+    """Whether that one is a value."""
+    unknown: bool = False
+    """Whether it changed too fast to be looked at."""
+
+    def add(self, sequence: int, header: bytes, cut: int) -> None:
+        """Count the next of the key's entries, in their order; one that comes again is left out."""
+        if sequence <= self.last:
+            return
+        if not self.count:
+            self.erased = _erases(header)
+        self.count += 1
+        self.last = sequence
+        if sequence <= cut:
+            self.found, self.living = sequence, not (header and is_tombstone(header))
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How much of the past a stream holds, and the streams that it mirrors have held."""
+
+    history: int
+    """Entries of a key."""
+    dropped: str | None = None
+    """Why whole keys may be gone, if so."""
+    caveat: str | None = None
+    """What may be gone without a trace, if so."""
+
+    def lost(self, trace: Trace) -> bool:
+        """Whether it cannot be told what the key was at the cut."""
+        if trace.found:
+            return trace.unknown
+        return trace.unknown or trace.erased or trace.count >= self.history or self.dropped is not None
+
+
+class Survey:
+    """What is held of the chosen keys, up to a cut; keys that are written meanwhile are looked at once more."""
+
+    def __init__(self, binding: Binding, cut: int, choice: Choice, kept: Keeping) -> None:
+        self.traces: dict[bytes, Trace] = {}
+        """By subject: some 250 bytes a key."""
+        self._binding = binding
+        self._cut = cut
+        self._choice = choice
+        self._kept = kept
+        self._prefix = len(binding.prefix.encode())
+
+    async def run(self) -> None:
+        """Read what is held. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
+        selection = Selection(subjects=self._choice.subjects, deliver="all", headers_only=True)
+        end, _ = await self._read(selection)
+        written = iter(await self._written_since(end))
+
+        async def work() -> None:
+            for subject in written:
+                trace = self.traces[subject]
+                if not (trace.living or self._kept.lost(trace)):  # a value is read later, and missed if it is gone
+                    self.traces[subject] = await self._looked_at_again(subject, trace)
+
+        tasks = [asyncio.create_task(work()) for _ in range(CHECKS_AT_ONCE)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def lost(self) -> list[str]:
+        """The keys of which it cannot be told what they were."""
+        return [self.key(subject) for subject, trace in self.traces.items() if self._kept.lost(trace)]
+
+    def key(self, subject: bytes) -> str:
+        """The key that lives there."""
+        return subject[self._prefix :].decode(errors="surrogateescape")
+
+    async def _read(self, selection: Selection) -> tuple[int, set[bytes]]:
+        """Trace what comes; returns the stream's last sequence as of the start, and the subjects that came."""
+        came: set[bytes] = set()
+        choice, traces, cut = self._choice, self.traces, self._cut
+        async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
+            end = int(consumer.info["state"]["last_seq"]) if consumer.info else cut
+            async for batch in consumer.batches():
+                for subject, reply, header, _ in batch:
+                    if choice.everything or choice.takes(self.key(subject)):
+                        trace = traces.get(subject)
+                        if trace is None:
+                            trace = traces[subject] = Trace()
+                        trace.add(delivery(reply)[0], header, cut)
+                        came.add(subject)
+        return end, came
+
+    async def _written_since(self, end: int) -> set[bytes]:
+        """The subjects written since the survey began, which may have lost what they held up to the cut."""
+        state = (await streams.info(self._binding.api, self._binding.stream))["state"]
+        if int(state["last_seq"]) == end:
+            return set()
+        selection = Selection(
+            subjects=self._choice.subjects, deliver="by_start_sequence", start=end + 1, headers_only=True
+        )
+        return (await self._read(selection))[1]
+
+    async def _looked_at_again(self, subject: bytes, trace: Trace) -> Trace:
+        """The trace of a key that holds no value up to the cut, though it is being written."""
+        text = subject.decode(errors="surrogateescape")
+        api, stream = self._binding.api, self._binding.stream
+        if trace.found and is_plain(text):  # what came between it and the cut would have gone after it
+            still = await from_leader(api, stream, seq=trace.found)
+            return trace if still is not None and still.subject == text else replace(trace, unknown=True)
+        for _ in range(CHECKS if is_plain(text) else 0):
+            first = await from_leader(api, stream, next_by_subj=text, seq=1)
+            counts = (await streams.info(api, stream, subjects_filter=text))["state"].get("subjects") or {}
+            again = await from_leader(api, stream, next_by_subj=text, seq=1)
+            if first and again and first.sequence == again.sequence:  # nothing was evicted or purged meanwhile
+                return replace(trace, count=counts.get(text, 0), erased=_erases(first.header))
+        return replace(trace, unknown=True)
+
+
+_MISSED = (
+    "Keys may be missing, or as they were before: the origin keeps fewer entries than its mirror, which lacks some"
+)
+
+
+async def keeping(binding: Binding) -> Keeping:
+    """What the bucket keeps; a mirror no more than its origin: the least there is, where that does not answer."""
+    history, dropped, caveat, gaps = sys.maxsize, None, None, False
+    following: Binding | None = binding
+    while following is not None:
+        info = following.info
+        if info is None:
+            with suppress(KvctlError):
+                info = await streams.find(following.api, following.stream)
+        limit = info["config"].get("max_msgs_per_subject", -1) if info else 1
+        limit = limit if limit > 0 else sys.maxsize
+        if gaps and limit < history:
+            caveat = caveat or _MISSED
+        gaps = gaps or bool(info and _has_gaps(info))
+        history = min(history, limit)
+        dropped = dropped or (_dropped(info) if info else None)
+        caveat = caveat or (_caveat(info) if info else None)
+        following = following.origin
+    return Keeping(history, dropped, caveat)
+
+
+def _dropped(info: dict[str, Any]) -> str | None:
+    """Why the oldest entries of the stream may be gone, whatever key they belong to."""
+    config, state = info["config"], info["state"]
+    if state["first_seq"] <= max(config.get("first_seq", 0), 1):
+        return None
+    ttl = config.get("max_age", 0)
+    if ttl and ServerClock.from_info(info).now_ns() - parse_time(info["created"]) > ttl:
+        return f"entries expire after {format_duration(duration_from_ns(ttl))}"
+    if config.get("discard") == "old" and (config.get("max_bytes", -1) > 0 or config.get("max_msgs", -1) > 0):
+        return "its limits drop the oldest entries"
+    return None
+
+
+def _has_gaps(info: dict[str, Any]) -> bool:
+    """Whether a stream lacks messages between its first and its last."""
+    state = info["state"]
+    return bool(state["messages"] < state["last_seq"] - state["first_seq"] + 1)
+
+
+def _caveat(info: dict[str, Any]) -> str | None:
+    """What may be gone without a trace: servers mark an expired entry only where it was all that the key held."""
+    state = info["state"]
+    if not info["config"].get("allow_msg_ttl") or state["messages"] >= state["last_seq"]:
+        return None
+    return "Keys that had a ttl of their own may be missing, or as they were before: once expired, they leave no trace"
+
+
+def _erases(header: bytes) -> bool:
+    return operation_of(header)[0] is Operation.PURGE or header_value(header, MARKER_HEADER) is not None

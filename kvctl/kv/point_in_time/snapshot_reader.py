@@ -1,0 +1,213 @@
+"""Read a bucket as of one revision while it is written: what was there, and what went before it could be read.
+
+reading = CutReading(binding, filters, cut)
+async for frames in reading.batches():    # what the bucket held at the cut, in the order of revisions
+    ...
+async for messages in reading.missed():   # last values at the cut that only history holds by now
+    ...
+reading.lost, reading.vanished            # what could not be read
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from operator import itemgetter
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection, read
+from kvctl.jetstream.direct.direct_get import DirectRequest, StoredMessage
+from kvctl.kv.entry import any_tombstone, is_tombstone
+from kvctl.kv.names import matches
+from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.resolve import Binding
+
+LOOKS = 10
+"""At what was written since the cut: fewer, where two in a row find no further key."""
+AT_ONCE = 500
+"""Keys whose earlier values are asked for in one request."""
+_SUBJECT, _HEADER = itemgetter(0), itemgetter(2)
+
+
+class CutReading:
+    """One reading up to the cut, and the count that shows whether anything went before it was read.
+
+    What was there at the cut is known by number, where the binding's info is of the cut. A short count means that
+    entries were overwritten, expired or were removed before their turn: then the keys written since are looked at.
+    """
+
+    def __init__(
+        self, binding: Binding, filters: Sequence[str], cut: int,
+        *, history: bool, deleted: bool = False, values: bool = True, first: int = 1, last: int | None = None,
+        expected: int | None = None,
+    ) -> None:  # fmt: skip
+        """With `expected`, which counts what there was at the cut, the binding's info may be of later.
+
+        `first` and `last` allow to leave out what is below or above these revisions.
+        """
+        assert binding.info is not None
+        self.lost: list[bytes] = []
+        """The subjects of which something may be missing, known after `missed`."""
+        self.vanished = 0
+        """Entries beyond those that went without a trace, known after `missed`."""
+        self._binding = binding
+        self._cut = cut
+        self._stop = cut if last is None else min(last, cut)
+        self._history = history
+        self._deleted = deleted or history
+        self._values = values
+        self._prefix = len(binding.prefix.encode())
+        self.subjects, self._rest = subjects_of(binding, filters)
+        state, config = binding.info["state"], binding.info["config"]
+        self._limit = config.get("max_msgs_per_subject", 0)
+        self._all = history or self._limit == 1
+        """Whether every message is wanted, rather than the last of each subject."""
+        self._first = first if self._all else 1
+        self.expected = expected
+        """How many messages there are to come, tombstones included."""
+        # Of an aggregate not all subjects need be keys.
+        if not filters and not config.get("sources") and int(state["last_seq"]) == cut and self._first <= 1:
+            self.expected = state["messages"] if history else state.get("num_subjects", 0)
+        self._expires = bool(config.get("max_age") or config.get("allow_msg_ttl"))
+        self._seen = array("q")
+        """A hash of every subject delivered: eight bytes each, where a set of names would hold a hundred."""
+        self._last = 0
+
+    async def batches(self) -> AsyncGenerator[list[RawFrame]]:
+        """What was there at the cut, as many at a time as have come; markers only with `history` or `deleted`."""
+        if not self._cut:
+            return
+        deliver = "by_start_sequence" if self._first > 1 else "all" if self._history else "last_per_subject"
+        selection = Selection(
+            subjects=self.subjects, deliver=deliver, start=self._first if self._first > 1 else 0,
+            headers_only=not self._values,
+        )  # fmt: skip
+        async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
+            unchanged = consumer.info and consumer.info["state"]["last_seq"] == self._cut
+            if self.expected is None and unchanged and self._stop == self._cut:
+                self.expected = consumer.expected
+            async for batch in consumer.batches():
+                taken = self._up_to_cut(batch)
+                self._seen.extend(map(hash, map(_SUBJECT, taken)))
+                if wanted := self.wanted(taken):
+                    yield wanted
+                if self._last >= self._stop:
+                    return
+
+    def _up_to_cut(self, batch: list[RawFrame]) -> list[RawFrame]:
+        """The messages up to the cut; one that comes again, after the connection broke, is left out."""
+        if not batch:
+            return batch
+        before, first = self._last, delivery(batch[0][1])[0]
+        self._last = max(before, delivery(batch[-1][1])[0])
+        if first > before and self._last <= self._cut:
+            return batch
+        return [frame for frame in batch if before < delivery(frame[1])[0] <= self._cut]
+
+    def wanted(self, frames: list[RawFrame]) -> list[RawFrame]:
+        """Of these messages, those that were asked for."""
+        if not self._deleted and any_tombstone(map(_HEADER, frames)):
+            frames = [frame for frame in frames if not is_tombstone(frame[2])]
+        return [frame for frame in frames if self._selects(frame[0])] if self._rest else frames
+
+    def _selects(self, subject: bytes) -> bool:
+        return not self._rest or matches(subject[self._prefix :].decode(errors="surrogateescape"), self._rest)
+
+    async def missed(self) -> AsyncGenerator[list[StoredMessage]]:
+        """The last messages at the cut that the reading missed, and history still holds: none with `history`.
+
+        Afterwards `lost` and `vanished` are known.
+        """
+        if len(self._seen) == self.expected:
+            return
+        late = await self._written_since()
+        seen = Counter(value for value in self._seen if value in late.hashes)
+        names = [name for name in late.counts if self._selects(name)]
+        if not self._history:
+            names = [name for name in names if not seen[hash(name)]]
+            found: set[bytes] = set()
+            async with aclosing(self._last_at_cut(names)) as chunks:
+                async for messages in chunks:
+                    found.update(message.subject.encode(errors="surrogateescape") for message in messages)
+                    yield messages
+            if len(self._seen) + len(found) == self.expected:
+                return
+            names = [name for name in names if name not in found]
+        names = await self._pushed_out(names, late, seen)
+        if self.expected is not None and not names and not self._expires:
+            self.vanished = max(self.expected - len(self._seen), 0)
+        self.lost = sorted(names)
+
+    async def _pushed_out(self, names: list[bytes], late: _Late, seen: Counter[int]) -> list[bytes]:
+        """The subjects of which writes since the cut may have pushed out something: full now, or purged."""
+        out = {name for name in names if name in late.purged}
+        undecided = [name for name in names if name not in out and seen[hash(name)] < self._limit]
+        out.update(name for name in undecided if self._limit <= late.counts[name] + seen[hash(name)])
+        undecided = [name for name in undecided if name not in out]
+        if undecided:
+            out.update((await self._full()).intersection(undecided))
+        return [name for name in names if name in out]
+
+    async def _full(self) -> set[bytes]:
+        """The subjects that hold as many entries as they may: of those that were counted some may have gone since."""
+        counts: dict[str, int] = {}
+        with suppress(KvctlError):  # not allowed to ask: what was counted has to do
+            for subject in self.subjects:
+                counts |= await streams.subjects(self._binding.api, self._binding.stream, subject)
+        return {name.encode(errors="surrogateescape") for name, count in counts.items() if count >= self._limit}
+
+    async def _written_since(self) -> _Late:
+        """What was written after the cut; looked at again, as a key that is overwritten meanwhile may escape."""
+        late, start, quiet = _Late(), self._cut + 1, 0
+        for _ in range(LOOKS):
+            known = len(late.counts)
+            selection = Selection(subjects=self.subjects, deliver="by_start_sequence", start=start, headers_only=True)
+            before = start
+            async for batch in read(self._binding.api, self._binding.stream, selection):
+                late.add(batch)
+                start = delivery(batch[-1][1])[0] + 1
+            quiet = quiet + 1 if len(late.counts) == known else 0
+            if start == before or quiet == 2:
+                break
+        return late
+
+    async def _last_at_cut(self, subjects: list[bytes]) -> AsyncGenerator[list[StoredMessage]]:
+        """The last messages at the cut that are still held; what cannot be asked for may be lost."""
+        if self._limit == 1:
+            return
+        for start in range(0, len(subjects), AT_ONCE):
+            asked = [subject.decode(errors="surrogateescape") for subject in subjects[start : start + AT_ONCE]]
+            try:
+                messages = await self._up_to(asked)
+            except KvctlError:
+                return
+            yield messages
+
+    async def _up_to(self, subjects: list[str]) -> list[StoredMessage]:
+        from kvctl.jetstream.direct import multi_get
+
+        request = DirectRequest(last_of=tuple(subjects), up_to_sequence=self._cut)
+        messages: list[StoredMessage] = []
+        async with aclosing(multi_get.read(self._binding.api, self._binding.stream, request)) as pages:
+            async for page in pages:
+                messages += page.messages
+        return [message for message in messages if message.subject in set(subjects)]
+
+
+class _Late:
+    """The subjects that were written after the cut."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[bytes] = Counter()
+        self.purged: set[bytes] = set()
+        self.hashes: set[int] = set()
+
+    def add(self, batch: list[RawFrame]) -> None:
+        subjects = [frame[0] for frame in batch]
+        self.counts.update(subjects)
+        self.hashes.update(map(hash, subjects))
+        self.purged.update(frame[0] for frame in batch if b"\r\nNats-Rollup:" in frame[2])

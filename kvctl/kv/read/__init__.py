@@ -1,0 +1,1 @@
+"""Reads of a bucket: watch, finite readings, many keys at once."""

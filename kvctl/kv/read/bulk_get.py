@@ -1,0 +1,118 @@
+"""Many keys at once, read in few requests or through a window of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied
+from kvctl.jetstream.direct.direct_get import (
+    DirectRequest,
+    NotUnderstood,
+    StoredMessage,
+    TooManySubjects,
+)
+from kvctl.jetstream.direct.multi_get import (
+    REQUEST_BYTES,
+    MomentLost,
+    last_of_each,
+    pages,
+)
+from kvctl.kv.entry import Entry, from_message
+from kvctl.kv.resolve import Binding
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+AT_ONCE = 4
+MANY_KEYS = 1000
+
+Answers = dict[str, StoredMessage | None]
+"""By subject."""
+
+
+async def get_many(
+    bucket: Bucket, keys: Sequence[str], *, leader: bool, at_least: Mapping[str, int] | None = None
+) -> dict[str, Entry | None]:
+    """The last entry of each key, deletions included; the keys are distinct.
+
+    A thousand keys a request where the server and the permissions allow it, else a request a key, all in flight. What
+    a replica answers that is older than a key's revision in `at_least` is asked of the leader.
+    """
+    if not keys:
+        return {}
+    known = at_least or {}
+    # The first finds out what the name means and how to read it.
+    first = await bucket.last_entry(keys[0], leader=leader)
+    found = {} if (first.revision if first else 0) < known.get(keys[0], 0) else {keys[0]: first}
+
+    def left() -> list[str]:
+        return [key for key in keys if key not in found]
+
+    near, source = bucket.binding, bucket.binding.source
+    if not leader and near.direct:
+        await _in_few_requests(bucket, near, keys[1:], found, known)
+        answers = await last_of_each(near.api, near.stream, [near.subject(key) for key in left()])
+        _take(bucket, near, answers, found, known)
+    subjects = [source.subject(key) for key in left()]
+    answers = await last_of_each(source.api, source.stream, subjects, leader=True)
+    _take(bucket, source, answers, found)
+    for key in left():  # nobody answered: the long way, that waits
+        found[key] = await bucket.last_entry(key, leader=leader or key in known)
+    return found
+
+
+def _take(
+    bucket: Bucket,
+    binding: Binding,
+    answers: Answers,
+    found: dict[str, Entry | None],
+    known: Mapping[str, int] | None = None,
+) -> None:
+    """Add the answers to what was found; a replica's only if they are no older than what is `known` of the keys."""
+    cut, doubted = len(binding.prefix), known is not None and bucket.own.any()
+    for subject, message in answers.items():
+        key = subject[cut:]
+        if known and (message.sequence if message else 0) < known.get(key, 0):
+            continue
+        if not (doubted and bucket.behind(key, message)):
+            found[key] = None if message is None else from_message(bucket.name, cut, message)
+
+
+async def _in_few_requests(
+    bucket: Bucket, binding: Binding, keys: Sequence[str], found: dict[str, Entry | None], known: Mapping[str, int]
+) -> None:
+    """Find as many of the keys as can be read so."""
+    chunks = _chunks([binding.prefix + key for key in keys])
+
+    async def work() -> None:
+        for subjects in chunks:
+            answers: Answers = dict.fromkeys(subjects)
+            request = DirectRequest(last_of=tuple(subjects))
+            async with aclosing(pages(binding.api, binding.stream, request)) as reading:
+                async for page in reading:
+                    answers.update({message.subject: message for message in page.messages})
+            _take(bucket, binding, answers, found, known)
+
+    tasks = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*tasks)
+    except (NotUnderstood, TooManySubjects, MomentLost, NoResponders, PermissionDenied, ConnectionLost):
+        pass  # an older server, writers, no direct get, permissions key by key, or to be asked again
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _chunks(subjects: list[str]) -> Iterator[list[str]]:
+    """What one request may ask for, in number and in bytes."""
+    start, count = 0, MANY_KEYS
+    while start < len(subjects):
+        chunk = subjects[start : start + count]
+        if len(chunk) > 1 and sum(map(len, chunk)) + 4 * len(chunk) > REQUEST_BYTES:
+            count = max(len(chunk) // 2, 1)
+            continue
+        yield chunk
+        start, count = start + len(chunk), MANY_KEYS

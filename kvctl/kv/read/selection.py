@@ -1,0 +1,98 @@
+"""Reading what filters or foreign names pick out: in one request to the nearest replica where that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from kvctl.errors import NoResponders, PermissionDenied
+from kvctl.jetstream.direct import multi_get
+from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, TooManySubjects
+from kvctl.jetstream.direct.multi_get import MomentLost
+from kvctl.kv.entry import Entry, Operation, from_message
+from kvctl.kv.handle import ATTEMPTS
+from kvctl.kv.names import check_filter, check_literal, is_plain
+from kvctl.kv.read import listing
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+
+class _Behind(Exception):
+    """The replica that answered may lag behind what this session has written."""
+
+
+async def matching_batches(
+    bucket: Bucket, filters: Sequence[str], *, leader: bool
+) -> AsyncGenerator[list[Entry], None]:
+    """The entries of the living keys that match, no key twice, in the server's order.
+
+    Up to 1,024 keys come from the nearest replica, all of one moment; more, and where the server or the bucket do not
+    answer such requests or `leader` asks for what is no older than now, come by a consumer.
+    """
+    seen: set[str] = set()
+    denied: PermissionDenied | None = None
+    for text in filters:
+        check_filter(text)
+    for _ in range(ATTEMPTS):
+        if leader or not bucket.binding.direct:
+            break
+        try:
+            async with aclosing(_at_once(bucket, filters)) as pages:
+                async for batch in pages:
+                    seen.update(entry.key for entry in batch)
+                    yield batch
+            if seen or not await bucket.moved():
+                return
+        except _Behind:
+            continue
+        except PermissionDenied as error:
+            denied = error
+            break
+        except (TooManySubjects, NotUnderstood, MomentLost, NoResponders):
+            break
+    try:
+        async with aclosing(_listed(bucket, filters, leader=leader)) as batches:
+            async for batch in batches:
+                yield [entry for entry in batch if entry.key not in seen]
+    except PermissionDenied as error:
+        raise denied or error from None
+
+
+async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> Entry | None:
+    """The last entry of a foreign key, deletions included, taken as its literal subject; None for none."""
+    if is_plain(check_literal(key)):
+        return await bucket.last_entry(key, leader=leader)
+    found = None
+    binding = await bucket.readable()
+    async with aclosing(listing.entry_batches(binding, [key], deleted=True, literal=True)) as batches:
+        async for batch in batches:
+            found = batch[-1]
+    return found
+
+
+async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[list[Entry], None]:
+    """The answers of the nearest replica, of one moment.
+
+    Raises _Behind, TooManySubjects, NotUnderstood, NoResponders; MomentLost after some of them.
+    """
+    binding = bucket.binding
+    request = DirectRequest(last_of=tuple(binding.subject(text) for text in filters))
+    async with aclosing(multi_get.pages(binding.api, binding.stream, request)) as pages:
+        async for page in pages:
+            if (page.up_to_sequence or 0) < bucket.own.highest:
+                raise _Behind
+            entries = (from_message(bucket.name, len(binding.prefix), message) for message in page.messages)
+            if living := [entry for entry in entries if entry.operation is Operation.PUT]:
+                yield living
+
+
+async def _listed(bucket: Bucket, filters: Sequence[str], *, leader: bool) -> AsyncGenerator[list[Entry], None]:
+    """The same by a consumer; with `leader` of the stream that takes the writes, up to its leader's last message."""
+    binding = await bucket.readable()
+    if leader:
+        binding = bucket.source_as_own(binding)
+    async with aclosing(listing.entry_batches(binding, filters)) as batches:
+        async for batch in batches:
+            yield batch

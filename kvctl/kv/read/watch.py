@@ -1,0 +1,123 @@
+"""Watching: what is there, a marker, then every change, in order, across restarts of the server (ADR-8)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+
+from kvctl.errors import RevisionNotFound, StreamReplaced, UsageError
+from kvctl.jetstream.consumers.delivery import RawFrame
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.kv.entry import Entry, Operation, from_frame
+from kvctl.kv.names import matches
+from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.resolve import Binding
+
+
+class Marker(Enum):
+    """What a watcher yields besides entries."""
+
+    CURRENT = "current"
+    """The end of the initial data: always sent, once."""
+
+
+CURRENT = Marker.CURRENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """ADR-8's options of a watch, and from which revision to start (an extension)."""
+
+    history: bool = False
+    updates_only: bool = False
+    ignore_deletes: bool = False
+    meta_only: bool = False
+    from_revision: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for options that exclude each other."""
+        chosen = [name for name in ("history", "updates_only") if getattr(self, name)]
+        if self.from_revision is not None:
+            chosen.append("from_revision")
+        if self.updates_only and len(chosen) > 1:
+            other = chosen[0] if chosen[0] != "updates_only" else chosen[1]
+            raise UsageError(f"`--updates-only` excludes `--{other.replace('_', '-')}`")
+
+
+class Watcher:
+    """Entries and CURRENT, one by one or in batches; an async context manager and iterator.
+
+    Raises StreamReplaced when the bucket is deleted, recreated or emptied under it; RevisionNotFound on entry for a
+    `from_revision` that is more than one above the last revision.
+    """
+
+    def __init__(
+        self, binding: Binding, filters: Sequence[str], options: WatchOptions, *, follow: bool = True,
+        patient: bool | None = None,
+    ) -> None:  # fmt: skip
+        subjects, self._rest = subjects_of(binding, filters)
+        self._bucket = binding.bucket
+        self._cut = len(binding.prefix.encode())
+        self._options = options
+        self._last = 0
+        deliver, start = "last_per_subject", 0
+        if options.updates_only:
+            deliver = "new"
+        elif options.from_revision is not None:
+            deliver, start = "by_start_sequence", options.from_revision
+        elif options.history:
+            deliver = "all"
+        selection = Selection(subjects=subjects, deliver=deliver, start=start, headers_only=options.meta_only)
+        self._consumer = OrderedConsumer(binding.api, binding.stream, selection, follow=follow, patient=patient)
+
+    async def __aenter__(self) -> Self:
+        await self._consumer.__aenter__()
+        try:
+            self._check_start()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        return self
+
+    def _check_start(self) -> None:
+        """Raises RevisionNotFound for a revision that the bucket has not come to: it is another one's."""
+        start, info = self._options.from_revision, self._consumer.info
+        if start is not None and info is not None and start > int(info["state"]["last_seq"]) + 1:
+            last = info["state"]["last_seq"]
+            raise RevisionNotFound(
+                f"Bucket `{self._bucket}` has no revision {start}",
+                hint=f"Its last revision is {last}; the bucket may have been recreated since revision {start} was seen",
+            )
+
+    async def __aexit__(self, *exit: object) -> None:
+        await self._consumer.__aexit__(*exit)
+
+    async def __aiter__(self) -> AsyncIterator[Entry | Marker]:
+        async for batch in self.batches():
+            if not batch:
+                yield CURRENT
+            for entry in batch:
+                yield entry
+
+    async def batches(self) -> AsyncGenerator[list[Entry], None]:
+        """Entries as they come; an empty list stands for CURRENT."""
+        try:
+            async for frames in self._consumer.batches():
+                found = [entry for frame in frames if (entry := self._entry(frame)) is not None]
+                if found or not frames:
+                    yield found
+        except StreamReplaced as error:
+            raise StreamReplaced(
+                error.message.replace("stream `KV_", "bucket `").replace("being read", "being watched")
+            ) from None
+
+    def _entry(self, frame: RawFrame) -> Entry | None:
+        entry = from_frame(self._bucket, self._cut, frame)
+        if entry.revision <= self._last:
+            return None
+        self._last = entry.revision
+        if self._options.ignore_deletes and entry.operation is not Operation.PUT:
+            return None
+        return entry if not self._rest or matches(entry.key, self._rest) else None

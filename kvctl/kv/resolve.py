@@ -1,0 +1,172 @@
+"""Which stream a bucket's name means, and under which subjects its keys live there."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kvctl.errors import BucketNotFound, KvctlError, RefusedError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import DEFAULT_PREFIX, Api
+from kvctl.kv import reserved_streams
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.tokens import check_name, check_prefix
+
+NOBODY_KNOWS = 1.0
+"""Seconds without an answer after which a bucket may be out of reach rather than slow."""
+MAX_CHAIN = 8
+"""Mirrors of mirrors that are followed to a bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A stream, the subject prefix of its keys, and where writes and watches go."""
+
+    bucket: str
+    stream: str
+    prefix: str
+    api: Api
+    origin: Binding | None = None
+    """For a mirror: the bucket it replicates."""
+    origins: tuple[str, ...] = ()
+    """For an aggregate: the buckets or streams that feed it."""
+    writable: bool = True
+    direct: bool = True
+    info: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def source(self) -> Binding:
+        """The binding that takes writes and watches: the origin of a mirror, else this one."""
+        return self.origin.source if self.origin else self
+
+    @property
+    def write_prefix(self) -> str:
+        """The subject prefix that a write is published to."""
+        return self.api.write_prefix + self.prefix
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether the stream has subjects below the prefix, as far as is known."""
+        subjects = [] if self.info is None else self.info["config"].get("subjects") or []
+        heads = [subject.removesuffix(">") for subject in subjects]
+        return not heads or any(head.startswith(self.prefix) or self.prefix.startswith(head) for head in heads)
+
+    def subject(self, key: str) -> str:
+        """Where the key lives in the stream."""
+        return self.prefix + key
+
+
+def assumed(api: Api, bucket: str, stream: str | None = None, prefix: str | None = None) -> Binding:
+    """ADR-8's convention, without asking: stream `KV_<bucket>`, subjects `$KV.<bucket>.`. Raises UsageError."""
+    if stream is not None:
+        check_name(stream, "stream")
+    if prefix is not None:
+        check_prefix("prefix", prefix.removesuffix("."))
+    return Binding(bucket, stream or STREAM_PREFIX + bucket, prefix or f"{SUBJECT_PREFIX}{bucket}.", api)
+
+
+def with_info(binding: Binding, info: dict[str, Any]) -> Binding:
+    """The same binding, with what the stream's info says."""
+    return replace(binding, info=info, direct=bool(info["config"].get("allow_direct")))
+
+
+async def locate(api: Api, bucket: str) -> Binding:
+    """Ask what the name means: bucket or aggregate `KV_<bucket>`, else the mirror stream `<bucket>`.
+
+    Raises BucketNotFound, with the nearest name that exists; RefusedError for a table or a repository.
+    """
+    asked = asyncio.ensure_future(streams.find(api, STREAM_PREFIX + bucket))
+    try:
+        await asyncio.wait([asked], timeout=NOBODY_KNOWS)
+        info = None
+        if not asked.done():
+            # With its cluster down nobody says that there is no such bucket; a mirror of this name may answer. But a
+            # stream that is listed and does not answer, as in an election, exists: the mirror is another's replica.
+            with suppress(KvctlError):
+                info = await _mirror(api, bucket)
+                if info and await _is_listed(api, bucket):
+                    info = None
+        info = info or await asked or await _mirror(api, bucket)
+    finally:
+        asked.cancel()
+    if info is None:
+        raise await _missing(api, bucket)
+    return await _bind(api, bucket, info, MAX_CHAIN)
+
+
+async def _is_listed(api: Api, bucket: str) -> bool:
+    """Whether the servers that answer know of the bucket's stream."""
+    with suppress(KvctlError, TimeoutError):
+        async with asyncio.timeout(NOBODY_KNOWS):
+            return STREAM_PREFIX + bucket in await streams.names(api, f"{SUBJECT_PREFIX}{bucket}.>")
+    return False
+
+
+async def _mirror(api: Api, name: str) -> dict[str, Any] | None:
+    """The info of the mirror stream of this name, if there is one."""
+    info = await streams.find(api, name)
+    return info if info is not None and info["config"].get("mirror") else None
+
+
+async def bind(api: Api, name: str, info: dict[str, Any]) -> Binding:
+    """What the stream of this info is to a bucket's user, whose name for it is `name`."""
+    return await _bind(api, name, info, MAX_CHAIN)
+
+
+async def _bind(api: Api, bucket: str, info: dict[str, Any], depth: int) -> Binding:
+    config = info["config"]
+    direct = bool(config.get("allow_direct"))
+    mirror = config.get("mirror")
+    if mirror:
+        origin = await _origin(api, mirror, depth)
+        return Binding(bucket, config["name"], origin.prefix, api, origin=origin, direct=direct, info=info)
+    origins = tuple(_bucket_of(source["name"]) for source in config.get("sources") or ())
+    subjects = config.get("subjects") or []
+    prefix = f"{SUBJECT_PREFIX}{bucket}."
+    return Binding(
+        bucket, config["name"], prefix, api, origins=origins,
+        writable=bool(subjects) or not origins, direct=direct, info=info,
+    )  # fmt: skip
+
+
+async def _origin(api: Api, mirror: dict[str, Any], depth: int) -> Binding:
+    name = mirror["name"]
+    prefix = (mirror.get("external") or {}).get("api")
+    there = api.at(prefix) if prefix and prefix != DEFAULT_PREFIX else api
+    if not name.startswith(STREAM_PREFIX) and depth:
+        with suppress(KvctlError):
+            info = await streams.find(there, name)
+            if info is not None:
+                return await _bind(there, name, info, depth - 1)
+    if reserved_streams.NAMES.match(name):
+        kind, _, of = name.partition("_")
+        return Binding(of, name, f"${kind}.{of}.", there, writable=False)
+    bucket = _bucket_of(name)
+    return Binding(bucket, name, f"{SUBJECT_PREFIX}{bucket}.", there)
+
+
+def _bucket_of(stream: str) -> str:
+    return stream.removeprefix(STREAM_PREFIX)
+
+
+async def _missing(api: Api, bucket: str) -> KvctlError:
+    from difflib import get_close_matches
+
+    near: list[str] = []
+    with suppress(KvctlError):
+        names = await streams.names(api)
+        other = reserved_streams.namesake(names, bucket)
+        info = await streams.find(api, other) if other else None
+        if info is not None and (owner := reserved_streams.owner(info["config"])):
+            return RefusedError(f"`{bucket}` is a {owner}, no bucket", hint=reserved_streams.remedy(info["config"]))
+        folded = {
+            _bucket_of(name).lower(): _bucket_of(name) for name in names if not reserved_streams.NAMES.match(name)
+        }
+        near = [folded[name] for name in get_close_matches(bucket.lower(), folded, n=1)]
+    guess = f"Did you mean `{near[0]}`? " if near else ""
+    return BucketNotFound(
+        f"Bucket `{bucket}` does not exist",
+        hint=f"{guess}List buckets with `kvctl bucket ls`, make one with `kvctl bucket add {bucket}`",
+    )

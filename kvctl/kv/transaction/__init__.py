@@ -1,0 +1,1 @@
+"""Transactions: conditions and changes on several keys, together or not at all."""

@@ -1,0 +1,326 @@
+"""Carrying out a transaction: read, store as one atomic batch on condition, and settle what a lost answer leaves open.
+
+Each try is a batch with an identity of its own, which the server stores with every message: the last entries of the
+changed keys tell whether one of the tries was applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvctl.errors import (
+    BucketNotFound,
+    ConditionsFailed,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    NoServer,
+    OutcomeUnknown,
+    PermissionDenied,
+    ServerError,
+    StreamNotFound,
+    UnreachableError,
+    WrongRevision,
+)
+from kvctl.jetstream import streams
+from kvctl.jetstream.atomic_batch import MessageTooLarge, publish_batch
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.publish import Busy
+from kvctl.kv import resolve as bindings
+from kvctl.kv.entry import Entry
+from kvctl.kv.read import bulk_get
+from kvctl.kv.resolve import Binding
+from kvctl.kv.transaction.messages import (
+    Pins,
+    batch_of,
+    too_large,
+    value_limit,
+)
+from kvctl.kv.transaction.transaction import Transaction, refusal
+from kvctl.kv.write.conditional_write import TTL_SINCE, explained, no_ttl
+from kvctl.kv.write.outcome import OPEN
+from kvctl.wire import header_value
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+BATCHES_SINCE = (2, 12)
+LOST_MESSAGES = 10176
+_TRANSIENT = (10008, LOST_MESSAGES, 10210)
+"""No leader, a batch that lost messages (the leader changed under it), too many batches at once: nothing was stored."""
+
+
+async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
+    """See `Bucket.commit`."""
+    transaction.check()
+    bucket._check_writable(max((change.key for change in transaction.changes), key=len))
+    target = await _target(bucket)
+    if target.api.connection.server_version < TTL_SINCE and any(change.ttl for change in transaction.changes):
+        raise no_ttl(target.api.connection.server_version)
+    revisions = await _Commit(bucket, target, transaction).run()
+    for change, revision in zip(transaction.changes, revisions, strict=True):
+        bucket.own.note(change.key, revision)
+    return revisions
+
+
+async def check(bucket: Bucket, transaction: Transaction) -> None:
+    """See `Bucket.check`."""
+    transaction.check()
+    await _target(bucket)
+    await _found(bucket, transaction, leader=True)
+
+
+async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
+    """The stream that takes the batch. Raises BucketNotFound, ReadOnly, and KvctlError where it takes none.
+
+    What the stream's configuration reads back decides: servers before 2.12 drop the setting in silence, and would store
+    the messages one by one.
+    """
+    known = bucket.binding.info if bucket.fixed and not fresh else None
+    if known and known["config"].get("allow_atomic") and bucket.binding.api.connection.server_version >= BATCHES_SINCE:
+        return bucket.binding  # whatever has become of that since, such servers say so
+    binding = await bucket.locate(fresh=True)
+    bucket.check_writes_go_somewhere()
+    source = binding.source
+    info = binding.info if source is binding else await streams.find(source.api, source.stream)
+    if info is None:
+        raise BucketNotFound(f"Bucket `{source.bucket}`, the origin of mirror `{bucket.name}`, does not exist")
+    if not info["config"].get("allow_atomic"):
+        version = source.api.connection.server_version
+        remedy = f"`kvctl bucket edit {source.bucket} --atomic` allows them"
+        if version < BATCHES_SINCE:
+            remedy = f"They need nats-server 2.12; this one is {'.'.join(map(str, version))}"
+        raise KvctlError(f"Bucket `{source.bucket}` does not allow atomic batches; nothing was sent", hint=remedy)
+    return bindings.with_info(source, info)
+
+
+async def _found(bucket: Bucket, transaction: Transaction, *, leader: bool = False) -> dict[str, Entry | None]:
+    """The last entries of all keys that have conditions. Raises ConditionsFailed, as the leader sees it.
+
+    Without `leader` they may come from a replica that is behind: the batch insists on the revisions found.
+    """
+    keys = list(dict.fromkeys(condition.key for condition in transaction.expected))
+    found = await bulk_get.get_many(bucket, keys, leader=leader)
+    failures = transaction.failures(found)
+    if failures and not leader:
+        return await _found(bucket, transaction, leader=True)
+    if failures:
+        raise refusal(bucket.name, failures)
+    return found
+
+
+@dataclass(slots=True)
+class _Try:
+    """A batch that was sent: its identity, and where in it the last message of each key stood."""
+
+    identity: bytes
+    places: Mapping[str, int]
+
+
+class _Commit:
+    def __init__(self, bucket: Bucket, target: Binding, transaction: Transaction) -> None:
+        self._bucket = bucket
+        self._target = target
+        self._transaction = transaction
+        self._keys = [change.key for change in transaction.changes]
+        self._deadline = time.monotonic() + 2 * target.api.connection.timeout
+        self._refused = False
+        self._obstacle: KvctlError | None = None
+        """What refused the last try, where that is no condition."""
+        self._looked = False
+        """Whether the stream's limit was read again."""
+        self._lost: KvctlError | None = None
+        """Why it is not known what became of a try."""
+        self._tries: list[_Try] = []
+
+    async def run(self) -> list[int]:
+        """The revisions, in the order of the changes."""
+        pins = await self._pin()
+        while True:
+            if (revisions := await self._attempt(pins)) is not None:
+                return revisions
+            if self._lost is None:
+                pins = await self._pin()
+                continue
+            if (revisions := await self._settle(pins)) is not None:
+                return revisions
+            await self._pause()
+            if self._lost is None:
+                pins = await self._pin()
+
+    async def _pin(self) -> Pins:
+        """The revisions to insist on. Raises ConditionsFailed.
+
+        Where only revisions are asked for, the server compares them itself; only when it refuses they are read.
+        """
+        expected = self._transaction.expected
+        asked = {condition.key: condition.revision or 0 for condition in expected}
+        contradictory = any((condition.revision or 0) != asked[condition.key] for condition in expected)
+        if not self._refused and not contradictory and not any(condition.looks for condition in expected):
+            return asked
+        try:
+            found = await _found(self._bucket, self._transaction, leader=self._refused)
+        except PermissionDenied as error:
+            if not self._refused:
+                raise
+            raise ConditionsFailed(
+                f"A condition of the transaction on bucket `{self._bucket.name}` does not hold; nothing was written",
+                hint=f"Which one cannot be read. {error.message}",
+            ) from None
+        return {key: entry.revision if entry else 0 for key, entry in found.items()}
+
+    async def _attempt(self, pins: Pins) -> list[int] | None:
+        """The revisions; None when nothing was stored and another try may be, or it is not known (`_lost`)."""
+        messages, places = batch_of(self._transaction, self._target, pins)
+        self._tries.append(_Try(os.urandom(12).hex().encode(), places))
+        try:
+            identity = self._tries[-1].identity.decode()
+            last = await publish_batch(self._target.api.connection, messages, identity, value_limit(self._target))
+            return [last - len(messages) + places[key] for key in self._keys]
+        except MessageTooLarge as error:
+            if not await self._is_limit_read_again():
+                raise too_large(self._target, messages[error.number][0], error) from None
+            return None
+        except WrongRevision as error:
+            self._obstacle = error if isinstance(error, Busy) else None
+            if not self._refused:  # mostly a condition that does not hold: reading tells
+                self._refused = True
+                return None
+        except OPEN as error:
+            self._lost = error
+            return None
+        except (NoResponders, NoServer, JetStreamDisabled) as error:
+            await self._unreachable(error)
+        except ServerError as error:
+            if self._lost is None and error.err_code not in _TRANSIENT:
+                raise explained(error, self._target) from None
+            self._obstacle = error
+            if error.err_code == LOST_MESSAGES and self._lost is None:
+                await self._is_limit_read_again()
+        await self._pause()
+        return None
+
+    async def _is_limit_read_again(self) -> bool:
+        """Read the stream's limit once more, which somebody may have changed; whether that was the first time."""
+        first, self._looked = not self._looked, True
+        if first:
+            self._target = await _target(self._bucket, fresh=True)
+        return first
+
+    async def _unreachable(self, error: UnreachableError) -> None:
+        """This try was not stored. Raises the error if no earlier one is open, and there is no hope."""
+        if self._lost is not None:
+            return
+        if isinstance(error, NoServer) or time.monotonic() > self._deadline:
+            raise UnreachableError(
+                f"Bucket `{self._bucket.name}` takes no writes at the moment: {error.message}; nothing was written",
+                hint=error.hint or "Its stream may have no leader: `kvctl bucket show`",
+            ) from None
+        self._target = await _target(self._bucket, fresh=True)
+
+    async def _pause(self) -> None:
+        """Before another try. Raises OutcomeUnknown, UnreachableError or WrongRevision when the time is up."""
+        if time.monotonic() > self._deadline:
+            if self._lost is not None:
+                raise self._unknown()
+            if self._obstacle is not None:
+                raise UnreachableError(
+                    f"Bucket `{self._bucket.name}` takes no batches at the moment: {self._obstacle.message}; "
+                    "nothing was written",
+                    hint="Try again later, with fewer or smaller batches at the same time",
+                )
+            raise WrongRevision(f"Keys of the transaction on bucket `{self._bucket.name}` change too fast for it")
+        await asyncio.sleep(random.uniform(0.005, 0.05))
+
+    async def _settle(self, pins: Pins) -> list[int] | None:
+        """The revisions if a try was applied; None when a further one does no harm.
+
+        A try that insists on the revision of a key which it changes can be repeated: one is applied at most. Raises
+        OutcomeUnknown.
+        """
+        fences = [key for key in self._keys if key in pins]
+        while True:
+            found = await self._read_back(list(dict.fromkeys([*self._keys, *pins])))
+            for entry in found.values():
+                if entry is not None and (revisions := self._revisions(entry.header, entry.revision)):
+                    return revisions
+            if any(_revision(found[key]) != pin for key, pin in pins.items()):
+                return await self._settle_refused(pins, fences, found)
+            if fences:
+                return None
+            await self._pause()
+
+    async def _settle_refused(
+        self, pins: Pins, fences: list[str], found: Mapping[str, Entry | None]
+    ) -> list[int] | None:
+        """A condition no longer holds, so that no try can be applied any more; was one, and overwritten since?"""
+        not_applied = any(_revision(found[key]) == pins[key] for key in fences)
+        for key in fences:
+            if not_applied:
+                break
+            if revisions := await self._in_history(key, pins[key]):
+                return revisions
+            not_applied = await self._held(key, pins[key])
+        if not not_applied:
+            raise self._unknown()
+        self._lost, self._refused = None, True
+        self._tries.clear()
+        return None
+
+    async def _in_history(self, key: str, pin: int) -> list[int] | None:
+        """The revisions if the key's first entry after the pinned one, where it is still held, is of a try."""
+        subject = self._target.subject(key)
+        message = await self._patiently(subject, next_by_subj=subject, seq=pin + 1)
+        return None if message is None else self._revisions(message.header, message.sequence)
+
+    async def _held(self, key: str, pin: int) -> bool:
+        """Whether the pinned entry is still there: then nothing that came after it has been dropped."""
+        subject = self._target.subject(key)
+        return bool(pin) and await self._patiently(subject, seq=pin) is not None
+
+    async def _patiently(self, subject: str, **request: object) -> direct_get.StoredMessage | None:
+        while True:
+            try:
+                message = await direct_get.from_leader(self._target.api, self._target.stream, **request)
+                return message if message is not None and message.subject == subject else None
+            except (PermissionDenied, StreamNotFound):
+                raise self._unknown() from None
+            except (*OPEN, UnreachableError):
+                await self._pause()
+
+    async def _read_back(self, keys: list[str]) -> Mapping[str, Entry | None]:
+        """The keys' last entries at the leader, as soon as they can be read. Raises OutcomeUnknown."""
+        while True:
+            try:
+                return await bulk_get.get_many(self._bucket, keys, leader=True)
+            except (PermissionDenied, BucketNotFound):
+                raise self._unknown() from None
+            except (UnreachableError, ServerError):
+                await self._pause()
+
+    def _revisions(self, header: bytes, sequence: int) -> list[int] | None:
+        """The revisions of all changes, if the message is of one of the tries."""
+        identity = header_value(header, b"Nats-Batch-Id")
+        for one in self._tries:
+            if identity == one.identity:
+                first = sequence - int(header_value(header, b"Nats-Batch-Sequence") or 0)
+                return [first + one.places[name] for name in self._keys]
+        return None
+
+    def _unknown(self) -> OutcomeUnknown:
+        why = self._lost.message if self._lost else "no answer"
+        keys = " ".join(self._keys[:3])
+        return OutcomeUnknown(
+            f"It is not known whether the transaction on bucket `{self._bucket.name}` was applied: {why}",
+            hint=f"It was as a whole or not at all: `kvctl history {self._bucket.name} {keys}` shows what is there now",
+        )
+
+
+def _revision(entry: Entry | None) -> int:
+    return entry.revision if entry else 0

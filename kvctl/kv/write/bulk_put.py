@@ -1,0 +1,151 @@
+"""Many puts at once, through a window of messages that wait for their acknowledgements.
+
+What a lost connection leaves open is found by its identity, or written on condition of the key's last revision: a value
+that another client has written since is never replaced by an older one of ours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied
+from kvctl.jetstream.publish import PublishWindow
+from kvctl.jetstream.request_window import WINDOW
+from kvctl.kv.load.leader_state import AWAY, Current
+from kvctl.kv.load.reconcile import Outcome, Settler
+from kvctl.kv.load.resume import all_arrived
+from kvctl.kv.load.rows import Row
+from kvctl.kv.names import check_key
+from kvctl.kv.resolve import Binding
+from kvctl.kv.write.identity import Series, most_bytes
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+__all__ = ["WINDOW", "PutSummary", "put_many"]
+
+FLOOR_ROWS = 500
+"""Items after which it is noted how far the stream had come."""
+FLOORS = 64
+
+Items = Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]]
+
+
+@dataclass(slots=True)
+class PutSummary:
+    """The result of many writes."""
+
+    written: int = 0
+    failed: list[tuple[str, KvctlError]] = field(default_factory=list)
+    """Keys that were not written, and why. RequestTimeout, ConnectionLost and OutcomeUnknown: it is not known."""
+    last_revision: int = 0
+
+
+async def put_many(bucket: Bucket, items: Items, window: int) -> PutSummary:
+    """Write all items; see `Bucket.put_many`."""
+    target, info = await _target(bucket)
+    return await _Puts(bucket, target, info, window).run(items)
+
+
+async def _target(bucket: Bucket) -> tuple[Binding, dict[str, Any]]:
+    """The stream that takes the writes, and its info; an empty one where it cannot be read."""
+    from kvctl.jetstream import streams
+
+    target = (await bucket.readable()).source
+    bucket.check_writes_go_somewhere()
+    info = None
+    with suppress(PermissionDenied, *AWAY):
+        info = await streams.find(target.api, target.stream)
+    return target, info or {"config": {}, "state": {"last_seq": 0, "messages": 0, "bytes": 0}}
+
+
+class _Puts:
+    def __init__(self, bucket: Bucket, target: Binding, info: dict[str, Any], window: int) -> None:
+        self._bucket = bucket
+        self._target = target
+        self._connection = target.api.connection
+        self._history = info["config"].get("max_msgs_per_subject", 0)
+        self._ids = Series(most_bytes(self._connection.max_payload, info["config"]))
+        self._current = Current(target, info)
+        self._settler = Settler(self._current, self._told, self._ids)
+        self._window = PublishWindow(self._connection, self._done, self._failed, window=window)
+        self._summary = PutSummary()
+        self._number = 0
+        self._lost: dict[int, tuple[Row, KvctlError]] = {}
+        """By their numbers, the items that a lost connection left open."""
+        self._floors: deque[tuple[int, int]] = deque([(0, info["state"]["last_seq"])], maxlen=FLOORS)
+        """Number and revision, every so often: later items, if they are stored, are above this revision."""
+
+    async def run(self, items: Items) -> PutSummary:
+        """Write all of them."""
+        async with self._window:
+            if isinstance(items, AsyncIterable):
+                async for key, value in items:
+                    await self._send(key, value)
+            else:
+                for key, value in items:
+                    await self._send(key, value)
+            await self._settle()
+        return self._summary
+
+    async def _send(self, key: str, value: bytes) -> None:
+        subject = (self._target.write_prefix + check_key(key)).encode()
+        self._number = number = self._number + 1
+        await self._window.send(Row(number, key, value), subject, value, self._ids.block(number, b"", value))
+        if self._lost:
+            await self._settle()
+        if number >= self._floors[-1][0] + FLOOR_ROWS:
+            self._floors.append((number, max(self._summary.last_revision, self._floors[-1][1])))
+
+    def _done(self, row: Row, revision: int) -> None:
+        self._summary.written += 1
+        if revision > self._summary.last_revision:
+            self._summary.last_revision = revision
+        self._bucket.own.note(row.key, revision)
+
+    def _failed(self, row: Row, error: KvctlError) -> None:
+        if isinstance(error, ConnectionLost):
+            self._lost[row.line] = row, error
+        else:
+            self._summary.failed.append((row.key, error))
+
+    # -- outcomes ------------------------------------------------------------------------------------------
+
+    async def _settle(self) -> None:
+        """Wait for every outcome, and find those that a lost connection left open."""
+        await self._window.finish()
+        try:
+            if self._lost:
+                await self._connection.wait_online(self._connection.timeout)
+                await all_arrived(self._target)
+            while self._lost:
+                rows = [self._lost[number][0] for number in sorted(self._lost)]
+                chunk = next(self._current.chunks(rows))
+                await self._settler.settle([(row, self._floor(row)) for row in chunk], create=False)
+        except KvctlError:
+            lost, self._lost = self._lost, {}
+            self._summary.failed += [(row.key, error) for row, error in lost.values()]
+
+    def _floor(self, row: Row) -> int:
+        """The revision above which the item is, if it is stored."""
+        noted = next((revision for number, revision in reversed(self._floors) if number < row.line), 0)
+        return max(noted, self._bucket.own.last(row.key))
+
+    def _told(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
+        _, error = self._lost.pop(row.line)
+        if outcome is Outcome.WRITTEN or (outcome is Outcome.SUPERSEDED and self._history == 1):
+            self._done(row, revision)  # without a history, what is overwritten leaves no trace
+        elif isinstance(outcome, KvctlError):
+            self._summary.failed.append((row.key, outcome))
+        else:
+            self._summary.failed.append((row.key, _overtaken(row, error)))
+
+
+def _overtaken(row: Row, error: KvctlError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"It is not known whether the write to `{row.key}` was stored before another one: {error.message}"
+    )

@@ -1,0 +1,190 @@
+"""The outcome of one write whose acknowledgement was lost, found at the leader by the write's identity.
+
+Values are never compared: another client may have written an equal one. What is certain:
+
+- A message of the key bears the identity: the write was stored, at that revision.
+- A write on condition of revision N is the first message of the key after N, or is not stored at all. While the key's
+  last message is N, it may be sent again with the same condition and identity: one of the two is stored at most. When
+  another message is found to be the first one after N, the write was not stored and cannot be any more.
+- An unconditional write that is not there may still arrive, so it is never sent again.
+
+Everything else is unknown and reported as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from kvctl.errors import (
+    ConnectionLost,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    NoServer,
+    OutcomeUnknown,
+    PermissionDenied,
+    RequestTimeout,
+    StreamNotFound,
+    WrongRevision,
+)
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.kv.resolve import Binding
+from kvctl.kv.write.identity import identity_of
+from kvctl.wire import header_value
+
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
+OPEN = (RequestTimeout, ConnectionLost)
+"""Errors after which a write may or may not have been stored."""
+AWAY = (*OPEN, NoServer, NoResponders, JetStreamDisabled)
+"""Errors after which the leader is asked again."""
+LOOK_AGAIN_S = 0.1
+HISTORY_READS = 128
+"""Messages of a key that are read one by one: more than any bucket's history."""
+
+
+@dataclass(slots=True)
+class Write:
+    """A write that was sent, as far as finding it again needs to know it."""
+
+    binding: Binding
+    key: str
+    identity: bytes | None
+    """None for a value that left no room for one."""
+    expected: int | None = None
+    """The key's revision that is its condition, if it has one."""
+    after: int = 0
+    """A revision that it is certainly above."""
+    ttl: float = math.inf
+    """Seconds after which it may have expired."""
+    begun: float = field(default_factory=time.monotonic)
+    looked: int = 0
+    """Messages of the key up to this revision have been looked at."""
+
+    def may_have_expired(self) -> bool:
+        """Whether its own ttl may be over."""
+        return time.monotonic() - self.begun >= self.ttl
+
+
+async def resolve(write: Write, error: KvctlError) -> int | None:
+    """The revision of a write without an answer; None when it is not stored and may be sent again as it is.
+
+    Raises WrongRevision when its condition failed before it was stored, OutcomeUnknown; `error` says why it is open.
+    """
+    patience = write.binding.api.connection.timeout
+    deadline = time.monotonic() + patience
+    while True:
+        last = await _read(write, deadline, error, last_by_subj=write.binding.subject(write.key))
+        sequence = last.sequence if last else 0
+        if last is not None and _is(write, last):
+            return sequence
+        if write.expected is None:
+            if found := await _in_history(write, sequence, deadline, error):
+                return found
+        elif sequence == write.expected:
+            if write.may_have_expired():
+                raise unknown(write, error)
+            return None
+        else:
+            return await _overtaken(write, sequence, deadline, error)
+        if time.monotonic() > deadline:
+            raise unknown(write, error)
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _overtaken(write: Write, last: int, deadline: float, error: KvctlError) -> int:
+    """The revision of a conditional write under later ones. Raises WrongRevision when it cannot be there."""
+    assert write.expected is not None
+    if last < write.expected:  # the key expired, or never had that revision
+        raise _refusal(write, last, error, certain=last > 0)
+    first = True
+    async with aclosing(_messages(write, write.expected, last, deadline, error)) as messages:
+        async for message in messages:
+            if _is(write, message):
+                return message.sequence
+            if write.identity is not None and _expects(message) == write.expected:
+                raise _refusal(write, last, error)
+            if first and write.expected and await _is_held(write, deadline, error):
+                raise _refusal(write, last, error, certain=write.identity is not None)
+            first = False
+    raise unknown(write, error)
+
+
+def _refusal(write: Write, last: int, error: KvctlError, *, certain: bool = True) -> KvctlError:
+    """The conflict, or that nothing is known where the write may have been stored and have expired."""
+    if not certain or write.may_have_expired():
+        return unknown(write, error)
+    return WrongRevision(f"Wrong last revision: the last one is {last}", found=last)
+
+
+async def _in_history(write: Write, last: int, deadline: float, error: KvctlError) -> int | None:
+    """The revision of an unconditional write among the messages that no look has come upon yet."""
+    start = max(write.after, write.looked)
+    async with aclosing(_messages(write, start, last, deadline, error)) as messages:
+        async for message in messages:
+            if _is(write, message):
+                return message.sequence
+            write.looked = message.sequence
+    return None
+
+
+async def _messages(
+    write: Write, after: int, last: int, deadline: float, error: KvctlError
+) -> AsyncGenerator[StoredMessage, None]:
+    """The key's messages that are held between two revisions, in order. Raises OutcomeUnknown for too many."""
+    subject = write.binding.subject(write.key)
+    for _ in range(HISTORY_READS):
+        if after >= last:
+            return
+        message = await _read(write, deadline, error, seq=after + 1, next_by_subj=subject)
+        if message is None:
+            return
+        yield message
+        after = message.sequence
+    raise unknown(write, error)
+
+
+async def _is_held(write: Write, deadline: float, error: KvctlError) -> bool:
+    """Whether the message of the expected revision is still there: then no later one has been dropped."""
+    message = await _read(write, deadline, error, seq=write.expected)
+    return message is not None and message.subject == write.binding.subject(write.key)
+
+
+async def _read(write: Write, deadline: float, error: KvctlError, **request: object) -> StoredMessage | None:
+    """One message from the leader, as soon as it can be read. Raises OutcomeUnknown."""
+    while True:
+        try:
+            return await direct_get.from_leader(write.binding.api, write.binding.stream, **request)
+        except (PermissionDenied, StreamNotFound):
+            raise unknown(write, error) from None
+        except AWAY:
+            if time.monotonic() > deadline:
+                raise unknown(write, error) from None
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _is(write: Write, message: StoredMessage) -> bool:
+    return write.identity is not None and identity_of(message.header) == write.identity
+
+
+def _expects(message: StoredMessage) -> int | None:
+    """The revision of its own key on condition of which a message was stored."""
+    if header_value(message.header, EXPECTED_OF.encode()) is not None:
+        return None
+    text = header_value(message.header, EXPECTED.encode())
+    return int(text) if text and text.isdigit() else None
+
+
+def unknown(write: Write, error: KvctlError) -> OutcomeUnknown:
+    """The error for a write of which nothing is certain."""
+    bucket, key = write.binding.bucket, write.key
+    return OutcomeUnknown(
+        f"It is not known whether the write to `{key}` was stored: {error.message}",
+        hint=f"`kvctl get {bucket} {key} --leader -o json` shows what is there now",
+    )

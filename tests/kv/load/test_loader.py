@@ -1,0 +1,699 @@
+"""Loads: what is dumped comes out the same elsewhere, rows are written on their conditions, none is lost or doubled."""
+
+import asyncio
+import io
+import itertools
+import json
+import os
+import random
+import re
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kvctl
+from kvctl.errors import (
+    BucketNotFound,
+    ConflictError,
+    HazardRefused,
+    OutcomeUnknown,
+    PartlyDone,
+    ReadOnly,
+    ServerError,
+    UsageError,
+)
+from kvctl.kv.dump import dumper
+from kvctl.kv.load import bulk_load, checkpoint
+from kvctl.kv.load.bulk_load import LoadOptions
+from kvctl.kv.load.checkpoint import Position
+from kvctl.kv.load.input_file import open_input
+from kvctl.kv.load.loader import Loaded, Loader, Mode
+from kvctl.kv.load.resume import _aligned
+from kvctl.kv.load.row_reader import Batch
+from kvctl.kv.load.rows import BadRow, Row
+from kvctl.kv.load.target import target_of
+from kvctl.labs import Lab
+from kvctl.server import Server, run_server
+from tests.kv.test_nonconforming_keys import BESIDE, FOREIGN
+from tests.support.differences import differences
+from tests.support.proxy import Proxy, Swallow
+from tests.support.raw import RawClient
+
+Rows = list[dict[str, Any]]
+
+
+async def load(bucket: kvctl.Bucket, content: bytes | Rows, name: str = "rows.ndjson", **options: Any) -> Loaded:
+    """Load bytes, or rows as ndjson."""
+    if isinstance(content, list):
+        content = b"".join(json.dumps(row).encode() + b"\n" for row in content)
+    return await bulk_load.load(bucket, open_input(name, io.BytesIO(content)), LoadOptions(**options))
+
+
+async def dump(bucket: kvctl.Bucket, *, history: bool = False) -> bytes:
+    file = io.BytesIO()
+    await dumper.dump(bucket, file, history=history)
+    return file.getvalue()
+
+
+def content(dumped: bytes) -> Rows:
+    """The entries of a dump, without what is the bucket's own."""
+    rows = [json.loads(line) for line in dumped.splitlines()[1:-1]]
+    return [{name: row[name] for name in row if name not in ("bucket", "revision", "created", "ttl")} for row in rows]
+
+
+async def history(bucket: kvctl.Bucket) -> list[tuple[str, bytes]]:
+    return [(entry.key, entry.value) async for entry in bucket.history()]
+
+
+def by_key(entries: Iterable[tuple[str, bytes]]) -> dict[str, list[bytes]]:
+    """The values of each key, in their order: between keys none is promised where a connection is lost."""
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for key, value in entries:
+        found[key].append(value)
+    return found
+
+
+# -- dump and load ------------------------------------------------------------------------------------------
+
+_KEYS = st.sampled_from([*BESIDE, *FOREIGN, "k", "k.1"])
+_VALUES = st.one_of(
+    st.binary(max_size=40), st.text(max_size=20).map(str.encode), st.just(b""), st.just(b"x" * 70_000),
+    st.sampled_from([b'{"key": "k"}\n', b"\xe2\x80\xa8\x85\r\n", b"\x00", "\U0001f600".encode()]),
+)  # fmt: skip
+_HEADERS = st.sampled_from([
+    {}, {}, {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}, {"KV-Operation": "PURGE"},
+    {"Nats-Marker-Reason": "MaxAge"}, {"KV-Operation": "MOVED"}, {"X-Own": "a, b"}, {"Nats-TTL": "100"},
+])  # fmt: skip
+
+
+@pytest.mark.guarantee("commands-5")
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(writes=st.lists(st.tuples(_KEYS, _VALUES, _HEADERS), max_size=40), whole=st.booleans())
+async def test_a_dump_loaded_elsewhere_is_the_same(
+    server: Server, raw: RawClient, unique: Callable[..., str], writes: list[Any], whole: bool
+) -> None:
+    """Values, operations, headers and order, also of foreign keys."""
+    first, second = unique("FROM"), unique("TO")
+    for name in (first, second):
+        raw.create_bucket(name, max_msgs_per_subject=4, allow_msg_ttl=True, storage="memory")
+    for key, value, headers in writes:
+        if headers.get("Nats-Rollup") and key in FOREIGN:
+            headers = {"KV-Operation": "PURGE"}
+        raw.put(first, key, value, headers or None)
+    async with kvctl.connect(server.url) as client:
+        dumped = await dump(client.bucket(first), history=whole)
+        loaded = await load(client.bucket(second), dumped)
+        again = await dump(client.bucket(second), history=whole)
+        assert content(again) == content(dumped)
+        assert (loaded.written, loaded.rejected) == (len(content(dumped)), 0)
+        await client.delete_bucket(first)
+        await client.delete_bucket(second)
+
+
+async def test_history_needs_a_bucket_that_keeps_as_much(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    deep, shallow = await client.create_bucket(unique(), history=5), await client.create_bucket(unique(), history=2)
+    for number in range(4):
+        await deep.put("k", b"%d" % number)
+    dumped = await dump(deep, history=True)
+    with pytest.raises(HazardRefused, match="up to 5 entries"):
+        await load(shallow, dumped)
+    assert (await shallow.status()).last_revision == 0
+    await load(shallow, dumped, shorter_history=True)
+    assert await history(shallow) == [("k", b"2"), ("k", b"3")]
+    await load(await client.create_bucket(unique(), history=1), await dump(deep))
+    for mode in (Mode.CREATE_ONLY, Mode.IF_DIFFERENT):
+        with pytest.raises(UsageError, match="dump of living keys"):
+            await load(deep, dumped, mode=mode)
+
+
+async def test_a_damaged_dump_is_refused_and_can_be_forced(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    source, target = await client.create_bucket(unique()), await client.create_bucket(unique())
+    for number in range(10):
+        await source.put(f"k.{number}", b"v")
+    dumped = await dump(source)
+    for damaged in (dumped[:-30], dumped.replace(b'"v"', b'"w"', 1), dumped[:500]):
+        with pytest.raises(ConflictError, match="damaged"):
+            await load(target, damaged)
+    assert (await target.status()).last_revision == 0
+    cut = dumped[: dumped.index(b'"k.6"') + 3]
+    found = open_input("x", io.BytesIO(cut), forced=True)
+    bad: list[BadRow] = []
+    loaded = await bulk_load.load(target, found, LoadOptions(rejected=bad.append))
+    assert (loaded.written, [row.line for row in bad]) == (6, [8])
+
+
+# -- rows ---------------------------------------------------------------------------------------------------
+
+
+async def test_rows_are_written_in_order_and_bad_ones_named(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), history=5)
+    lines = [
+        b'{"key": "a", "value": "1"}', b'{"key": "a b", "value": ""}', b"", b'{"value": "x"}', b"[1]", b"\xff{",
+        b'{"key": "a", "value": "Mg==", "encoding": "base64", "more": 1}', b'{"key": "n", "value": 1}',
+        b'{"key": "_kv.x", "value": ""}', b'{"key": "e", "value": "", "encoding": "latin-1"}',
+        b'{"key": "b", "value": "!", "encoding": "base64"}', b'{"key": "t", "value": "", "ttl": 30}',
+        b'{"key": "s", "value": "\\udc80"}', b'{"key": "a", "operation": "DEL"}', b'{"key": "o", "operation": "X"}',
+        b'{"key": "h", "value": "", "headers": {"A": "b\\nc"}}', b'{"key": "two", "value": ""}{"key": "x"}',
+        b'{"key": "r", "value": "", "headers": {"Nats-Rollup": "all", "X": "y"}}',
+    ]  # fmt: skip
+    bad: list[BadRow] = []
+    loaded = await load(bucket, b"\xef\xbb\xbf" + b"\r\n".join(lines), rejected=bad.append)
+    assert sorted(entry.line for entry in bad) == [2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 15, 16, 17]
+    assert all(entry.reason for entry in bad)
+    assert (loaded.written, loaded.rejected) == (4, 13)
+    assert await history(bucket) == [("a", b"1"), ("a", b"2"), ("a", b""), ("r", b"")]
+    assert (await bucket.last_entry("r")).headers == {"X": "y"}  # type: ignore[union-attr]
+
+
+async def test_strict_writes_nothing_when_a_row_is_bad(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), max_value_size=10)
+    rows = [{"key": f"k.{number}", "value": "v"} for number in range(10)]
+    for bad in ({"key": "k..", "value": ""}, {"key": "k", "value": "x" * 11}, {"key": "k", "value": "", "ttl": 10}):
+        found: list[BadRow] = []
+        with pytest.raises(UsageError, match="1 row is bad: nothing was written"):
+            await load(bucket, [*rows, bad], strict=True, rejected=found.append)
+        assert [row.line for row in found] == [11]
+    assert (await bucket.status()).last_revision == 0
+    assert await load(bucket, rows, strict=True) == Loaded(written=10)
+
+
+async def test_ttl_goes_along_where_the_bucket_allows_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), marker_ttl=timedelta(seconds=1))
+    rows = [{"key": "n", "value": "", "ttl": 90}, {"key": "d", "value": "", "ttl": "2h"}]
+    assert await load(bucket, [*rows, {"key": "x", "value": "", "ttl": 0.5}]) == Loaded(written=2, rejected=1)
+    assert (await bucket.get("n")).ttl == timedelta(seconds=90)
+    assert (await bucket.get("d")).ttl == timedelta(hours=2)
+
+
+async def test_headers_that_are_no_text_are_the_same_elsewhere(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    bucket, copy = await client.create_bucket(unique()), await client.create_bucket(unique())
+    raw.publish(f"$KV.{bucket.name}.k", b"", {"X-Name": "caf\udce9"})
+    raw.flush()
+    assert await load(copy, await dump(bucket), "dump") == Loaded(written=1)
+    entry = await copy.get("k")
+    assert b"caf\xe9" in entry.header
+    assert entry.headers == {"X-Name": "caf\udce9"}
+
+
+async def test_create_only_leaves_living_keys_alone(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), history=5)
+    await bucket.put("lives", b"old")
+    await bucket.put("deleted", b"old")
+    await bucket.delete("deleted")
+    rows = [{"key": key, "value": "new"} for key in ("lives", "deleted", "fresh", "fresh")]
+    for dry_run in (True, False, False):
+        loaded = await load(bucket, rows, mode=Mode.CREATE_ONLY, dry_run=dry_run)
+        if dry_run:
+            assert loaded == Loaded(written=3, unchanged=1)  # it cannot know of rows that it did not write
+            assert (await bucket.status()).last_revision == 3
+        else:
+            assert loaded.written + loaded.unchanged == 4
+    assert {entry.key: entry.value async for entry in bucket.entries()} == {
+        "lives": b"old", "deleted": b"new", "fresh": b"new",
+    }  # fmt: skip
+    assert (await bucket.status()).last_revision == 5
+
+
+async def test_if_different_writes_what_differs(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), history=5)
+    await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(2500))
+    await bucket.delete("k.3")
+    rows = [{"key": f"k.{number}", "value": str(number)} for number in range(2500)]
+    rows += [{"key": "k.5", "value": "five"}, {"key": "k.5", "value": "5"}, {"key": "k.9", "operation": "DEL"}]
+    rows += [{"key": "gone", "operation": "DEL"}]
+    assert await load(bucket, rows, mode=Mode.IF_DIFFERENT, dry_run=True) == Loaded(written=3, unchanged=2501)
+    assert await load(bucket, rows, mode=Mode.IF_DIFFERENT) == Loaded(written=4, unchanged=2500)
+    assert (await bucket.get("k.5")).value == b"5"
+    assert (await bucket.get("k.3")).value == b"3"
+    assert (await bucket.status()).last_revision == 2505
+
+
+async def test_a_dry_run_writes_nothing(client: kvctl.Client, unique: Callable[..., str], tmp_path: Path) -> None:
+    bucket = await client.create_bucket(unique())
+    rows = [{"key": "a", "value": ""}, {"key": "", "value": ""}]
+    progress = tmp_path / "p"
+    assert await load(bucket, rows, dry_run=True, progress=progress) == Loaded(written=1, rejected=1)
+    assert (await bucket.status()).last_revision == 0
+    assert not progress.exists()
+
+
+async def test_what_takes_no_writes_is_refused(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    origin, aggregate = unique("O"), unique("A")
+    raw.create_bucket(origin)
+    raw.create_bucket(aggregate, subjects=[], sources=[{"name": f"KV_{origin}"}], duplicate_window=0)
+    with pytest.raises(ReadOnly, match=origin):
+        await load(client.bucket(aggregate), [{"key": "a", "value": ""}])
+    with pytest.raises(BucketNotFound):
+        await load(client.bucket(unique()), [{"key": "a", "value": ""}])
+    with pytest.raises(ReadOnly):
+        await load(client.bucket(origin, read_only=True), [{"key": "a", "value": ""}])
+
+
+async def test_what_is_loaded_into_a_mirror_goes_to_its_origin(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}})
+    bucket = client.bucket(mirror)
+    assert await load(bucket, [{"key": "a", "value": "1"}], mode=Mode.IF_DIFFERENT) == Loaded(written=1)
+    assert (await client.bucket(origin).get("a")).value == b"1"
+    assert (await bucket.get("a")).value == b"1"  # as a session that reads what it has written
+
+
+async def test_a_full_bucket_ends_it_with_the_count(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique(), max_bytes=20_000)
+    rows = [{"key": f"k.{number}", "value": "v" * 100} for number in range(1000)]
+    with pytest.raises(PartlyDone, match=r"(\d+) rows are written, then in line \d+: The bucket is full") as stopped:
+        await load(bucket, rows)
+    assert f"{(await bucket.status()).values} rows" in stopped.value.message
+    assert "--max-bytes" in (stopped.value.hint or "")
+    with pytest.raises(ServerError) as refused:
+        await load(bucket, [{"key": "new", "value": "v" * 1000}])
+    assert refused.value.message.startswith("Line 1: The bucket is full")
+
+
+async def test_a_server_whose_storage_is_full_is_not_taken_for_a_full_bucket(tmp_path: Path) -> None:
+    config = 'server_name: @name@, port: @client@, jetstream {store_dir: "@store@", max_file_store: 1MB}'
+    with run_server(name="small", config=config) as small:
+        async with kvctl.connect(small.url) as client:
+            bucket = await client.create_bucket("B")
+            rows = [{"key": f"k.{number}", "value": "v" * 10_000} for number in range(200)]
+            with pytest.raises(PartlyDone, match="The server's storage is full") as stopped:
+                await load(bucket, rows)
+            assert "limit of the server" in (stopped.value.hint or "")
+
+
+async def test_a_bucket_deleted_meanwhile_ends_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    bucket = await client.create_bucket(unique())
+
+    async def batches() -> AsyncIterator[Batch]:
+        yield Batch([Row(1, "a", b"")], [], 1, 1)
+        await client.delete_bucket(bucket.name)
+        yield Batch([Row(2, "b", b"")], [], 2, 1)
+
+    with pytest.raises(PartlyDone, match=r"1 rows are written, then in line 2: [Ss]tream not found"):
+        async with asyncio.timeout(60):
+            await Loader(bucket, await target_of(bucket)).run(batches())
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs come a few hundred rows at a time."""
+    monkeypatch.setattr("kvctl.kv.load.row_reader.BLOCK", 20_000)
+
+
+# -- lost acknowledgements ----------------------------------------------------------------------------------
+
+
+@pytest.mark.guarantee("commands-6", by="fault")
+@pytest.mark.parametrize("mode", [Mode.PUT, Mode.CREATE_ONLY, Mode.IF_DIFFERENT])
+async def test_over_lost_connections_each_row_is_stored_once_and_in_order(
+    client: kvctl.Client, unique: Callable[..., str], small_batches: None, mode: Mode
+) -> None:
+    bucket = await client.create_bucket(unique(), history=64)
+    keys = 5000 if mode is Mode.CREATE_ONLY else 500
+    rows = [{"key": f"k.{number % keys}", "value": str(number)} for number in range(5000 if keys > 500 else 15_000)]
+    chance = random.Random(7)
+
+    def cut(_: int) -> None:
+        if chance.random() < 0.1:
+            client.connection._client.cut()
+
+    loaded = await load(bucket, rows, mode=mode, advance=cut)
+    assert loaded == Loaded(written=len(rows))
+    assert client.connection.epoch
+    assert differences(by_key(await history(bucket)), by_key((row["key"], row["value"].encode()) for row in rows)) == []
+
+
+async def test_over_a_restart_of_the_server(own_server: Server, small_batches: None) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        bucket = await client.create_bucket("B", history=64)
+        rows = [{"key": f"k.{number % 3000}", "value": str(number)} for number in range(30_000)]
+        batches = itertools.count()
+
+        def restart(_: int) -> None:
+            if next(batches) == 20:
+                own_server.stop()
+                own_server.start()
+
+        assert await load(bucket, rows, advance=restart) == Loaded(written=30_000)
+        assert client.connection.epoch
+        expected = by_key((row["key"], row["value"].encode()) for row in rows)
+        assert differences(by_key(await history(bucket)), expected) == []
+
+
+async def test_a_server_that_is_gone_for_good_is_told_with_the_count(
+    own_server: Server, small_batches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        bucket = await client.create_bucket("B")
+        client.connection.timeout = 1
+        rows = [{"key": f"k.{number}", "value": ""} for number in range(3000)]
+        monkeypatch.setattr("kvctl.kv.load.leader_state.PATIENCE", 0.5)
+        with pytest.raises(PartlyDone, match=r"^[1-9]\d* rows are written, then: ") as caught:
+            await load(bucket, rows, mode=Mode.IF_DIFFERENT, advance=lambda _: own_server.kill())
+        assert "--if-different" in str(caught.value.hint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_named(
+    own_cluster: Lab, small_batches: None, fault: str
+) -> None:
+    async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
+        bucket = await client.create_bucket("B", history=64, replicas=3)
+        rows = [{"key": f"k.{number % 1000}", "value": str(number)} for number in range(40_000)]
+        batches = itertools.count()
+        faults: list[asyncio.Task[None]] = []
+
+        async def strike() -> None:
+            info = (await bucket.status()).info
+            victim = own_cluster.servers[info["cluster"]["leader"]]
+            getattr(victim, fault)()
+            await asyncio.sleep(2)
+            victim.start() if fault == "kill" else victim.resume()
+
+        def advance(_: int) -> None:
+            if next(batches) in (5, 40):
+                faults.append(asyncio.create_task(strike()))
+
+        bad: list[BadRow] = []
+        loaded = await load(bucket, rows, advance=advance, rejected=bad.append)
+        await asyncio.gather(*faults)
+        assert loaded == Loaded(written=len(rows) - len(bad), rejected=len(bad))
+        named = {row.line - 1 for row in bad}
+        stored: dict[str, list[int]] = defaultdict(list)
+        for key, value in await history(bucket):
+            stored[key].append(int(value))
+        for key, numbers in stored.items():
+            assert numbers == [number for number in range(int(key[2:]), 40_000, 1000) if number not in named]
+        assert len(bad) < 100
+
+
+async def test_what_stays_unknown_is_said_and_can_be_resumed(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("current", "settling"):
+        monkeypatch.setattr(f"kvctl.kv.{module}.PATIENCE", 0.5)
+    file = tmp_path / "rows.ndjson"
+    file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(20_000)))
+    async with kvctl.connect(own_server.url) as client:
+        bucket = await client.create_bucket("B", history=5)
+        client.connection.timeout = 1
+        with pytest.raises(OutcomeUnknown, match=r"It is not known whether \d+ rows? from line"):
+            await _load_file(bucket, file, advance=lambda _: own_server.pause())
+        own_server.resume()
+    async with kvctl.connect(own_server.url) as client:
+        bucket = client.bucket("B")
+        assert await _load_file(bucket, file, resume=True) == Loaded(written=20_000)
+        assert differences(by_key(await history(bucket)), {f"k.{n}": [b"%d" % n] for n in range(20_000)}) == []
+
+
+@pytest.mark.parametrize("mode", [Mode.PUT, Mode.CREATE_ONLY])
+async def test_a_server_that_acknowledges_nothing_ends_it_after_twice_the_timeout(
+    server: Server, unique: Callable[..., str], mode: Mode
+) -> None:
+    with Proxy(server.url) as proxy:
+        async with kvctl.connect(proxy.url) as client:
+            bucket = await client.create_bucket(unique())
+            client.connection.timeout = 1
+            proxy.on(re.compile(rb"^H?PUB \$KV\."), Swallow(), times=None)
+            begun = time.monotonic()
+            with pytest.raises(OutcomeUnknown, match=r"It is not known whether \d+ rows from line 1 on"):
+                await load(bucket, [{"key": f"k.{number}", "value": "v"} for number in range(3000)], mode=mode)
+            assert time.monotonic() - begun < 5
+
+
+# -- going on -----------------------------------------------------------------------------------------------
+
+
+async def _load_file(bucket: kvctl.Bucket, file: Path, **options: Any) -> Loaded:
+    with file.open("rb") as opened:
+        source = open_input(str(file), opened)
+        return await bulk_load.load(bucket, source, LoadOptions(progress=checkpoint.path_for(str(file)), **options))
+
+
+@pytest.fixture
+def rows_file(tmp_path: Path) -> Path:
+    """30,000 rows, each of 1,000 keys every so often, some of them bad."""
+    file = tmp_path / "rows.ndjson"
+    lines = (f'{{"key": "k.{n % 1000}", "value": "{n}"}}' if n % 7000 else "bad" for n in range(1, 30_001))
+    file.write_text("\n".join(lines))
+    return file
+
+
+def noted(file: Path) -> list[Path]:
+    return checkpoint.noted(checkpoint.path_for(str(file)))
+
+
+class Killed(BaseException):
+    """Ends a load without letting it tidy up."""
+
+
+@pytest.mark.parametrize("kills", [[1], [10, 1, 1, 8], [25, 3], [40]])
+async def test_a_killed_load_goes_on_without_writing_anything_twice(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None, kills: list[int]
+) -> None:
+    bucket = await client.create_bucket(unique(), history=64)
+    for times, after in enumerate(kills):
+        await _load_and_kill(bucket, rows_file, after, resume=times > 0)
+    assert noted(rows_file)
+    assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    expected = [(f"k.{n % 1000}", b"%d" % n) for n in range(1, 30_001) if n % 7000]
+    assert differences(await history(bucket), expected) == []
+    assert not noted(rows_file)
+
+
+async def _load_and_kill(bucket: kvctl.Bucket, file: Path, after: int, *, resume: bool) -> None:
+    """Load so many batches; whatever was on its way is lost to the one that loaded it."""
+    seen = itertools.count(1)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def kill(_: int) -> None:
+            if next(seen) == after:
+                patch.setattr(Loader, "_save", lambda self: None)
+                raise Killed
+
+        with pytest.raises(Killed):
+            await _load_file(bucket, file, resume=resume, advance=kill)
+
+
+async def test_a_cancelled_load_notes_where_it_stood(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket = await client.create_bucket(unique(), history=64)
+    seen: list[int] = []
+    task = asyncio.create_task(_load_file(bucket, rows_file, advance=seen.append))
+    while not seen:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    assert len(await history(bucket)) == 29_996
+
+
+async def _interrupt(bucket: kvctl.Bucket, file: Path, **options: Any) -> None:
+    """Load a part, and note how far it came."""
+
+    def stop(_: int) -> None:
+        raise UsageError("stop")
+
+    with pytest.raises(UsageError, match="stop"):
+        await _load_file(bucket, file, advance=stop, **options)
+
+
+@pytest.mark.guarantee("commands-13")
+async def test_resume_goes_on_only_with_the_same_file_stream_and_options(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket, other = await client.create_bucket(unique()), await client.create_bucket(unique())
+    await _interrupt(bucket, rows_file)
+    for target, options, reason in (
+        (other, {}, f"into bucket `{bucket.name}`"), (bucket, {"mode": Mode.CREATE_ONLY}, "other options: put"),
+    ):  # fmt: skip
+        with pytest.raises(ConflictError, match=reason):
+            await _load_file(target, rows_file, resume=True, **options)
+    for path in noted(rows_file):
+        path.write_text("{")
+    with pytest.raises(ConflictError, match="cannot be read"):
+        await _load_file(bucket, rows_file, resume=True)
+    await _interrupt(bucket, rows_file)
+    await client.delete_bucket(bucket.name)
+    await client.create_bucket(bucket.name)
+    with pytest.raises(ConflictError, match=r"was into a bucket `.*` that was deleted since"):
+        await _load_file(bucket, rows_file, resume=True)
+    await _interrupt(bucket, rows_file)
+    text = rows_file.read_text()
+    rows_file.write_text(f"{text[:15_000]}x{text[15_001:]}")  # as long as before, its beginning and end the same
+    with pytest.raises(ConflictError, match="another file, or the file has changed"):
+        await _load_file(bucket, rows_file, resume=True)
+    assert (await bucket.status()).last_revision > 0
+    assert (await _load_file(bucket, rows_file)).rejected
+
+
+async def test_resume_without_a_recorded_position_is_refused(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket = await client.create_bucket(unique())
+    with pytest.raises(ConflictError, match=f"No interrupted load of this file into bucket `{bucket.name}`"):
+        await _load_file(bucket, rows_file, resume=True)
+    assert os.listdir(rows_file.parent) == [rows_file.name]
+    await _load_file(bucket, rows_file)
+    await bucket.put("k.1", b"newer")
+    with pytest.raises(ConflictError, match="No interrupted load"):
+        await _load_file(bucket, rows_file, resume=True)
+    with pytest.raises(UsageError, match="Only the load of a file"):
+        await load(bucket, [], resume=True)
+    assert (await bucket.get("k.1")).value == b"newer"
+    assert os.listdir(rows_file.parent) == [rows_file.name]
+
+
+async def test_resume_after_the_file_was_loaded_elsewhere_goes_on(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None
+) -> None:
+    production, staging = [await client.create_bucket(unique(), history=64) for _ in range(2)]
+    await _load_and_kill(production, rows_file, 12, resume=False)
+    stopped = (await production.status()).last_revision
+    assert 0 < stopped < 29_996
+    assert await _load_file(staging, rows_file) == Loaded(written=29_996, rejected=4)
+    newer = await production.put("k.1", b"newer")
+    assert await _load_file(production, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    entries = await history(production)
+    written = [(f"k.{n % 1000}", b"%d" % n) for n in range(1, 30_001) if n % 7000]
+    assert sorted(entries) == sorted([*written, ("k.1", b"newer")])
+    assert entries[newer - 1] == ("k.1", b"newer")
+
+
+@pytest.mark.guarantee("commands-7")
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_resume_overwrites_nothing_that_somebody_else_wrote_over_a_row(
+    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path, small_batches: None, depth: int
+) -> None:
+    file = tmp_path / "rows.ndjson"
+    file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(30_000)))
+    bucket = await client.create_bucket(unique(), history=depth)
+    await _load_and_kill(bucket, file, 1, resume=False)  # rows are stored, and the position does not say which
+    written = [0, 1, 200, 11_000, 29_000]
+    for number in written:
+        await bucket.put(f"k.{number}", b"newer")
+    rejected: list[BadRow] = []
+    loaded = await _load_file(bucket, file, resume=True, rejected=rejected.append)
+    values = dict(await history(bucket))
+    newer = {number for number in range(30_000) if values[f"k.{number}"] == b"newer"}
+    assert newer == {0, 1, 200}
+    assert loaded.written == 30_000 - len(rejected)
+    assert [bad.reason for bad in rejected] == [
+        f"`k.{number}` was written by somebody else since the load was interrupted; the row may be stored already"
+        for number in ([] if depth > 1 else written[:3])
+    ]
+
+
+async def test_loads_of_one_file_into_two_buckets_keep_a_position_each(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    first, second = [await client.create_bucket(unique(), history=64) for _ in range(2)]
+    await asyncio.gather(_interrupt(first, rows_file), _interrupt(second, rows_file))
+    assert len(noted(rows_file)) == 2
+    for bucket in (second, first):
+        assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+        assert len(await history(bucket)) == 29_996
+    assert not noted(rows_file)
+
+
+async def test_a_second_load_of_one_file_into_one_bucket_is_refused(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket = await client.create_bucket(unique(), history=64)
+    seen: list[int] = []
+    first = asyncio.create_task(_load_file(bucket, rows_file, advance=seen.append))
+    while not seen:
+        await asyncio.sleep(0)
+    for resume in (False, True):
+        with pytest.raises(ConflictError, match="is being loaded into bucket"):
+            await _load_file(bucket, rows_file, resume=resume)
+    assert await first == Loaded(written=29_996, rejected=4)
+    assert len(await history(bucket)) == 29_996
+
+
+def _task(**changes: str) -> checkpoint.Task:
+    return checkpoint.Task(
+        **{"input": "1", "bucket": "B", "stream": "KV_B", "server": "", "created": "c", "mode": "m"} | changes
+    )
+
+
+def test_a_load_follows_no_link_to_note_its_position(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    base = tmp_path / "p"
+    progress = checkpoint.ProgressFile(base, _task())
+    for name in (progress.path, progress.path.with_name(f"{progress.path.name}.part"), base):
+        name.symlink_to(victim)
+    with pytest.raises(UsageError, match="is a link"), progress:
+        progress.save(Position())
+    progress.path.unlink()
+    with progress:
+        progress.save(Position())
+    assert victim.read_text() == "precious"
+
+
+def test_two_processes_never_hold_one_position(tmp_path: Path) -> None:
+    """Also where one of them saves or ends in the meantime."""
+    one, other = [checkpoint.ProgressFile(tmp_path / "p", _task()) for _ in range(2)]
+    with one:
+        for number in range(3):
+            one.save(Position(line=number))
+            with pytest.raises(ConflictError, match="another process"), other:
+                pass
+    with other:
+        assert other.load() == Position(line=2)
+        other.remove()
+        other.save(Position(line=3))
+        with pytest.raises(ConflictError, match="another process"), one:
+            pass
+    with one, checkpoint.ProgressFile(tmp_path / "p", _task(server="elsewhere")):
+        assert one.load() == Position(line=3)
+
+
+async def test_without_a_place_for_its_notes_it_loads_all_the_same(
+    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path
+) -> None:
+    bucket = await client.create_bucket(unique())
+    nowhere = tmp_path / "no" / "such" / "directory"
+    assert await load(bucket, [{"key": "a", "value": ""}], progress=nowhere) == Loaded(written=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "stored", "history", "done"),
+    [
+        ("abc", "ab", 5, 2), ("abc", "", 5, 0), ("aba", "a", 5, 1), ("ab", "b", 1, 2), ("abcd", "bc", 2, 3),
+        ("abc", "x", 5, 0), ("abc", "axb", 5, 2), ("abc", "c", 5, 0), ("aaaa", "aa", 2, 2),
+        ("abc", "x", 1, None), ("abc", "bx", 2, None), ("abc", "xb", 2, 2),
+    ],
+)  # fmt: skip
+def test_which_rows_of_a_key_are_stored(rows: str, stored: str, history: int, done: int | None) -> None:
+    assert _aligned([*map(ord, rows)], [*map(ord, stored)], history) == done
+
+
+def test_the_position_outlives_a_kill_and_power_loss_at_worst_costs_it(tmp_path: Path) -> None:
+    progress = checkpoint.ProgressFile(tmp_path / "p", _task())
+    with progress:
+        with pytest.raises(ConflictError):
+            progress.load()
+        progress.save(Position(line=7, revision=9, written=5, unchanged=1, rejected=1))
+    (tmp_path / f".{progress.path.name}.0badcafe.part").touch()  # of a save that was killed
+    with progress:
+        assert progress.load() == Position(line=7, revision=9, written=5, unchanged=1, rejected=1)
+        assert os.listdir(tmp_path) == [progress.path.name]

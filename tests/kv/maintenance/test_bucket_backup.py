@@ -1,0 +1,490 @@
+"""Backups that are whole or not there, restores that come out whole or leave nothing."""
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, RefusedError, ServerError, UsageError
+from kvctl.jetstream.server_snapshot import CHUNK, Restoring
+from kvctl.kv import catalog
+from kvctl.kv.config import BucketConfig, Kind
+from kvctl.kv.maintenance import bucket_backup, incomplete, manifest
+from kvctl.labs import Lab
+from kvctl.server import Server
+from tests.support.raw import RawClient
+
+MINUTE = timedelta(minutes=1)
+
+
+async def filled(client: kvctl.Client, name: str, keys: int = 50, size: int = 10, **settings: Any) -> kvctl.Bucket:
+    """A bucket with keys of random bytes, which do not compress, written twice."""
+    bucket = await client.create_bucket(name, **settings)
+    await bucket.put_many((f"k.{number}", os.urandom(size)) for number in [*range(keys), *range(keys)])
+    return bucket
+
+
+async def contents(bucket: kvctl.Bucket) -> list[tuple[Any, ...]]:
+    """Every entry the bucket holds, with revision and time."""
+    return [tuple(entry[1:6]) async for entry in bucket.history()]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where a backup goes."""
+    return tmp_path / "backup"
+
+
+# -- the way there and back --------------------------------------------------------------------------------
+
+
+async def test_a_restored_bucket_is_what_was_backed_up(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    settings = {
+        "history": 3, "ttl": timedelta(days=1), "marker_ttl": MINUTE, "max_value_size": 5000, "max_bytes": 10**6,
+        "metadata": {"owner": "a"}, "republish": kvctl.Republish(f"$KV.{bucket_name}.>", f"c.{bucket_name}.>"),
+        "compress": True, "atomic": True, "description": "d",
+    }  # fmt: skip
+    bucket = await filled(client, bucket_name, **settings)
+    await bucket.delete("k.1")
+    await bucket.purge("k.2")
+    before, status = await contents(bucket), await bucket.status()
+    made = await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    done = await bucket_backup.restore(client.api, directory)
+    assert await contents(client.bucket(bucket_name)) == before
+    assert (await client.bucket(bucket_name).status()).config == status.config
+    assert (made.messages, made.last_revision, made.keys) == (len(before), status.last_revision, 50)
+    assert (done.manifest, done.replaced) == (made, False)
+    assert await client.bucket(bucket_name).put("new", b"1") == status.last_revision + 1
+
+
+async def test_an_empty_bucket_goes_there_and_back(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    bucket = await client.create_bucket(bucket_name, metadata={"a": "1"})
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    await bucket_backup.restore(client.api, directory)
+    assert (await client.bucket(bucket_name).status()).values == 0
+
+
+async def test_a_bucket_whose_entries_are_gone_keeps_counting(
+    client: kvctl.Client, raw: RawClient, bucket_name: str, directory: Path
+) -> None:
+    bucket = await filled(client, bucket_name)
+    raw.api(f"STREAM.PURGE.KV_{bucket_name}")
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    await bucket_backup.restore(client.api, directory)
+    assert await client.bucket(bucket_name).put("k", b"v") == 101
+
+
+async def test_limits_below_what_is_held_do_not_stand_in_the_way(
+    client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    bucket = await filled(client, bucket_name, size=400, history=2)
+    edit = await catalog.plan_edit(client.api, bucket_name, {"max_value_size": 10, "max_bytes": 1000})
+    await catalog.apply_edit(client.api, edit)
+    before = await contents(bucket)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    await bucket_backup.restore(client.api, directory)
+    assert await contents(client.bucket(bucket_name)) == before
+    assert (await client.bucket(bucket_name).status()).config["max_bytes"] == 1000
+
+
+async def test_keys_past_their_ttl_may_be_gone(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    bucket = await client.create_bucket(bucket_name, marker_ttl=MINUTE)
+    await bucket.create("short", b"1", ttl=timedelta(seconds=1))
+    await bucket.put("long", b"2")
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    await asyncio.sleep(1.1)
+    await bucket_backup.restore(client.api, directory)
+    assert [key async for key in client.bucket(bucket_name).keys()] == ["long"]
+
+
+async def test_a_ttl_that_ran_out_meanwhile_is_no_damage(
+    client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    bucket = await filled(client, bucket_name, ttl=timedelta(seconds=1))
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    await asyncio.sleep(1.1)
+    done = await bucket_backup.restore(client.api, directory)
+    assert done.info["config"]["max_age"] == 10**9
+
+
+async def test_an_aggregate_comes_back_with_its_origins(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str], directory: Path
+) -> None:
+    origin, name = unique("O"), unique("A")
+    await filled(client, origin)
+    transforms = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{name}.>"}]
+    sources = [{"name": f"KV_{origin}", "subject_transforms": transforms}]
+    raw.create_bucket(name, subjects=[], sources=sources, duplicate_window=0)
+    bucket = client.bucket(name)
+    await _until(lambda: _values(bucket), 50)
+    before = await contents(bucket)
+    await bucket_backup.backup(client.api, name, directory)
+    await bucket.destroy()
+    done = await bucket_backup.restore(client.api, directory)
+    assert "subjects" not in done.info["config"]
+    assert await contents(client.bucket(name)) == before
+    await client.bucket(origin).put("later", b"1")
+    await _until(lambda: _values(client.bucket(name)), 51)
+
+
+@pytest.mark.parametrize("context", ["hub", "hub-via-leaf"])
+async def test_backups_cross_domains(leaf: Lab, context: str, bucket_name: str, directory: Path) -> None:
+    async with kvctl.connect(leaf.contexts[context]) as client:
+        bucket = await filled(client, bucket_name, keys=200, size=5000)
+        before = await contents(bucket)
+        await bucket_backup.backup(client.api, bucket_name, directory)
+        await bucket.destroy()
+        await bucket_backup.restore(client.api, directory)
+        assert await contents(client.bucket(bucket_name)) == before
+
+
+async def test_a_cluster_s_bucket_can_come_back_with_fewer_replicas(
+    cluster: Lab, server: Server, bucket_name: str, directory: Path
+) -> None:
+    async with kvctl.connect(cluster.contexts["cluster"]) as client:
+        bucket = await filled(client, bucket_name, replicas=3)
+        before = await contents(bucket)
+        await bucket_backup.backup(client.api, bucket_name, directory)
+        await bucket.destroy()
+        await bucket_backup.restore(client.api, directory)
+        assert await contents(client.bucket(bucket_name)) == before
+    async with kvctl.connect(server.url) as client:
+        with pytest.raises(ServerError, match="replicas"):
+            await bucket_backup.restore(client.api, directory)
+        await bucket_backup.restore(client.api, directory, replicas=1)
+        assert await contents(client.bucket(bucket_name)) == before
+
+
+# -- backing up --------------------------------------------------------------------------------------------
+
+
+async def test_a_backup_is_private_and_described(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    await filled(client, bucket_name)
+    made = await bucket_backup.backup(client.api, bucket_name, directory)
+    assert sorted(path.name for path in directory.iterdir()) == ["backup.json", "manifest.json", "stream.tar.s2"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    document = json.loads((directory / "manifest.json").read_bytes())
+    assert (document["kvctl"], document["version"], document["bucket"]) == ("backup", 1, bucket_name)
+    assert manifest.read(directory) == made
+
+
+async def test_a_backup_never_overwrites(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    await client.create_bucket(bucket_name)
+    directory.mkdir()
+    (directory / "mine").write_text("x")
+    with pytest.raises(ConflictError, match="not an empty directory"):
+        await bucket_backup.backup(client.api, bucket_name, directory)
+    (directory / "mine").unlink()
+    await bucket_backup.backup(client.api, bucket_name, directory)
+
+
+async def test_a_backup_that_fails_leaves_nothing(own_server: Server, directory: Path) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        await filled(client, "B", keys=200, size=100_000)
+        client.connection.timeout = 1
+
+        def kill(_: int) -> None:
+            own_server.kill()
+
+        with pytest.raises(kvctl.errors.UnreachableError):
+            await bucket_backup.backup(client.api, "B", directory, kill)
+        assert list(directory.parent.iterdir()) == []
+        with pytest.raises(kvctl.errors.UnreachableError):
+            await bucket_backup.backup(client.api, "B", directory)
+
+
+async def test_a_backup_that_is_interrupted_leaves_nothing(
+    client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    await filled(client, bucket_name, keys=100, size=50_000)
+    task = asyncio.create_task(
+        bucket_backup.backup(client.api, bucket_name, directory, lambda _: task.cancel() and None)
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list(directory.parent.iterdir()) == []
+    await bucket_backup.backup(client.api, bucket_name, directory)
+
+
+async def test_a_directory_that_cannot_be_written_is_an_error(
+    client: kvctl.Client, bucket_name: str, tmp_path: Path
+) -> None:
+    await client.create_bucket(bucket_name)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(kvctl.errors.KvctlError, match="cannot be written"):
+        await bucket_backup.backup(client.api, bucket_name, tmp_path / "file" / "backup")
+
+
+async def test_mirrors_and_strange_streams_are_not_backed_up(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str], directory: Path
+) -> None:
+    origin, mirror, other = unique("O"), unique("M"), unique("X")
+    raw.create_bucket(origin)
+    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
+    raw.api(f"STREAM.CREATE.KV_{other}", {"name": f"KV_{other}", "subjects": [f"{other}.>"], "storage": "memory"})
+    for name, message in ((mirror, f"mirror of `{origin}`"), (other, "is no bucket")):
+        with pytest.raises(RefusedError, match=message):
+            await bucket_backup.backup(client.api, name, directory)
+    with pytest.raises(BucketNotFound):
+        await bucket_backup.backup(client.api, f"{other}-none", directory)
+    assert not directory.exists()
+
+
+# -- restoring ---------------------------------------------------------------------------------------------
+
+
+async def test_a_restore_never_overwrites(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    bucket = await filled(client, bucket_name)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.put("k.0", b"newer")
+    with pytest.raises(BucketExists):
+        await bucket_backup.restore(client.api, directory)
+    assert (await bucket.get("k.0")).value == b"newer"
+
+
+async def test_a_read_only_connection_backs_up_and_does_not_restore(
+    server: Server, client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    bucket = await filled(client, bucket_name)
+    async with kvctl.connect(server.url, read_only=True) as reader:
+        await bucket_backup.backup(reader.api, bucket_name, directory)
+        await bucket.destroy()
+        with pytest.raises(ReadOnly):
+            await bucket_backup.restore(reader.api, directory)
+    assert bucket_name not in await client.bucket_names()
+
+
+@pytest.mark.guarantee("buckets-5")
+@pytest.mark.parametrize("damage", ["cut", "grown", "flipped", "config", "manifest", "missing", "swapped"])
+async def test_damage_is_found_before_anything_is_restored(
+    client: kvctl.Client, bucket_name: str, directory: Path, damage: str
+) -> None:
+    bucket = await filled(client, bucket_name)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    data, config, described = (directory / name for name in (manifest.DATA, manifest.CONFIG, manifest.MANIFEST))
+    blob = data.read_bytes()
+    changes: dict[str, Callable[[], Any]] = {
+        "cut": lambda: data.write_bytes(blob[:-1]),
+        "grown": lambda: data.write_bytes(blob + b"x"),
+        "flipped": lambda: data.write_bytes(blob[:100] + bytes([blob[100] ^ 1]) + blob[101:]),
+        "config": lambda: config.write_bytes(
+            config.read_bytes().replace(b'"deny_delete": true', b'"deny_delete":false')
+        ),
+        "manifest": lambda: described.write_bytes(described.read_bytes().replace(b'"messages": 50', b'"messages": 49')),
+        "missing": data.unlink,
+        "swapped": lambda: described.write_bytes(b"{"),
+    }
+    changes[damage]()
+    with pytest.raises(ConflictError, match="is damaged"):
+        await bucket_backup.restore(client.api, directory)
+    assert bucket_name not in await client.bucket_names()
+
+
+async def test_every_flipped_bit_of_a_small_backup_is_found(
+    client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    await filled(client, bucket_name, keys=1)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    for path in directory.iterdir():
+        whole = path.read_bytes()
+        for at in range(0, len(whole), 7):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+            with pytest.raises((ConflictError, UsageError)):
+                manifest.read(directory)
+        path.write_bytes(whole)
+    manifest.read(directory)
+
+
+async def test_a_newer_form_is_refused_by_name(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    await filled(client, bucket_name, keys=1)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    described = directory / manifest.MANIFEST
+    described.write_bytes(described.read_bytes().replace(b'"version": 1', b'"version": 2'))
+    with pytest.raises(ConflictError, match="has version 2, this kvctl knows 1"):
+        manifest.read(directory)
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"kvctl": "dump", "version": 1}'])
+def test_what_is_no_backup_is_said_to_be_none(directory: Path, content: str | None) -> None:
+    directory.mkdir()
+    if content is not None:
+        (directory / manifest.MANIFEST).write_text(content)
+    with pytest.raises((UsageError, ConflictError)):
+        manifest.read(directory)
+
+
+@pytest.mark.guarantee("buckets-11")
+async def test_a_stream_that_is_not_whole_is_removed(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    """A manifest that is sound in itself, of another bucket's data: only counting finds that out."""
+    bucket = await filled(client, bucket_name)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    described = directory / manifest.MANIFEST
+    document = json.loads(described.read_bytes()) | {"messages": 51}
+    del document["checksum"]
+    described.write_text(json.dumps(document | {"checksum": manifest.checksum(document)}))
+    with pytest.raises(ConflictError, match="messages 50 instead of 51"):
+        await bucket_backup.restore(client.api, directory)
+    assert bucket_name not in await client.bucket_names()
+
+
+async def test_nobody_writes_into_a_restore(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    """A write acknowledged meanwhile would be lost when the restore fails, and would spoil the counting."""
+    bucket = await filled(client, bucket_name, keys=100, size=50_000)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    refused: list[int] = []
+
+    def write(_: int) -> None:
+        client.connection.publish(f"$KV.{bucket_name}.intruder", b"1")
+        refused.append(1)
+
+    await bucket_backup.restore(client.api, directory, advance=write)
+    assert refused
+    assert "intruder" not in [key async for key in client.bucket(bucket_name).keys()]
+
+
+async def test_an_interrupted_restore_is_removed(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+    bucket = await filled(client, bucket_name, keys=100, size=50_000)
+    before = await contents(bucket)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    done = 0
+
+    def cancel_half_way(size: int) -> None:
+        nonlocal done
+        done += size
+        if done > 2_500_000:
+            task.cancel()
+
+    task = asyncio.create_task(bucket_backup.restore(client.api, directory, advance=cancel_half_way))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert bucket_name not in [status.bucket for status in (await catalog.listing(client.api)).statuses]
+    await bucket_backup.restore(client.api, directory)
+    assert await contents(client.bucket(bucket_name)) == before
+
+
+async def test_what_a_killed_restore_left_is_known_and_replaced(
+    server: Server, client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    bucket = await filled(client, bucket_name, keys=100, size=50_000)
+    before = await contents(bucket)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    async with kvctl.connect(server.url) as killed:
+        await _half_restored(killed, directory)
+    kinds = {status.bucket: status.kind for status in (await catalog.listing(client.api)).statuses}
+    assert kinds[bucket_name] is Kind.INCOMPLETE
+    assert bucket_name not in await client.bucket_names()
+    with pytest.raises(BucketExists, match="interrupted restore"):
+        await client.create_bucket(bucket_name)
+    done = await bucket_backup.restore(client.api, directory)
+    assert done.replaced
+    assert await contents(client.bucket(bucket_name)) == before
+
+
+async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(
+    client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    bucket = await filled(client, bucket_name)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    data, described = directory / manifest.DATA, directory / manifest.MANIFEST
+    data.write_bytes(b"of another format")
+    document = json.loads(described.read_bytes()) | {"server": "9.9.9"}
+    document["files"] = [asdict(manifest.hashed(directory / name)) for name in (manifest.CONFIG, manifest.DATA)]
+    del document["checksum"]
+    described.write_text(json.dumps(document | {"checksum": manifest.checksum(document)}))
+    with pytest.raises(ServerError, match="restore failed") as refused:
+        await bucket_backup.restore(client.api, directory)
+    assert "made by nats-server 9.9.9" in str(refused.value.hint)
+    assert bucket_name not in await client.bucket_names()
+
+
+async def test_a_restore_cut_off_from_its_server_is_known(own_server: Server, directory: Path) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        bucket = await filled(client, "B", keys=100, size=50_000)
+        before = await contents(bucket)
+        await bucket_backup.backup(client.api, "B", directory)
+        await bucket.destroy()
+        client.connection.timeout = 1
+        done = 0
+
+        def restart_half_way(size: int) -> None:
+            nonlocal done
+            done += size
+            if 2_500_000 < done < 2_500_000 + 2 * CHUNK:
+                own_server.kill()
+                own_server.start()
+
+        with pytest.raises(kvctl.errors.UnreachableError):
+            await bucket_backup.restore(client.api, directory, advance=restart_half_way)
+        client.connection.timeout = 60
+        assert await client.bucket_names() == []
+        await bucket_backup.restore(client.api, directory)
+        assert await contents(client.bucket("B")) == before
+
+
+async def test_two_restores_at_once_make_one_bucket(
+    server: Server, client: kvctl.Client, bucket_name: str, directory: Path
+) -> None:
+    bucket = await filled(client, bucket_name, keys=100, size=50_000)
+    before = await contents(bucket)
+    await bucket_backup.backup(client.api, bucket_name, directory)
+    await bucket.destroy()
+    async with kvctl.connect(server.url) as other:
+        outcomes = await asyncio.gather(
+            bucket_backup.restore(client.api, directory),
+            bucket_backup.restore(other.api, directory),
+            return_exceptions=True,
+        )
+    assert sum(isinstance(outcome, bucket_backup.Restored) for outcome in outcomes) == 1
+    assert await contents(client.bucket(bucket_name)) == before
+
+
+async def _half_restored(client: kvctl.Client, directory: Path) -> None:
+    """Begin a restore and feed it the first half, as kill -9 would leave it."""
+    saved = manifest.load(directory / manifest.CONFIG)
+    held = bucket_backup.held(saved["config"], saved["state"], incomplete.new_token())
+    restoring = Restoring(client.api, held, saved["state"])
+    await restoring.begin()
+    data = (directory / manifest.DATA).read_bytes()
+    for start in range(0, len(data) // 2, CHUNK):
+        await restoring.send(data[start : start + CHUNK])
+
+
+async def _values(bucket: kvctl.Bucket) -> int:
+    return (await bucket.status()).values
+
+
+async def _until(count: Callable[[], Any], wanted: int) -> None:
+    async with asyncio.timeout(60):
+        while await count() < wanted:
+            await asyncio.sleep(0.05)
+
+
+def test_the_configuration_of_a_restore_lets_nobody_in() -> None:
+    stream = BucketConfig("B", ttl=MINUTE, max_bytes=10, marker_ttl=MINUTE, max_value_size=1).to_stream()
+    held = bucket_backup.held(stream | {"sources": [{"name": "KV_O"}], "sealed": True}, {"bytes": 100}, "token")
+    assert held["subjects"] == ["_kvctl.restore.token"]
+    assert held["metadata"] == {"kvctl.unfinished": "token"}
+    assert (held["max_age"], held["max_msg_size"], held["max_bytes"]) == (0, -1, 200)
+    assert not held.keys() & {"sources", "sealed", "subject_delete_marker_ttl"}
+    assert held["allow_msg_ttl"]

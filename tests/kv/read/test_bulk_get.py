@@ -1,0 +1,282 @@
+"""Many keys at once: all outcomes are known, whatever the server, the connection and the items do."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl import Bucket, Client
+from kvctl.errors import (
+    BucketNotFound,
+    ConnectionLost,
+    KvctlError,
+    NoResponders,
+    RequestTimeout,
+    ServerError,
+    UsageError,
+)
+from kvctl.jetstream import request_window
+from kvctl.jetstream.direct.direct_get import NotUnderstood
+from kvctl.kv.read import bulk_get
+from kvctl.kv.write import bulk_put
+from kvctl.server import Server
+from tests.support.differences import differences
+from tests.support.raw import RawClient
+
+AT_ONCE = 30.0
+"""Seconds, on a machine that may stand still for some of them; a timeout for each of the keys would be more."""
+
+
+@pytest.fixture
+async def bucket(client: Client, bucket_name: str) -> Bucket:
+    return await client.create_bucket(bucket_name)
+
+
+async def test_get_many_of_listed_keys_asks_the_leader_where_a_replica_holds_less(
+    raw: RawClient, client: Client, bucket_name: str
+) -> None:
+    raw.create_bucket(bucket_name)
+    mirror = f"KV_M{bucket_name}"
+    raw.create_bucket(f"M{bucket_name}", subjects=[], mirror={"name": f"KV_{bucket_name}"}, mirror_direct=True)
+    revisions = {f"k{number}": raw.put(bucket_name, f"k{number}", b"x") for number in range(20)}
+    async with asyncio.timeout(AT_ONCE):
+        while raw.api(f"STREAM.INFO.{mirror}")["state"]["last_seq"] < 20:
+            await asyncio.sleep(0.05)
+    raw.api(f"STREAM.PURGE.{mirror}")
+    for _ in range(20):
+        found = await client.bucket(bucket_name).get_many(list(revisions), at_least=revisions)
+        assert [entry and entry.revision for entry in found] == list(revisions.values())
+
+
+class TestPutMany:
+    async def test_ten_thousands_are_written_in_order(self, bucket: Bucket) -> None:
+        summary = await bucket.put_many((f"k.{number % 20_000}", b"%d" % number) for number in range(30_000))
+        assert (summary.written, summary.failed, summary.last_revision) == (30_000, [], 30_000)
+        entries = {entry.key: entry.value async for entry in bucket.entries()}
+        expected = {f"k.{number}": b"%d" % (number + 20_000 if number < 10_000 else number) for number in range(20_000)}
+        assert differences(entries, expected) == []
+
+    async def test_items_may_come_slowly(self, bucket: Bucket) -> None:
+        async def slowly() -> AsyncIterator[tuple[str, bytes]]:
+            for number in range(5):
+                await asyncio.sleep(0.01)
+                yield f"k.{number}", b"x"
+
+        assert (await bucket.put_many(slowly())).written == 5
+
+    async def test_none_at_all(self, bucket: Bucket) -> None:
+        assert (await bucket.put_many([])).written == 0
+
+    async def test_a_small_window_is_kept(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        most = 0
+        collect = request_window.RequestWindow._collect
+
+        async def counted(self: request_window.RequestWindow) -> None:
+            nonlocal most
+            most = max(most, len(self._open))
+            await collect(self)
+
+        monkeypatch.setattr(request_window.RequestWindow, "_collect", counted)
+        assert (await bucket.put_many(((f"k.{n}", b"") for n in range(1000)), window=7)).written == 1000
+        assert most == 7
+
+    async def test_large_values_are_bounded_by_their_bytes(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(request_window, "WINDOW_BYTES", 3 << 20)
+        assert (await bucket.put_many((f"k.{n}", b"x" * (1 << 20)) for n in range(12))).written == 12
+
+    @pytest.mark.guarantee("writing-12")
+    async def test_a_full_bucket_fails_those_that_no_longer_fit(self, client: Client, bucket_name: str) -> None:
+        bucket = await client.create_bucket(bucket_name, max_bytes=100_000)
+        summary = await bucket.put_many((f"k.{number}", b"x" * 1000) for number in range(200))
+        assert 80 < summary.written < 100
+        assert summary.written + len(summary.failed) == 200
+        assert {getattr(error, "err_code", 0) for _, error in summary.failed} == {10077}
+        assert [key for key, _ in summary.failed] == [f"k.{number}" for number in range(summary.written, 200)]
+
+    async def test_values_over_the_buckets_limit_fail_one_by_one(self, client: Client, bucket_name: str) -> None:
+        bucket = await client.create_bucket(bucket_name, max_value_size=100)
+        summary = await bucket.put_many((f"k.{number}", b"x" * (90 + number)) for number in range(20))
+        assert (summary.written, len(summary.failed)) == (11, 9)
+        assert all(isinstance(error, ServerError) and error.err_code == 10054 for _, error in summary.failed)
+
+    @pytest.mark.parametrize("bad", [("k", b"x" * (2 << 20)), ("a b", b""), ("k" * 4096, b"")])
+    async def test_what_cannot_be_sent_ends_it_with_all_before_it_written(
+        self, client: Client, bucket: Bucket, bad: tuple[str, bytes]
+    ) -> None:
+        with pytest.raises(UsageError):
+            await bucket.put_many([("first", b"1"), ("second", b"2"), bad, ("never", b"3")])
+        assert [key async for key in bucket.keys()] == ["first", "second"]
+        assert client.connection.epoch == 0
+
+    async def test_an_error_in_the_items_is_the_callers(self, bucket: Bucket) -> None:
+        def items() -> Iterator[tuple[str, bytes]]:
+            yield "k", b""
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            await bucket.put_many(items())
+
+    async def test_a_missing_bucket_is_not_found(self, client: Client, bucket_name: str) -> None:
+        with pytest.raises(BucketNotFound):
+            await client.bucket(bucket_name).put_many([("k", b"")])
+
+    async def test_a_bucket_deleted_under_it_fails_the_rest(
+        self, server: Server, client: Client, bucket: Bucket
+    ) -> None:
+        client.connection.timeout = 1  # what is in the stream's queue when it goes is never answered
+
+        async def items() -> AsyncIterator[tuple[str, bytes]]:
+            for number in range(3000):
+                if number == 1000:
+                    async with kvctl.connect(server.url) as other:
+                        await other.bucket(bucket.name).destroy()
+                yield f"k.{number}", b""
+
+        begun = time.monotonic()
+        summary = await bucket.put_many(items())
+        assert time.monotonic() - begun < AT_ONCE
+        assert summary.written + len(summary.failed) == 3000
+        assert summary.written <= 1000
+        assert {type(error) for _, error in summary.failed} <= {NoResponders, RequestTimeout}
+
+    @pytest.mark.guarantee("writing-12", by="fault")
+    async def test_a_cut_connection_is_made_good(self, own_server: Server) -> None:
+        count = 40_000
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B")
+
+            async def items() -> AsyncIterator[tuple[str, bytes]]:
+                for number in range(count):
+                    if number in (10_000, 25_000):
+                        own_server.kill()
+                        await asyncio.to_thread(own_server.start)
+                    yield f"k.{number % 500}", b"%d" % number
+
+            summary = await bucket.put_many(items())
+            assert (summary.written, summary.failed) == (count, [])
+            entries = {entry.key: int(entry.value) async for entry in bucket.entries()}
+            assert differences(entries, {f"k.{number % 500}": number for number in range(count - 500, count)}) == []
+
+    async def test_a_server_that_stays_away_leaves_the_rest_unknown(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B")
+            client.connection.timeout = 0.3
+
+            def items() -> Iterator[tuple[str, bytes]]:
+                for number in range(2000):
+                    if number == 1000:
+                        own_server.kill()
+                    yield f"k.{number}", b""
+
+            begun = time.monotonic()
+            summary = await bucket.put_many(items())
+            assert time.monotonic() - begun < AT_ONCE
+            assert summary.written + len(summary.failed) == 2000
+            assert len(summary.failed) >= 1000
+            assert ConnectionLost in (kinds := {type(error) for _, error in summary.failed})
+            assert kinds <= {ConnectionLost, RequestTimeout}
+
+    @pytest.mark.guarantee("writing-12", by="fault")
+    async def test_a_stopped_server_leaves_the_rest_unknown(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B")
+            client.connection.timeout = 0.5
+            own_server.pause()
+            summary = await asyncio.wait_for(_put_without_locating(bucket), AT_ONCE)
+            assert (summary.written, len(summary.failed)) == (0, 100)
+            assert {type(error) for _, error in summary.failed} <= {RequestTimeout, ConnectionLost}
+
+
+async def _put_without_locating(bucket: Bucket) -> bulk_put.PutSummary:
+    bucket._located = True  # it was, before the server stopped
+    return await bucket.put_many((f"k.{number}", b"") for number in range(100))
+
+
+class TestGetMany:
+    async def test_ten_thousands_come_in_the_order_asked(self, client: Client, bucket: Bucket) -> None:
+        await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(10_000))
+        keys = [f"k.{number}" for number in range(10_100, -1, -1)]
+        for handle in (bucket, client.bucket(bucket.name)):
+            found = await handle.get_many(keys)
+            assert found[:101] == [None] * 101
+            values = [entry.value for entry in found[101:] if entry]
+            assert differences(values, [b"%d" % number for number in range(9_999, -1, -1)]) == []
+
+    async def test_the_leader_may_be_asked(self, bucket: Bucket) -> None:
+        await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(500))
+        found = await bucket.get_many([f"k.{number}" for number in range(501)], leader=True)
+        assert [entry and entry.value for entry in found] == [*(b"%d" % number for number in range(500)), None]
+
+    async def test_deleted_keys_and_keys_asked_twice(self, bucket: Bucket) -> None:
+        await bucket.put_many([("a", b"1"), ("b", b"2")])
+        await bucket.delete("a")
+        found = await bucket.get_many(["b", "a", "b", "nope", "b"])
+        assert [entry and entry.value for entry in found] == [b"2", None, b"2", None, b"2"]
+
+    async def test_none_and_one(self, bucket: Bucket) -> None:
+        await bucket.put("a", b"1")
+        assert await bucket.get_many([]) == []
+        assert [entry and entry.value for entry in await bucket.get_many(["a"])] == [b"1"]
+        assert await bucket.get_many(["nope"]) == [None]
+
+    async def test_large_values_neither_overrun_the_connection_nor_get_lost(
+        self, client: Client, bucket: Bucket
+    ) -> None:
+        await bucket.put_many((f"k.{number}", bytes([number]) * 900_000) for number in range(150))
+        found = await client.bucket(bucket.name).get_many([f"k.{number}" for number in range(150)])
+        assert [entry and (len(entry.value), entry.value[0]) for entry in found] == [(900_000, n) for n in range(150)]
+        assert client.connection.epoch == 0
+
+    async def test_servers_that_know_no_such_request_are_asked_key_by_key(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(300))
+
+        async def unknown(*_: Any) -> AsyncIterator[Any]:
+            raise NotUnderstood("as 2.10 answers")
+            yield
+
+        monkeypatch.setattr(bulk_get, "pages", unknown)
+        found = await bucket.get_many([f"k.{number}" for number in range(301)])
+        assert [entry and entry.value for entry in found] == [*(b"%d" % number for number in range(300)), None]
+
+    async def test_a_missing_bucket_is_not_found(self, client: Client, bucket_name: str) -> None:
+        for leader in (False, True):
+            with pytest.raises(BucketNotFound):
+                await client.bucket(bucket_name).get_many(["a", "b"], leader=leader)
+
+    async def test_a_stopped_server_is_an_error_after_the_timeout(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B")
+            await bucket.put_many((f"k.{number}", b"") for number in range(100))
+            client.connection.timeout = 0.5
+            own_server.pause()
+            begun = time.monotonic()
+            with pytest.raises(KvctlError) as caught:
+                await bucket.get_many([f"k.{number}" for number in range(100)])
+            assert time.monotonic() - begun < AT_ONCE
+            assert caught.value.exit_code == 5
+
+    async def test_a_restart_in_its_middle_changes_nothing(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B")
+            keys = [f"k.{number}" for number in range(20_000)]
+            await bucket.put_many((key, b"x") for key in keys)
+            reading = asyncio.create_task(client.bucket("B").get_many(keys))
+            await asyncio.sleep(0.05)
+            own_server.kill()
+            await asyncio.to_thread(own_server.start)
+            assert all(await reading)
+
+
+async def test_values_written_by_others_are_read_at_once(raw: RawClient, client: Client, bucket_name: str) -> None:
+    bucket = await client.create_bucket(bucket_name)
+    for number in range(100):
+        raw.put(bucket_name, "k", b"%d" % number)
+        found = await bucket.get_many(["k", "other"])
+        assert [entry and entry.value for entry in found] == [b"%d" % number, None]

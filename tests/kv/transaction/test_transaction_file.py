@@ -1,0 +1,116 @@
+"""The transaction file: what it may say, and where it is wrong."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from kvctl.documents.parser import parse
+from kvctl.errors import UsageError
+from kvctl.kv.transaction.transaction import Change, Condition, Transaction
+from kvctl.kv.transaction.transaction_file import read_transaction
+
+EVERYTHING = """
+if:
+  - {key: app.port, revision: 3}
+  - {key: lock, absent: true}
+  - {key: app.host, exists: true}
+  - {key: mode, value: "on"}
+  - {key: blob, value: /w==, encoding: base64}
+then:
+  - {put: app.port, value: "8081"}
+  - {create: lock, value: me, ttl: 30s}
+  - {update: mode, value: off, revision: 7}
+  - {delete: app.old}
+  - {purge: app.older, ttl: 1m, revision: 0}
+  - {put: blob, value: AAE=, encoding: base64}
+"""
+
+
+def read(text: str, name: str = "t.yaml") -> Transaction:
+    return read_transaction(parse(text.encode(), name))
+
+
+def test_all_that_can_be_said() -> None:
+    transaction = read(EVERYTHING)
+    assert transaction.conditions == [
+        Condition("app.port", revision=3),
+        Condition("lock", absent=True),
+        Condition("app.host", exists=True),
+        Condition("mode", value=b"on"),
+        Condition("blob", value=b"\xff"),
+    ]
+    assert transaction.changes == [
+        Change("put", "app.port", b"8081"),
+        Change("create", "lock", b"me", ttl=timedelta(seconds=30)),
+        Change("update", "mode", b"off", revision=7),
+        Change("delete", "app.old"),
+        Change("purge", "app.older", revision=0, ttl=timedelta(minutes=1)),
+        Change("put", "blob", b"\0\1"),
+    ]
+
+
+def test_json_says_the_same() -> None:
+    data = {"if": [{"key": "a", "revision": 1}], "then": [{"put": "a", "value": "ä"}, {"delete": "b"}]}
+    transaction = read(json.dumps(data), "t.json")
+    assert transaction.conditions == [Condition("a", revision=1)]
+    assert [change.value for change in transaction.changes] == ["ä".encode(), b""]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("", "This is not a transaction", "`if`, `then`"),
+        ("then: []", "changes nothing", ""),
+        ("if: []", "has no `then`", "then"),
+        ("then: {}", "`then` is not a list", ""),
+        ("then:\n- put", "t.yaml:2:3: then[0]: This is not a change", ""),
+        ("then:\n- {put: a, value: '1'}\nelse: []", "t.yaml:3:1: `else` is no field of a transaction", ""),
+        ("then:\n- {put: a, value: 8081}", "then[0]: `value` is not text but a number", 'Quote it: `"8081"`'),
+        ("then:\n- {put: a, value: true}", "not text but a boolean", 'Quote it: `"true"`'),
+        ("then:\n- {put: a, value: 1.5}", "not text but a number", '"1.5"'),
+        ("then:\n- {put: a, value: }", "`value` is not text but empty", ""),
+        ("then:\n- {put: a, value: [x]}", "not text but a list", ""),
+        ("then:\n- {put: a}", "There is no `value`", "value: ''"),
+        ("then:\n- {put: 7, value: x}", "`put` is not text but a number", '"7"'),
+        ("then:\n- {put: a, vlaue: x}", "`vlaue` is no field of a change", "Did you mean `value`?"),
+        ("then:\n- {put: a, delete: b}", "A change is one of `put`, `delete`", ""),
+        ("then:\n- {value: a}", "The change says not what to do", "`put: KEY`"),
+        ("then:\n- {put: a, value: x, revision: 1}", "`put` takes no `revision`", "`update` takes a revision"),
+        ("then:\n- {delete: a, value: x}", "`delete` takes no `value`", "`revision`"),
+        ("then:\n- {update: a, value: x}", "`update` needs the `revision`", "`put`"),
+        ("then:\n- {update: a, value: x, revision: '1'}", "A revision is a whole number", "0 stands"),
+        ("then:\n- {update: a, value: x, revision: true}", "A revision is a whole number", ""),
+        ("then:\n- {update: a, value: x, revision: -1}", "A revision is a whole number", ""),
+        ("then:\n- {put: a, value: x, ttl: 30}", "The ttl has no unit", "`30s`"),
+        ("then:\n- {put: a, value: x, ttl: 30q}", "`30q` is not a duration", ""),
+        ("then:\n- {put: a, value: x, ttl: 10ms}", "one second at least", ""),
+        ("then:\n- {put: a, value: x, encoding: hex}", "`hex` is not an encoding", "`base64`"),
+        ("then:\n- {put: a, value: '!', encoding: base64}", "The value is not base64", ""),
+        ("then:\n- {put: a.*, value: x}", "t.yaml:2:4: then[0]: `a.*` is not a key", ""),
+        ("then:\n- {put: a, value: x}\n- {delete: a}", "t.yaml:3:4: then[1]: `a` is changed twice", "once"),
+        ("if:\n- {revision: 1}\nthen:\n- {delete: a}", "t.yaml:2:3: if[0]: The condition has no `key`", ""),
+        ("if:\n- {key: a}\nthen:\n- {delete: a}", "The condition on `a` says nothing", "`absent`"),
+        ("if:\n- {key: a, exists: false}\nthen:\n- {delete: a}", "`exists` can only be `true`", "`absent: true`"),
+        ("if:\n- {key: a, value: 1}\nthen:\n- {delete: a}", "`value` is not text but a number", ""),
+        ("if:\n- {key: a, encoding: base64}\nthen:\n- {delete: a}", "There is no `value`", ""),
+        ("if:\n- {key: a, exist: true}\nthen:\n- {delete: a}", "no field of a condition", "Did you mean `exists`?"),
+        ("if: x\nthen:\n- {delete: a}", "`if` is not a list", ""),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(text: str, said: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    assert said in caught.value.message
+    assert caught.value.message.startswith("t.yaml")
+    assert hint in (caught.value.hint or "")
+    assert caught.value.exit_code == 2
+
+
+def test_a_thousand_messages_are_the_most() -> None:
+    changes = [{"put": f"k.{number}", "value": ""} for number in range(1000)]
+    assert len(read(json.dumps({"then": changes})).changes) == 1000
+    with pytest.raises(UsageError, match=r"1,001 messages; 1,000 are the most"):
+        read(json.dumps({"then": [*changes, {"delete": "x"}]}))
+    guarded = {"if": [{"key": "g", "exists": True}], "then": [*changes[1:], {"create": "x", "value": ""}]}
+    assert read(json.dumps(guarded)).messages == 1000  # a put has room for the guard

@@ -1,0 +1,144 @@
+"""Bulk writes over cut connections: each row is stored once, and nobody's newer value is replaced."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import kvctl
+from kvctl import Bucket, Context
+from kvctl.errors import OutcomeUnknown
+from kvctl.kv.load.bulk_load import LoadOptions, load
+from kvctl.kv.load.input_file import open_input
+from kvctl.kv.load.rows import BadRow
+from kvctl.server import Server
+from tests.support.proxy import DOWN, Cut, Proxy
+from tests.support.raw import RawClient
+
+pytestmark = pytest.mark.guarantee("writing-12", by="fault")
+
+COUNT = 600
+CUT_AT, TAKEN = b".k.300 ", "k.450"
+"""The row whose request is lost with all after it, and one of those."""
+
+WriteAll = Callable[[Bucket, Path, list[tuple[str, str]]], object]
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy(server.url) as running:
+        yield running
+
+
+@pytest.fixture(params=[1, 5], ids=["no history", "history"])
+async def ours(
+    request: pytest.FixtureRequest, proxy: Proxy, client: kvctl.Client, bucket_name: str
+) -> AsyncIterator[Bucket]:
+    await client.create_bucket(bucket_name, history=request.param)
+    async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=5))) as connected:
+        bucket = connected.bucket(bucket_name)
+        await bucket.locate()
+        yield bucket
+
+
+def rows(prefix: str = "v") -> list[tuple[str, str]]:
+    return [(f"k.{number}", f"{prefix}{number}") for number in range(COUNT)]
+
+
+async def put_many(bucket: Bucket, _: Path, items: list[tuple[str, str]]) -> set[str]:
+    """The keys of which it is not said that they were written."""
+    summary = await bucket.put_many((key, value.encode()) for key, value in items)
+    assert summary.written + len(summary.failed) == len(items)
+    assert all(isinstance(error, OutcomeUnknown) for _, error in summary.failed)
+    return {key for key, _ in summary.failed}
+
+
+async def load_all(bucket: Bucket, folder: Path, items: list[tuple[str, str]]) -> None:
+    path = folder / "rows.ndjson"
+    path.write_text("".join(json.dumps({"key": key, "value": value}) + "\n" for key, value in items))
+    with path.open("rb") as file:
+        loaded = await load(bucket, open_input(str(path), file), LoadOptions())
+    assert loaded.written + loaded.rejected == len(items)
+
+
+WAYS = pytest.mark.parametrize("write", [put_many, load_all])
+
+
+def put(server: Server, bucket: str, key: str, value: bytes) -> Callable[[], object]:
+    def hook() -> None:
+        with RawClient(server.url) as raw:
+            raw.put(bucket, key, value)
+
+    return hook
+
+
+async def contents(bucket: Bucket) -> dict[str, str]:
+    return {entry.key: entry.value.decode() async for entry in bucket.entries()}
+
+
+@WAYS
+async def test_rows_whose_requests_are_lost_are_stored_once(
+    ours: Bucket, proxy: Proxy, tmp_path: Path, write: WriteAll
+) -> None:
+    rule = proxy.on(CUT_AT, Cut())
+    assert not await write(ours, tmp_path, rows())
+    assert rule.seen.is_set()
+    assert await contents(ours) == dict(rows())
+    assert (await ours.status()).last_revision == COUNT
+
+
+@WAYS
+async def test_rows_whose_answers_are_lost_are_stored_once(
+    ours: Bucket, proxy: Proxy, tmp_path: Path, write: WriteAll
+) -> None:
+    rule = proxy.on(b'"seq":300', Cut(), way=DOWN)
+    assert not await write(ours, tmp_path, rows())
+    assert rule.seen.is_set()
+    assert await contents(ours) == dict(rows())
+    assert (await ours.status()).last_revision == COUNT
+
+
+@WAYS
+async def test_newer_value_of_another_client_is_not_replaced_after_a_cut(
+    ours: Bucket, proxy: Proxy, server: Server, tmp_path: Path, write: WriteAll
+) -> None:
+    proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, b"newer"))
+    unknown = await write(ours, tmp_path, rows())
+    assert await contents(ours) == dict(rows()) | {TAKEN: "newer"}
+    assert unknown in (None, {TAKEN})
+
+
+async def test_row_that_another_client_wrote_over_is_not_counted_as_written(
+    ours: Bucket, proxy: Proxy, server: Server, tmp_path: Path
+) -> None:
+    proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, b"newer"))
+    path = tmp_path / "rows.ndjson"
+    path.write_text("".join(json.dumps({"key": key, "value": value}) + "\n" for key, value in rows()))
+    rejected: list[BadRow] = []
+    with path.open("rb") as file:
+        loaded = await load(ours, open_input(str(path), file), LoadOptions(rejected=rejected.append))
+    assert (loaded.written, loaded.rejected) == (COUNT - 1, 1)
+    assert [bad.line for bad in rejected] == [451]
+    assert await contents(ours) == dict(rows()) | {TAKEN: "newer"}
+
+
+async def test_equal_value_of_another_client_is_not_taken_for_ones_own(
+    ours: Bucket, proxy: Proxy, server: Server
+) -> None:
+    proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, dict(rows())[TAKEN].encode()))
+    summary = await ours.put_many((key, value.encode()) for key, value in rows())
+    assert [key for key, _ in summary.failed] == [TAKEN]
+    assert (await ours.status()).last_revision == COUNT
+
+
+@WAYS
+async def test_rows_of_one_key_keep_their_order_over_a_cut(
+    ours: Bucket, proxy: Proxy, tmp_path: Path, write: WriteAll
+) -> None:
+    items = [(f"k.{number % 7}", str(number)) for number in range(COUNT)]
+    proxy.on(b'"seq":200', Cut(), way=DOWN)
+    proxy.on(b".k.6 ", lambda frame: Cut() if frame.endswith(b"\r\n552\r\n") else None)
+    await write(ours, tmp_path, items)
+    assert await contents(ours) == dict(items)

@@ -1,0 +1,302 @@
+"""Copy and rename: what arrives, what is left, and that no interruption leaves neither name."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+import kvctl
+from kvctl import Bucket, Client, Operation
+from kvctl.errors import (
+    ConnectionLost,
+    KeyExists,
+    KeyNotFound,
+    KvctlError,
+    OutcomeUnknown,
+    ReadOnly,
+    UsageError,
+    WrongRevision,
+)
+from kvctl.kv.transaction import execution
+from kvctl.kv.write import conditional_write
+from kvctl.kv.write.copy_key import copy, rename
+from kvctl.labs import Lab
+from kvctl.server import Server
+from kvctl.wire import header_value
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(params=[False, True], ids=["one-by-one", "at-once"])
+async def bucket(request: pytest.FixtureRequest, client: Client, bucket_name: str) -> Bucket:
+    """A bucket that takes no batches, and one that does."""
+    return await client.create_bucket(bucket_name, history=5, atomic=request.param)
+
+
+@pytest.fixture
+async def other(client: Client, bucket_name: str) -> Bucket:
+    return await client.create_bucket(f"{bucket_name}x", marker_ttl=SECOND)
+
+
+async def values(bucket: Bucket) -> dict[str, bytes]:
+    return {entry.key: entry.value async for entry in bucket.entries()}
+
+
+class TestCopy:
+    async def test_keeps_both(self, bucket: Bucket) -> None:
+        await bucket.put("a", b"1")
+        assert await copy(bucket, "a", bucket, "b") == 2
+        assert await values(bucket) == {"a": b"1", "b": b"1"}
+
+    async def test_to_another_bucket(self, bucket: Bucket, other: Bucket) -> None:
+        await bucket.put("a", b"1")
+        await copy(bucket, "a", other, "a")
+        assert await values(other) == {"a": b"1"}
+
+    async def test_overwrites_only_when_told(self, bucket: Bucket) -> None:
+        await bucket.put_many([("a", b"1"), ("b", b"2")])
+        with pytest.raises(KeyExists):
+            await copy(bucket, "a", bucket, "b")
+        await copy(bucket, "a", bucket, "b", overwrite=True)
+        assert await values(bucket) == {"a": b"1", "b": b"1"}
+
+    async def test_of_a_missing_key(self, bucket: Bucket) -> None:
+        with pytest.raises(KeyNotFound):
+            await copy(bucket, "a", bucket, "b")
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    async def test_takes_along_what_is_left_of_the_ttl(self, client: Client, other: Bucket, overwrite: bool) -> None:
+        await other.create("a", b"1", ttl=100 * SECOND)
+        await other.put("c", b"2")
+        await copy(other, "a", other, "c" if overwrite else "b", overwrite=overwrite)
+        left = (await other.get("c" if overwrite else "b")).ttl
+        assert left is not None
+        assert 60 * SECOND < left <= 100 * SECOND
+        await copy(other, "a", other, "d")
+        assert (await other.get("d")).ttl == left
+
+
+class TestRename:
+    async def test_leaves_the_new_name_only(self, bucket: Bucket) -> None:
+        await bucket.put("a", b"1")
+        revision = await rename(bucket, "a", bucket, "b")
+        assert revision == (await bucket.get("b")).revision == 2
+        assert await values(bucket) == {"b": b"1"}
+        assert [entry.operation async for entry in bucket.history("a")] == [Operation.PUT, Operation.DEL]
+
+    async def test_to_another_bucket(self, bucket: Bucket, other: Bucket) -> None:
+        await bucket.put("a", b"1")
+        await rename(bucket, "a", other, "a")
+        assert (await values(bucket), await values(other)) == ({}, {"a": b"1"})
+
+    async def test_overwrites_only_when_told(self, bucket: Bucket) -> None:
+        await bucket.put_many([("a", b"1"), ("b", b"2")])
+        with pytest.raises(KeyExists):
+            await rename(bucket, "a", bucket, "b")
+        assert await values(bucket) == {"a": b"1", "b": b"2"}
+        await rename(bucket, "a", bucket, "b", overwrite=True)
+        assert await values(bucket) == {"b": b"1"}
+
+    async def test_over_a_deleted_key(self, bucket: Bucket) -> None:
+        await bucket.put_many([("a", b"1"), ("b", b"2")])
+        await bucket.delete("b")
+        await rename(bucket, "a", bucket, "b")
+        assert await values(bucket) == {"b": b"1"}
+
+    async def test_onto_itself_is_refused(self, client: Client, bucket: Bucket) -> None:
+        await bucket.put("a", b"1")
+        for handle in (bucket, client.bucket(bucket.name)):
+            with pytest.raises(UsageError, match="is the old one"):
+                await rename(bucket, "a", handle, "a", overwrite=True)
+        assert await values(bucket) == {"a": b"1"}
+
+    async def test_of_a_missing_key(self, bucket: Bucket) -> None:
+        with pytest.raises(KeyNotFound):
+            await rename(bucket, "a", bucket, "b")
+
+    async def test_a_ttl_goes_along(self, client: Client, unique: Callable[..., str]) -> None:
+        bucket = await client.create_bucket(unique(), marker_ttl=SECOND, atomic=True)
+        await bucket.create("a", b"1", ttl=100 * SECOND)
+        await rename(bucket, "a", bucket, "b")
+        assert 60 * SECOND < ((await bucket.get("b")).ttl or SECOND) <= 100 * SECOND
+        assert list(await values(bucket)) == ["b"]
+
+    async def test_is_refused_for_reading_only(self, client: Client, bucket: Bucket) -> None:
+        await bucket.put("a", b"1")
+        reader = client.bucket(bucket.name, read_only=True)
+        with pytest.raises(ReadOnly):
+            await rename(reader, "a", reader, "b")
+        assert await values(bucket) == {"a": b"1"}
+
+    async def test_of_a_key_with_a_ttl_is_one_batch_and_keeps_what_is_left(
+        self, client: Client, bucket_name: str
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name, atomic=True, marker_ttl=timedelta(seconds=1))
+        await bucket.create("a", b"1", ttl=timedelta(hours=1))
+        assert await rename(bucket, "a", bucket, "b") == 2
+        entry = await bucket.get("b")
+        assert entry.ttl is not None
+        assert timedelta(minutes=59) < entry.ttl <= timedelta(hours=1)
+        entries = [item async for item in bucket.entries(deleted=True)]
+        assert len({header_value(item.header, b"Nats-Batch-Id") for item in entries}) == 1
+        assert await values(bucket) == {"b": b"1"}
+
+    @pytest.mark.guarantee("writing-10")
+    async def test_at_once_is_one_batch(self, client: Client, bucket_name: str) -> None:
+        bucket = await client.create_bucket(bucket_name, atomic=True)
+        await bucket.put("a", b"1")
+        await rename(bucket, "a", bucket, "b")
+        entries = [entry async for entry in bucket.history()]
+        assert [(entry.key, entry.revision) for entry in entries] == [("b", 2), ("a", 3)]
+        assert [entry.headers for entry in entries] == [{}, {"KV-Operation": "DEL"}]
+
+
+class TestAKeyThatChangesMeanwhile:
+    async def test_keeps_its_new_value(self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        await bucket.put("a", b"1")
+        theirs = client.bucket(bucket.name)
+        get = Bucket.get
+
+        async def overtaken(self: Bucket, key: str, **options: bool) -> kvctl.Entry:
+            entry = await get(self, key, **options)
+            await theirs.put("a", b"theirs")
+            return entry
+
+        monkeypatch.setattr(Bucket, "get", overtaken)
+        with pytest.raises(WrongRevision, match="changed while it was being renamed"):
+            await rename(bucket, "a", bucket, "b")
+        assert (await values(bucket))["a"] == b"theirs"
+
+    async def test_is_not_overwritten_at_the_new_name(
+        self, client: Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name, atomic=True)
+        await bucket.put("a", b"1")
+        publish = execution.publish_batch
+
+        async def overtaken(*arguments: object) -> int:
+            await client.bucket(bucket_name).put("b", b"theirs")
+            return await publish(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(execution, "publish_batch", overtaken)
+        with pytest.raises(WrongRevision, match="nothing was done"):
+            await rename(bucket, "a", bucket, "b")
+        assert await values(bucket) == {"a": b"1", "b": b"theirs"}
+
+
+class Interrupted(Exception):
+    """Stands for the end of our process."""
+
+
+class TestInterrupted:
+    @pytest.mark.guarantee("writing-10", by="kill")
+    @pytest.mark.parametrize("after", [0, 1, 2])
+    async def test_one_of_the_names_has_the_value(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, after: int
+    ) -> None:
+        """Killed after so many of its writes."""
+        await bucket.put("a", b"1")
+        writes = 0
+
+        def counted(original: Callable[..., object]) -> Callable[..., object]:
+            async def write(*arguments: object, **options: object) -> object:
+                nonlocal writes
+                if writes == after:
+                    raise Interrupted
+                writes += 1
+                return await original(*arguments, **options)  # type: ignore[misc]
+
+            return write
+
+        monkeypatch.setattr(conditional_write, "write", counted(conditional_write.write))
+        monkeypatch.setattr(execution, "publish_batch", counted(execution.publish_batch))
+        at_once = (await bucket.locate()).info["config"].get("allow_atomic")  # type: ignore[index]
+        if after < (1 if at_once else 2):
+            with pytest.raises(Interrupted):
+                await rename(bucket, "a", bucket, "b")
+        else:
+            await rename(bucket, "a", bucket, "b")
+        expected = {0: {"a"}, 1: {"b"} if at_once else {"a", "b"}, 2: {"b"}}[after]
+        assert set(await values(bucket)) == expected
+        assert set((await values(bucket)).values()) == {b"1"}
+
+    @pytest.mark.parametrize("stored", [True, False])
+    async def test_a_lost_answer_to_a_batch_is_resolved(
+        self, client: Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch, stored: bool
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name, atomic=True)
+        await bucket.put("a", b"1")
+        publish = execution.publish_batch
+        calls = 0
+
+        async def lossy(*arguments: object) -> int:
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                return await publish(*arguments)  # type: ignore[arg-type]
+            if stored:
+                await publish(*arguments)  # type: ignore[arg-type]
+            raise ConnectionLost("no answer")
+
+        monkeypatch.setattr(execution, "publish_batch", lossy)
+        assert await rename(bucket, "a", bucket, "b") == 2
+        assert await values(bucket) == {"b": b"1"}
+        assert (await bucket.status()).last_revision == 3
+
+    async def test_without_any_answer_the_outcome_is_unknown(
+        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publish = execution.publish_batch
+
+        async def unheard(*arguments: object) -> int:
+            own_server.pause()
+            return await publish(*arguments)  # type: ignore[arg-type]
+
+        async with kvctl.connect(own_server.url) as client:
+            bucket = await client.create_bucket("B", atomic=True)
+            await bucket.put("a", b"1")
+            client.connection.timeout = 0.5
+            monkeypatch.setattr(execution, "publish_batch", unheard)
+            begun = time.monotonic()
+            with pytest.raises(OutcomeUnknown, match="whether `a` was renamed to `b`") as caught:
+                await rename(bucket, "a", bucket, "b")
+            assert time.monotonic() - begun < 60
+            assert caught.value.exit_code == 6
+            own_server.resume()
+
+    @pytest.mark.guarantee("writing-10", by="kill")
+    async def test_on_a_cluster_whose_leader_dies(self, own_cluster: Lab) -> None:
+        urls = ",".join(server.url for server in own_cluster.servers.values())
+        async with kvctl.connect(urls) as client:
+            bucket = await client.create_bucket("B", replicas=3, atomic=True, history=5)
+            await bucket.put("k.0", b"1")
+            info = (await bucket.locate(fresh=True)).info
+            assert info is not None
+            number, deadline = 0, time.monotonic() + 120
+            killed = False
+            while number < 12:
+                assert time.monotonic() < deadline
+                if number == 4 and not killed:
+                    own_cluster.servers[info["cluster"]["leader"]].kill()
+                    killed = True
+                try:
+                    await rename(bucket, f"k.{number}", bucket, f"k.{number + 1}")
+                    number += 1
+                except KvctlError:
+                    await asyncio.sleep(0.2)
+                    with_value = [name for name, value in (await _settled(bucket)).items() if value == b"1"]
+                    assert len(with_value) == 1  # never neither, never both: it is one batch
+                    number = int(with_value[0].removeprefix("k."))
+            assert await values(bucket) == {"k.12": b"1"}
+
+
+async def _settled(bucket: Bucket) -> dict[str, bytes]:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return await values(bucket)
+        except KvctlError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
