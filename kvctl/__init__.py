@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kvctl.kv.read.watch import CURRENT as CURRENT
     from kvctl.kv.transaction.transaction import Transaction as Transaction
     from kvctl.tables.config import TableConfig as TableConfig
-    from kvctl.tables.tables import Tables as Tables
+    from kvctl.tables.table_manager import Tables as Tables
     from kvctl.topology.builders import add_aggregate_origin as add_aggregate_origin
     from kvctl.topology.builders import create_aggregate as create_aggregate
     from kvctl.topology.builders import create_mirror as create_mirror
@@ -48,7 +48,7 @@ _HOMES = {
     "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
     "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
     "create_aggregate": "topology.builders", "create_mirror": "topology.builders",
-    "TableConfig": "tables.config", "Tables": "tables.tables",
+    "TableConfig": "tables.config", "Tables": "tables.table_manager",
     "Repositories": "versions.repositories", "Repository": "versions.repository",
     "RepositoryConfig": "versions.config",
     "Consumer": "jetstream.consumers.consumer", "Event": "jetstream.consumers.pull_options", "JetStream": "jetstream.context",

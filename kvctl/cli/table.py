@@ -225,14 +225,14 @@ async def compact(
     back an entry whose marker was removed. Compact a table when its server runs quietly, or keep the markers where that
     would harm.
     """
-    from kvctl.tables import compacting
+    from kvctl.tables import marker_cleanup
     from kvctl.tables.table import Table
 
     opened = await Table.open(await _writable(session), table)
-    found = await compacting.find(opened, older_than=older_than or timedelta())
+    found = await marker_cleanup.find(opened, older_than=older_than or timedelta())
     count = sum(len(one.entries) for one in found)
     if not dry_run:
-        await compacting.remove(opened, found)
+        await marker_cleanup.remove(opened, found)
     text = f"{'Would remove' if dry_run else 'Removed'} {count} markers from table `{table}`"
     tell(session, {"name": table, "markers": count, "changed": bool(count) and not dry_run}, text, always=dry_run)
 

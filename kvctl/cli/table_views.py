@@ -95,13 +95,13 @@ def table_row(found: "Found", infos: Sequence[dict[str, Any] | None] = ()) -> di
 
 async def table_document(api: "Api", found: "Found") -> View:
     """Everything about one table, partition by partition."""
-    from kvctl.tables import catalog, counting
+    from kvctl.tables import catalog, entry_count
     from kvctl.tables.keys import hash_range
     from kvctl.units import duration_from_ns
 
     config = found.config
     infos = [info async for _, info in catalog.partitions(api, found)]
-    entries = await counting.counts(api, found)
+    entries = await entry_count.counts(api, found)
     partitions = []
     for number in range(config.partitions):
         info = infos[number] if config.apart else found.info

@@ -23,9 +23,9 @@ from kvctl.tables.catalog import Found
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version, check_batch
 from kvctl.tables.conflicts import refusal
 from kvctl.tables.entry import Entry
-from kvctl.tables.layout import Layout, Name
 from kvctl.tables.ranges import Range
 from kvctl.tables.scan import Page
+from kvctl.tables.stored_entries import Layout, Name
 
 __all__ = ["Entry", "Table"]
 

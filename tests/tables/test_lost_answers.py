@@ -15,7 +15,7 @@ from kvctl.labs import Lab
 from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS, Change, Insert, Put, Remove
 from kvctl.tables.table import Table
-from kvctl.tables.tables import Tables
+from kvctl.tables.table_manager import Tables
 
 FAMILY = "f"
 KEYS = [b"%d" % number for number in range(5)]

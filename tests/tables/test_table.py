@@ -18,12 +18,12 @@ from kvctl.errors import (
     TableSealed,
     UsageError,
 )
-from kvctl.tables import catalog, compacting
+from kvctl.tables import catalog, marker_cleanup
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Insert, Remove
 from kvctl.tables.keys import MAX_KEY
-from kvctl.tables.layout import LIFE_CHECK_S
+from kvctl.tables.stored_entries import LIFE_CHECK_S
 from kvctl.tables.table import Table
-from kvctl.tables.tables import Tables
+from kvctl.tables.table_manager import Tables
 from tests.support.raw import RawClient
 
 
@@ -292,17 +292,17 @@ async def test_compaction_removes_markers_and_no_entry(table: Table) -> None:
     for number in range(5):
         await table.remove(b"%d" % number)
     await table.put(b"0", b"again")
-    found = await compacting.find(table)
+    found = await marker_cleanup.find(table)
     assert sum(len(one.entries) for one in found) == 4
     await table.put(b"1", b"between")
-    await compacting.remove(table, found)
+    await marker_cleanup.remove(table, found)
     assert [e.key async for page in table.pages() for e in page.entries] == [
         b"0",
         b"1",
         *(b"%d" % n for n in range(5, 10)),
     ]
-    assert sum(len(one.entries) for one in await compacting.find(table)) == 0
-    assert sum([len(one.entries) for one in await compacting.find(table, older_than=timedelta(days=1))]) == 0
+    assert sum(len(one.entries) for one in await marker_cleanup.find(table)) == 0
+    assert sum([len(one.entries) for one in await marker_cleanup.find(table, older_than=timedelta(days=1))]) == 0
 
 
 async def test_messages_in_the_wrong_partition_are_no_entries(table: Table, raw: RawClient) -> None:

@@ -17,7 +17,7 @@ from kvctl.tables import catalog
 from kvctl.tables.changes import Insert, Put
 from kvctl.tables.config import partition_stream, stream_name
 from kvctl.tables.table import Table
-from kvctl.tables.tables import Tables
+from kvctl.tables.table_manager import Tables
 from tests.project.test_faults import connections, leader_of, seed
 
 __all__ = ["seed"]
@@ -122,7 +122,7 @@ async def test_they_hold_over_many_kills(own_cluster: Lab, apart: bool) -> None:
 WRITER = """
 import asyncio, sys, kvctl
 from kvctl.tables.changes import NOT_EXISTS, Put
-from kvctl.tables.tables import Tables
+from kvctl.tables.table_manager import Tables
 async def main(url, name):
     async with kvctl.connect(url) as client:
         table = await Tables(client).open(name)

@@ -19,7 +19,7 @@ from kvctl.server import Server
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
 from kvctl.tables.ranges import Families, Range
 from kvctl.tables.table import Table
-from kvctl.tables.tables import Tables
+from kvctl.tables.table_manager import Tables
 
 FAMILIES = (None, "", "f", "g.*")
 KEYS = (b"\0", b"a", b"ab", b"b", b"b\0", b"\xff", b"\xff\xff", b"*", b"long" * 40)

@@ -10,7 +10,7 @@ from kvctl.errors import BadKeyVersion, ReadOnly, TableExists, TableNotFound, Us
 from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS
 from kvctl.tables.serializers import Bytes, Json, Text
-from kvctl.tables.tables import Tables
+from kvctl.tables.table_manager import Tables
 
 
 async def test_a_table_from_creation_to_deletion(client: kvctl.Client, unique: Callable[..., str]) -> None:

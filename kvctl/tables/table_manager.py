@@ -7,7 +7,7 @@ from typing import Any
 
 from kvctl.errors import ReadOnly
 from kvctl.kv.client import Client
-from kvctl.tables import catalog, counting
+from kvctl.tables import catalog, entry_count
 from kvctl.tables.catalog import Found
 from kvctl.tables.config import TableConfig
 from kvctl.tables.serializers import Serializer
@@ -66,7 +66,7 @@ class Tables:
 
     async def counts(self, name: str) -> list[int]:
         """The entries of each partition, those removed in the last hour included. Raises TableNotFound."""
-        return await counting.counts(self._api, await catalog.find(self._api, name))
+        return await entry_count.counts(self._api, await catalog.find(self._api, name))
 
     def _check_writable(self) -> None:
         if self._client.connection.context.read_only:
