@@ -65,9 +65,9 @@ def _replicated(bench: Bench, kind: str, count: int) -> str:
 
 async def audit(client: kvctl.Client, name: str) -> None:
     """What the command does, without the process around it."""
-    from kvctl.topology import replicas
-    from kvctl.topology.audit import audit as compare
-    from kvctl.topology.world import survey
+    from kvctl.topology.audit.audit import audit as compare
+    from kvctl.topology.discover import replicas
+    from kvctl.topology.discover.inventory import survey
 
     (replica,) = replicas.named(replicas.in_view(await survey({"": client.api})), [name])
     (outcome,) = await compare(replica)

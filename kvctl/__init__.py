@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from kvctl.kv.transaction.transaction import Transaction as Transaction
     from kvctl.tables.config import TableConfig as TableConfig
     from kvctl.tables.table_manager import Tables as Tables
-    from kvctl.topology.builders import add_aggregate_origin as add_aggregate_origin
-    from kvctl.topology.builders import create_aggregate as create_aggregate
-    from kvctl.topology.builders import create_mirror as create_mirror
+    from kvctl.topology.apply.builders import add_aggregate_origin as add_aggregate_origin
+    from kvctl.topology.apply.builders import create_aggregate as create_aggregate
+    from kvctl.topology.apply.builders import create_mirror as create_mirror
     from kvctl.topology.model import Aggregate as Aggregate
     from kvctl.topology.model import External as External
     from kvctl.topology.model import Mirror as Mirror
@@ -46,8 +46,8 @@ _HOMES = {
     "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Moment": "kv.point_in_time.moment", "Operation": "kv.entry",
     "Republish": "kv.config_edit", "Transaction": "kv.transaction.transaction", "connect": "kv.client", "errors": "errors",
     "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
-    "Origin": "topology.model", "add_aggregate_origin": "topology.builders",
-    "create_aggregate": "topology.builders", "create_mirror": "topology.builders",
+    "Origin": "topology.model", "add_aggregate_origin": "topology.apply.builders",
+    "create_aggregate": "topology.apply.builders", "create_mirror": "topology.apply.builders",
     "TableConfig": "tables.config", "Tables": "tables.table_manager",
     "Repositories": "versions.repositories", "Repository": "versions.repository",
     "RepositoryConfig": "versions.config",

@@ -116,7 +116,8 @@ async def create(
     aggregate goes on filling. What would lose, hide or mix up data is refused, all of it at once: --force NAME
     overrides one.
     """
-    from kvctl.topology import builders, model
+    from kvctl.topology import model
+    from kvctl.topology.apply import builders
 
     _check_force(force)
     _check_republish(republish, republish_headers_only)
@@ -154,7 +155,7 @@ async def add_origin(
 
     All that it holds arrives; the command waits for it, as `aggregate create` does.
     """
-    from kvctl.topology import builders
+    from kvctl.topology.apply import builders
 
     _check_force(force)
     (added,) = _parsed([origin], keys, prefix, maps)
@@ -185,11 +186,12 @@ async def remove_origin(
     delete it instead.
     """
     from kvctl.cli.building import origin_names, show_config, tell
-    from kvctl.topology import hazards, removal, replica_hazards
+    from kvctl.topology.apply import origin_removal
+    from kvctl.topology.hazards import hazards, replica_hazards
 
     check_forced(force, replica_hazards.LAST_ORIGIN)
     api = (await session.client()).api
-    found = await removal.plan(api, name, bucket, keep_data=keep_data)
+    found = await origin_removal.plan(api, name, bucket, keep_data=keep_data)
     if dry_run:
         show_config(session, found.after)
     if found.mixed:
@@ -205,7 +207,7 @@ async def remove_origin(
     if not keep_data and session.interactive:  # what goes can be had again from the origin
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with the keys that came from it?", yes=yes)
     with session.progress(f"Removing keys of {bucket}") as progress:
-        taken = await removal.carry_out(api, found, force or (), progress.advance)
+        taken = await origin_removal.carry_out(api, found, force or (), progress.advance)
     row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after),
            "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
     if len(taken.kept) > len(found.mixed):
@@ -230,7 +232,7 @@ async def show(session: Session, name: Name) -> None:
     What is wrong with its configuration is said in warnings.
     """
     from kvctl.cli.bucket import show as show_bucket
-    from kvctl.topology import builders
+    from kvctl.topology.apply import builders
 
     await builders.find_aggregate((await session.client()).api, name)
     await show_bucket(session, name)
@@ -251,14 +253,14 @@ async def delete(
     that may read from it, the deletion is refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket import delete as delete_bucket
-    from kvctl.topology import builders
+    from kvctl.topology.apply import builders
 
     await builders.find_aggregate((await session.client()).api, name)
     await delete_bucket(session, name, yes, confirm, dry_run, force)
 
 
 def _check_force(force: list[str] | None) -> None:
-    from kvctl.topology import replica_hazards
+    from kvctl.topology.hazards import replica_hazards
 
     check_forced(force, *replica_hazards.OF_AGGREGATES)
 
@@ -270,7 +272,7 @@ def _check_republish(republish: str | None, headers_only: bool | None) -> None:
 
 def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: list[str] | None) -> "list[Origin]":
     """The origins, the only one of which may have its keys, prefix and maps in options. Raises UsageError."""
-    from kvctl.topology.spec import parse_maps, parse_origin
+    from kvctl.topology.file.origin_spec import parse_maps, parse_origin
 
     origins = [parse_origin(spec) for spec in specs]
     if not (keys or prefix is not None or maps):

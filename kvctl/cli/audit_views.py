@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
-    from kvctl.topology.findings import Difference, Outcome
-    from kvctl.topology.repair import Repair
+    from kvctl.topology.apply.repair import Repair
+    from kvctl.topology.audit.findings import Difference, Outcome
 
 _RESULTS = {True: "green", False: "red"}
 

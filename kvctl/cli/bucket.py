@@ -32,9 +32,9 @@ from kvctl.render.view import document
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.kv.catalog import Creation
-    from kvctl.topology.buckets import Description as Described
-    from kvctl.topology.buckets import EditPlan
-    from kvctl.topology.observe import Dependent
+    from kvctl.topology.apply.bucket_changes import Description as Described
+    from kvctl.topology.apply.bucket_changes import EditPlan
+    from kvctl.topology.discover.links import Dependent
 
 app = group(
     "bucket",
@@ -162,9 +162,9 @@ async def show(session: Session, bucket: BucketName) -> None:
     the bucket do not answer, what others know of it is shown; the rest is null.
     """
     from kvctl.cli.bucket_details import bucket_view, remarks
-    from kvctl.topology import sight
+    from kvctl.topology.discover import overview
 
-    found = await sight.look((await session.client()).api, bucket)
+    found = await overview.look((await session.client()).api, bucket)
     session.show(bucket_view(found))
     if found.description is not None:
         _remark(session, found.description)
@@ -217,7 +217,8 @@ async def edit(
     much would go, unless --force lossy-edit is given. So is one after which a mirror or an aggregate would hide or keep
     what its origin does not (shorter-history, ttl-not-inherited ...): change both, the safe one first.
     """
-    from kvctl.topology import buckets, hazards, replica_hazards
+    from kvctl.topology.apply import bucket_changes
+    from kvctl.topology.hazards import hazards, replica_hazards
 
     changes = settings(
         description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
@@ -226,7 +227,7 @@ async def edit(
     )  # fmt: skip
     _check_changes(changes, clear)
     check_forced(force, hazards.LOSSY_EDIT, *replica_hazards.OF_EDITS, hazards.FOREIGN_KIND)
-    plan = await buckets.plan_edit((await session.client()).api, bucket, changes, clear or ())
+    plan = await bucket_changes.plan_edit((await session.client()).api, bucket, changes, clear or ())
     if dry_run:
         _show_plan(session, plan)
     else:
@@ -256,11 +257,13 @@ async def delete(
     """
     from kvctl.cli.bucket_details import dependent_row
     from kvctl.kv import catalog, reserved_streams
-    from kvctl.topology import buckets, hazards, observe
+    from kvctl.topology.apply import bucket_changes
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
 
     check_forced(force, hazards.UNREACHABLE_STREAM)
     api = (await session.client()).api
-    described = await buckets.describe(api, bucket)
+    described = await bucket_changes.describe(api, bucket)
     status, dependents = described.status, described.dependents
     result: dict[str, Any] = {
         "bucket": bucket,
@@ -273,7 +276,7 @@ async def delete(
         session.show(document(result, name="bucket"))
         return
     reserved_streams.refuse(status.config, forcible=False)
-    hazards.refuse(observe.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
+    hazards.refuse(links.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
     await _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
     report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
@@ -283,9 +286,9 @@ async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Crea
     """Create the bucket, and say which mirrors still hold what an earlier one held."""
     from kvctl.cli.mirrors_anew import offer
     from kvctl.kv import catalog
-    from kvctl.topology import sight
+    from kvctl.topology.discover import overview
 
-    mirrored = await sight.is_served_by_others(api, wanted["name"])
+    mirrored = await overview.is_served_by_others(api, wanted["name"])
     made = await catalog.create_like(api, wanted)
     if mirrored and made.created:
         await offer(session, api, wanted["name"])
@@ -307,7 +310,7 @@ def _check_changes(changes: dict[str, Any], clear: list[str] | None) -> None:
 
 async def _carry_out(session: Session, plan: "EditPlan", bucket: str, force: list[str] | None) -> None:
     from kvctl.kv import catalog
-    from kvctl.topology import hazards
+    from kvctl.topology.hazards import hazards
 
     differences = plan.edit.differences
     for difference in differences:

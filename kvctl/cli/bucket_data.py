@@ -173,12 +173,13 @@ async def compact(
     of a key whose marker was removed, if the history limit had dropped that value. Markers with a ttl do the same. Keep
     the markers where that would harm.
     """
-    from kvctl.topology import buckets, hazards
+    from kvctl.topology.apply import bucket_changes
+    from kvctl.topology.hazards import hazards
 
     check_forced(force, hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM, hazards.FOREIGN_KIND)
     client = await session.client()
     source = client.bucket(bucket)
-    found, reasons = await buckets.plan_compaction(source, client.api, older_than or timedelta())
+    found, reasons = await bucket_changes.plan_compaction(source, client.api, older_than or timedelta())
     for entry in found.kept:
         session.warn(f"`{entry.key}` stays: as a wildcard it would take other keys along")
     if dry_run:
@@ -198,7 +199,7 @@ async def compact(
         return
     hazards.refuse(reasons, force, f"`{bucket}` cannot be compacted without harm")
     with session.progress("Removing tombstones", len(found.entries)) as progress:
-        messages = await buckets.compact(source, found, progress.advance)
+        messages = await bucket_changes.compact(source, found, progress.advance)
     row = {"bucket": bucket, "tombstones": len(found.entries), "messages": messages, "kept": len(found.kept)}
     report(session, row, f"Removed {counted(len(found.entries), 'tombstone')}, {counted(messages, 'message')} in all")
 

@@ -15,9 +15,9 @@ from kvctl.units import (
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
-    from kvctl.topology.incarnations import Lineage
-    from kvctl.topology.observe import Dependent, Upstream
-    from kvctl.topology.sight import Sight
+    from kvctl.topology.discover.links import Dependent, Upstream
+    from kvctl.topology.discover.mirror_origin import Lineage
+    from kvctl.topology.discover.overview import Sight
 
 
 def bucket_view(sight: "Sight") -> View:

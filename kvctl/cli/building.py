@@ -13,7 +13,7 @@ from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
-    from kvctl.topology.builders import Plan
+    from kvctl.topology.apply.builders import Plan
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it holds what the origins hold now")]
 WaitFor = Annotated[
@@ -36,7 +36,7 @@ async def build(
     dry_run: bool,
 ) -> None:
     """Carry a plan out, wait, and say so; `what` is `mirror` or `aggregate`. Raises as `carry_out` and `wait`."""
-    from kvctl.topology import builders, waiting
+    from kvctl.topology.apply import arrival, builders
 
     for warning in plan.warnings:
         session.warn(warning)
@@ -50,8 +50,8 @@ async def build(
         api = (await session.client()).api
         await builders.carry_out(api, plan, force or ())
         if not no_wait:
-            with session.progress(f"Filling {plan.name}", waiting.total(plan.goals)) as progress:
-                await builders.wait(api, plan, wait_for or waiting.WAIT_FOR, progress.advance)
+            with session.progress(f"Filling {plan.name}", arrival.total(plan.goals)) as progress:
+                await builders.wait(api, plan, wait_for or arrival.WAIT_FOR, progress.advance)
     text = f"{what.capitalize()} `{plan.name}` exists already, with the same configuration"
     if changes:
         text = f"Created {what} `{plan.name}`" if new else f"Changed {what} `{plan.name}`"
@@ -96,7 +96,7 @@ async def list_replicas(session: Session, kind: str, empty: str) -> None:
 
 
 def _row(status: "BucketStatus") -> dict[str, Any]:
-    from kvctl.topology.observe import upstreams
+    from kvctl.topology.discover.links import upstreams
 
     origins = upstreams(status.info)
     heard = [origin.active for origin in origins]

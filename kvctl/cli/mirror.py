@@ -14,7 +14,7 @@ from kvctl.cli.session import Session
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.promotion import Promotion
+    from kvctl.topology.apply.promotion import Promotion
 
 app = group(
     "mirror",
@@ -89,14 +89,17 @@ async def create(
     A mirror of some keys (--keys) answers reads of all others with `not found`, so it is refused where servers let it
     answer at all: an aggregate of one origin does that job.
     """
-    from kvctl.topology import builders, model, replica_hazards, spec
+    from kvctl.topology import model
+    from kvctl.topology.apply import builders
+    from kvctl.topology.file import origin_spec
+    from kvctl.topology.hazards import replica_hazards
 
     check_forced(force, *replica_hazards.OF_MIRRORS)
     given = settings(
         description=description, history=history, ttl=ttl, replicas=replicas, storage=storage, max_bytes=max_bytes,
         cluster=cluster, tags=tags,
     )  # fmt: skip
-    external = spec.external(origin_domain, origin_api, deliver)
+    external = origin_spec.external(origin_domain, origin_api, deliver)
     wanted = model.Origin(origin, keys=tuple(keys or ()), external=external)
     mirror = model.Mirror(name, wanted, deny_purge=deny_purge, **given)
     mirror.to_stream()  # what is wrong with the words is found before anything is sent
@@ -121,7 +124,7 @@ async def show(session: Session, name: Name) -> None:
     What is wrong with its configuration is said in warnings.
     """
     from kvctl.cli.bucket import show as show_bucket
-    from kvctl.topology import builders
+    from kvctl.topology.apply import builders
 
     await builders.find_mirror((await session.client()).api, name)
     await show_bucket(session, name)
@@ -157,7 +160,8 @@ async def promote(
     or given with --confirm.
     """
     from kvctl.cli.building import show_config, tell
-    from kvctl.topology import hazards, promotion, replica_hazards
+    from kvctl.topology.apply import promotion
+    from kvctl.topology.hazards import hazards, replica_hazards
 
     check_forced(force, replica_hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM)
     client = await session.client()
@@ -183,11 +187,12 @@ async def _confirm_going(
 ) -> None:
     """Ask whether the mirror may go: by name where others read from it, else where somebody can be asked."""
     from kvctl.cli.bucket import replicated
-    from kvctl.topology import hazards, observe
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
 
     name = found.mirror
-    readers = await observe.dependents(api, found.info["config"]["name"])
-    hazards.refuse(observe.unknown(readers), force, f"Mirror `{name}` was not promoted")
+    readers = await links.dependents(api, found.info["config"]["name"])
+    hazards.refuse(links.unknown(readers), force, f"Mirror `{name}` was not promoted")
     for item in readers:
         session.note(replicated(name, item), always=True)
     if readers or confirm is not None:
@@ -214,7 +219,7 @@ async def delete(
     refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket import delete as delete_bucket
-    from kvctl.topology import builders
+    from kvctl.topology.apply import builders
 
     await builders.find_mirror((await session.client()).api, name)
     await delete_bucket(session, name, yes, confirm, dry_run, force)

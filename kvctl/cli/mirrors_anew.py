@@ -8,7 +8,7 @@ from kvctl.errors import Cancelled, KvctlError
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.replicas import Replica
+    from kvctl.topology.discover.replicas import Replica
 
 _PATIENCE = timedelta(seconds=2)
 """For what is late."""
@@ -32,9 +32,9 @@ async def offer(session: Session, api: "Api", stream: str) -> None:
 
 async def _poisoned(session: Session, api: "Api", stream: str) -> "list[Replica]":
     """Its mirrors in view that do not hold what it does: told by their counts, else by comparing every key."""
-    from kvctl.topology import replicas
-    from kvctl.topology.incarnations import lineage
-    from kvctl.topology.world import survey
+    from kvctl.topology.discover import replicas
+    from kvctl.topology.discover.inventory import survey
+    from kvctl.topology.discover.mirror_origin import lineage
 
     found = []
     for replica in replicas.in_view(await survey({"": api})):
@@ -50,7 +50,7 @@ async def _poisoned(session: Session, api: "Api", stream: str) -> "list[Replica]
 
 
 async def _differs(session: Session, replica: "Replica") -> bool:
-    from kvctl.topology.audit import audit
+    from kvctl.topology.audit.audit import audit
 
     if not replica.info["state"]["messages"]:
         return False
@@ -68,7 +68,7 @@ async def _wanted(session: Session, text: str) -> bool:
 
 
 async def _make_anew(session: Session, replica: "Replica") -> None:
-    from kvctl.topology import repair
+    from kvctl.topology.apply import repair
 
     try:
         with session.progress(f"Filling {replica.name}") as progress:

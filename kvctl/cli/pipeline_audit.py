@@ -13,7 +13,7 @@ from kvctl.cli.spark import Conf, Master, Remote, run_job, source_options, spark
 from kvctl.cli.topology_audit import All, WaitFor, Work, exit_code, say
 
 if TYPE_CHECKING:
-    from kvctl.topology.findings import Difference
+    from kvctl.topology.audit.findings import Difference
 
 app = group()
 

@@ -9,7 +9,7 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
-    from kvctl.topology.plan import Change, Plan
+    from kvctl.topology.plan.plan import Change, Plan
 
 _STYLES = {"create": "green", "change": "yellow", "delete": "red", "recreate": "red"}
 _COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"))
@@ -43,7 +43,7 @@ def plan_document(plan: "Plan", forced: Collection[str] = ()) -> dict[str, Any]:
 
 def change_row(change: "Change") -> dict[str, Any]:
     """One change as a JSON object."""
-    from kvctl.topology import plan_words
+    from kvctl.topology.plan import description
 
     drops = change.drops
     return {
@@ -54,7 +54,7 @@ def change_row(change: "Change") -> dict[str, Any]:
         "stream": change.stream,
         "differences": [
             {"field": item.field, "before": item.before, "after": item.after}
-            for item in plan_words.differences(change)
+            for item in description.differences(change)
         ],
         "hazards": [hazard.name for hazard in change.hazards],
         "drops": {"entries": drops[0], "bytes": drops[1], "refilled": change.refilled} if drops else None,
@@ -66,25 +66,25 @@ def change_row(change: "Change") -> dict[str, Any]:
 
 def plan_text(plan: "Plan", forced: Collection[str] = (), *, colored: bool = False) -> str:
     """The plan for a person: a paragraph for each change, and how much there is to do."""
-    from kvctl.topology import plan_words
+    from kvctl.topology.plan import description
 
     if not plan.changes:
         return ""
     blocks = ["".join(f"{line}\n" for line in _lines(change, forced, colored)) for change in plan.changes]
-    return "\n".join([*blocks, f"{plan_words.summary(plan)}\n"])
+    return "\n".join([*blocks, f"{description.summary(plan)}\n"])
 
 
 def _lines(change: "Change", forced: Collection[str], colored: bool) -> Iterator[str]:
-    from kvctl.topology import plan_words
+    from kvctl.topology.plan import description
 
     def styled(text: str, style: str) -> str:
         return paint(escape(text), style if colored else "")
 
-    yield styled(f"{plan_words.SIGNS[change.action]} {plan_words.title(change)}", _STYLES[change.action])
-    for item in plan_words.differences(change):
-        for line in plan_words.difference_lines(item):
+    yield styled(f"{description.SIGNS[change.action]} {description.title(change)}", _STYLES[change.action])
+    for item in description.differences(change):
+        for line in description.difference_lines(item):
             yield f"    {escape(line)}"
-    for text in plan_words.remarks(change):
+    for text in description.remarks(change):
         yield f"    {escape(text)}"
     for name in dict.fromkeys(hazard.name for hazard in change.hazards):
         yield styled(f"    hazard: {name}, forced", "dim") if name in forced else styled(f"    hazard: {name}", "red")

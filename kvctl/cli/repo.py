@@ -189,11 +189,11 @@ async def _mirrors(api: "Api", found: "Found") -> list[str]:
 
     from kvctl.errors import KvctlError
     from kvctl.jetstream import streams
-    from kvctl.topology import observe
+    from kvctl.topology.discover import links
 
     names: list[Any] = []
     with suppress(KvctlError):
-        names = [item.name for item in observe.dependents_among(await streams.listing(api), found.stream)]
+        names = [item.name for item in links.dependents_among(await streams.listing(api), found.stream)]
     return names
 
 

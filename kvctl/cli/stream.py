@@ -29,8 +29,8 @@ from kvctl.render.view import document
 
 if TYPE_CHECKING:
     from kvctl.jetstream.config.config_text import Change, Config
-    from kvctl.topology.hazards import Hazard
-    from kvctl.topology.observe import Dependent
+    from kvctl.topology.discover.links import Dependent
+    from kvctl.topology.hazards.hazards import Hazard
 
 app = group(
     "stream",
@@ -170,9 +170,9 @@ async def edit(
     """
     from kvctl.jetstream.config import ensure
     from kvctl.jetstream.config.config_text import STREAM, changes, copied
-    from kvctl.topology import hazards, stream_edits
+    from kvctl.topology.hazards import hazards, stream_edit
 
-    check_forced(force, *stream_edits.OF_STREAM_EDITS)
+    check_forced(force, *stream_edit.OF_STREAM_EDITS)
     if not (subjects or storage or replicas or description is not None or config or settings):
         raise UsageError("Nothing to change", hint="As in `--set max_age=1h`")
     asked = apply_settings(session, {}, config, None, STREAM)
@@ -182,7 +182,7 @@ async def edit(
     after = {**_with_options(after, subjects, storage, replicas, description), "name": stream}
     api = (await session.client()).api
     differing = changes(info["config"], after, STREAM)
-    found = await stream_edits.hazards_of(api, info, after) if differing else []
+    found = await stream_edit.hazards_of(api, info, after) if differing else []
     if dry_run:
         show_plan(session, differing, found)
         return
@@ -217,13 +217,14 @@ async def delete(
     from kvctl.cli.bucket_data import counted
     from kvctl.jetstream.config import ensure
     from kvctl.kv import reserved_streams
-    from kvctl.topology import hazards, observe
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
 
     check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     info = await find(session, stream)
     api = (await session.client()).api
     reserved_streams.refuse(info["config"], force or ())
-    readers = await observe.dependents(api, stream)
+    readers = await links.dependents(api, stream)
     state = info["state"]
     row: dict[str, Any] = {
         "stream": stream,
@@ -235,7 +236,7 @@ async def delete(
         session.show(document(row, name="stream"))
         return
     holds = f"{counted(state['messages'], 'message')} and {counted(row['consumers'], 'consumer')}"
-    hazards.refuse(observe.unknown(readers), force, f"Stream `{stream}` was not deleted")
+    hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not deleted")
     for item in readers:
         session.note(replicated(stream, item), always=True)
     if readers or confirm is not None:
@@ -278,7 +279,8 @@ async def purge(
     go on as before.
     """
     from kvctl.kv import reserved_streams
-    from kvctl.topology import hazards, observe
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
 
     if subject == "":
         raise UsageError("`--subject` is empty", hint="Without it, messages on all subjects go")
@@ -291,13 +293,13 @@ async def purge(
     info = await find(session, stream)
     reserved_streams.refuse(info["config"], force or ())
     client = await session.client()
-    readers = await observe.dependents(client.api, stream)
+    readers = await links.dependents(client.api, stream)
     count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0
     if dry_run:
         row = {"stream": stream, "messages": count, "dependents": [item.stream for item in readers]}
         session.show(document(row, name="stream"))
         return
-    hazards.refuse(observe.unknown(readers), force, f"Stream `{stream}` was not purged")
+    hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not purged")
     question = f"Purge {'up to ' if sequence else ''}{count} messages of stream `{stream}`?"
     await _confirm_purge(session, info, readers, question, yes=yes, confirm=confirm)
     if sequence is None and keep is None:
@@ -311,7 +313,7 @@ async def _confirm_purge(
 ) -> None:
     """Ask y/N, or for the name where replicas are left with what is purged, or replicas are what is purged."""
     from kvctl.cli.bucket import replicated
-    from kvctl.topology.sources import sources_of
+    from kvctl.topology.source import sources_of
 
     stream = info["config"]["name"]
     for item in readers:

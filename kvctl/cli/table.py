@@ -163,7 +163,7 @@ async def edit(
     partitions, and whether each is a stream, can never change.
     """
     from kvctl.tables import catalog
-    from kvctl.topology import hazards
+    from kvctl.topology.hazards import hazards
 
     changes = settings(
         description=description, ttl=ttl, replicas=replicas, max_value_size=max_value_size, max_bytes=max_bytes,
@@ -287,13 +287,14 @@ async def _refuse_repartition(session: Session, table: str, partitions: int | No
 
 async def _show_differences(session: Session, edits: "list[Edit]") -> list[Any]:
     """The differences on stderr, and the hazards of all streams."""
-    from kvctl.topology import hazards, observe
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
 
     api = (await session.client()).api
     for text in dict.fromkeys(str(item) for edit in edits for item in edit.differences):
         session.note(text, always=True)
     found = []
     for edit in edits:
-        cost = await observe.cost(api, edit.before, edit.info, edit.after)
+        cost = await links.cost(api, edit.before, edit.info, edit.after)
         found += hazards.lossy(edit.before, edit.after, cost)
     return found

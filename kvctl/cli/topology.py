@@ -22,7 +22,7 @@ def render(session: Session, file: File) -> None:
     before what reads them. The history and ttl that a mirror or an aggregate takes from an origin that is not in the
     file are not known here; a warning names each.
     """
-    from kvctl.topology import rendered
+    from kvctl.topology.plan import rendered
 
     found = rendered.render(read_file(session, file))
     if session.options.output is None:

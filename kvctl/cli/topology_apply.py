@@ -20,10 +20,10 @@ from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.applying import Report
-    from kvctl.topology.journal import Journal
-    from kvctl.topology.plan import Change, Plan
-    from kvctl.topology.plan_file import Saved
+    from kvctl.topology.apply.applier import Report
+    from kvctl.topology.apply.journal import Journal
+    from kvctl.topology.plan.plan import Change, Plan
+    from kvctl.topology.plan.plan_file import Saved
 
 app = group()
 
@@ -72,7 +72,7 @@ async def apply(
     When a step fails after others were made, the exit code is 7. After that, or when it was killed, run it again: it
     goes on where it was. A second run changes nothing.
     """
-    from kvctl.topology import plan_hazards
+    from kvctl.topology.hazards import plan_hazards
 
     check_forced(force, *plan_hazards.OF_PLANS)
     saved, apis = await _planned(session, plan, file, prune=prune)
@@ -98,8 +98,8 @@ async def _planned(
     session: Session, plan: str | None, file: str | None, *, prune: bool
 ) -> "tuple[Saved, Mapping[str, Api]]":
     """The plan that was saved, found to be fresh, or one that is made now. Raises UsageError, ConflictError."""
-    from kvctl.topology import plan_file, planning
-    from kvctl.topology.document import read_topology
+    from kvctl.topology.file.document import read_topology
+    from kvctl.topology.plan import plan_file, planner
 
     if (plan is None) == (file is None):
         raise UsageError("Give a saved plan, or `--file FILE`", hint="`kvctl topology apply -f topology.yaml`")
@@ -107,7 +107,7 @@ async def _planned(
         text = read_document(session, file)
         topology = read_topology(text)
         apis = await open_places(session, topology)
-        found = await planning.plan(topology, apis, prune=prune)
+        found = await planner.plan(topology, apis, prune=prune)
         return plan_file.Saved(text.data, text.source, found, plan_file.addresses(apis), prune=prune), apis
     if prune:
         raise UsageError(
@@ -121,7 +121,7 @@ async def _planned(
 
 async def _refreshed(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
     """What is left of a saved plan, and what speaks against that now. Raises ConflictError when it is stale."""
-    from kvctl.topology import plan_file, recheck
+    from kvctl.topology.plan import plan_file, revalidation
 
     here = plan_file.addresses(apis)
     for name, address in saved.addresses.items():
@@ -129,21 +129,21 @@ async def _refreshed(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
             where = f"`{name}`" if name else "the context in use"
             text = f"The plan was made for `{address}`, and {where} is `{here.get(name, 'unknown')}`"
             raise ConflictError(text, hint="Plan again")
-    return replace(saved, plan=await recheck.recheck(saved.plan, saved.topology(), apis, prune=saved.prune))
+    return replace(saved, plan=await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune))
 
 
 async def _rechecked(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
     """The plan, if it does no more harm than what was just confirmed. Raises ConflictError."""
-    from kvctl.topology import recheck
+    from kvctl.topology.plan import revalidation
 
-    now = await recheck.recheck(saved.plan, saved.topology(), apis, prune=saved.prune)
-    recheck.require_as_shown(saved.plan, now)
+    now = await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune)
+    revalidation.require_as_shown(saved.plan, now)
     return saved
 
 
 def _begun(session: Session, saved: "Saved", apis: "Mapping[str, Api]") -> "Journal":
     """The journal, after what there is to be said before anything is done."""
-    from kvctl.topology.journal import Journal
+    from kvctl.topology.apply.journal import Journal
 
     journal = Journal.of(saved.topology().name, apis)
     say_interrupted(session, journal.interrupted())
@@ -170,7 +170,7 @@ async def _settle(
     confirmed: Sequence[str],
 ) -> None:
     """Show the plan to whoever is asked or watches, and ask. Raises HazardRefused, ReadOnly, Cancelled, UsageError."""
-    from kvctl.topology import hazards
+    from kvctl.topology.hazards import hazards
 
     if session.output == "table":
         show_plan(session, found, forced)
@@ -190,7 +190,7 @@ def _require_writable(apis: "Mapping[str, Api]") -> None:
 
 async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]) -> None:
     """Ask for all, then for the name of each whose data goes or that others read."""
-    from kvctl.topology import plan_words
+    from kvctl.topology.plan import description
 
     named = {change.name: change for change in found.changes if change.asks_name and change.name not in confirmed}
     if named and not session.interactive:
@@ -198,41 +198,41 @@ async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequenc
             f"`{' '.join(f'--confirm {name}' for name in named)}` is required when input is not a terminal",
             hint="\n".join(_consequence(change) for change in named.values()),
         )
-    await session.confirm(f"Apply: {plan_words.summary(found)}?", yes=yes)
+    await session.confirm(f"Apply: {description.summary(found)}?", yes=yes)
     for name, change in named.items():
         await session.confirm(_consequence(change), typed_name=name)
 
 
 def _consequence(change: "Change") -> str:
-    from kvctl.topology import plan_words
+    from kvctl.topology.plan import description
 
     what = "is made anew" if change.action == "recreate" else "is deleted"
-    title = plan_words.title(change)
-    return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(plan_words.losses(change))}"
+    title = description.title(change)
+    return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(description.losses(change))}"
 
 
 async def _carried_out(
     session: Session, saved: "Saved", apis: "Mapping[str, Api]", journal: "Journal", limit: timedelta | None
 ) -> "Report":
     """Carry out the plan, wait for what fills, compare with the file; what went wrong stands in the report."""
-    from kvctl.topology import applying
-    from kvctl.topology.filling import Filling, unfilled
-    from kvctl.topology.world import survey
+    from kvctl.topology.apply import applier
+    from kvctl.topology.apply.fill import Filling, unfilled
+    from kvctl.topology.discover.inventory import survey
 
     filling = Filling(limit)
     if limit is not None:
         before = journal.interrupted()
         left = unfilled(saved.topology(), await survey(apis))
         await filling.resume(apis, dict.fromkeys([*left, *(before.filling if before else ())]))
-    with session.progress("Applying", len(applying.writes(saved.plan.changes))) as progress:
-        report = await applying.carry_out(apis, saved.plan, journal, filling, progress.advance)
+    with session.progress("Applying", len(applier.writes(saved.plan.changes))) as progress:
+        report = await applier.carry_out(apis, saved.plan, journal, filling, progress.advance)
     if report.error is not None:
         return report
     with session.progress("Filling replicas", filling.total) as progress:
-        await applying.fill(report, filling, progress.advance)
+        await applier.fill(report, filling, progress.advance)
     if saved.plan.changes:
         patience = max(api.connection.timeout for api in apis.values())
-        wrong = await applying.verify(saved.topology(), apis, prune=saved.prune, patience=patience)
+        wrong = await applier.verify(saved.topology(), apis, prune=saved.prune, patience=patience)
         report.error = wrong or report.error
     if report.error is None:
         journal.end()

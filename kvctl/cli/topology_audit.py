@@ -15,11 +15,11 @@ from kvctl.errors import BucketNotFound, KvctlError, ReadOnly, UsageError
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.document import Topology
-    from kvctl.topology.findings import Difference, Outcome
-    from kvctl.topology.repair import Repair, StandIn
-    from kvctl.topology.replicas import Replica
-    from kvctl.topology.world import World
+    from kvctl.topology.apply.repair import Repair, StandIn
+    from kvctl.topology.audit.findings import Difference, Outcome
+    from kvctl.topology.discover.inventory import World
+    from kvctl.topology.discover.replicas import Replica
+    from kvctl.topology.file.document import Topology
 
 app = group()
 
@@ -133,8 +133,9 @@ async def _check(
 
 async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
     """What is to be audited. Raises BucketNotFound."""
-    from kvctl.topology import repair, replicas
-    from kvctl.topology.world import survey
+    from kvctl.topology.apply import repair
+    from kvctl.topology.discover import replicas
+    from kvctl.topology.discover.inventory import survey
 
     world = await survey(apis)
     found, left = replicas.in_view(world), repair.stand_ins(world, names)
@@ -176,8 +177,8 @@ def _of_file(
 
 async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
     """Compare everything; `for_repair` what would have to be repaired is noted."""
-    from kvctl.topology import repair
-    from kvctl.topology.audit import audit
+    from kvctl.topology.apply import repair
+    from kvctl.topology.audit.audit import audit
 
     for replica in work.replicas:
         differences: list[Difference] = []
@@ -204,7 +205,7 @@ async def _differences(session: Session, work: Work, patience: timedelta) -> Asy
     import asyncio
 
     from kvctl.cli.audit_views import difference_row
-    from kvctl.topology.audit import audit
+    from kvctl.topology.audit.audit import audit
 
     for replica in work.replicas:
         found: list[Difference] = []
@@ -224,7 +225,7 @@ async def _differences(session: Session, work: Work, patience: timedelta) -> Asy
 def say(session: Session, work: Work, *, list_all: bool) -> None:
     """The outcomes, and in words what does not show in numbers."""
     from kvctl.cli.audit_views import outcomes_view
-    from kvctl.topology import repair
+    from kvctl.topology.apply import repair
 
     if list_all:
         for outcome in work.outcomes:
@@ -267,13 +268,13 @@ def _show_steps(session: Session, work: Work) -> None:
 
 async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, yes: bool) -> None:
     """Ask, and repair one after the other; what fails is said, and the others go on."""
-    from kvctl.topology import repair, waiting
+    from kvctl.topology.apply import arrival, repair
 
     for item in work.repairs:
         session.note(_step(item))
     names = dict.fromkeys([*(left.name for left in work.left), *(item.replica.name for item in work.repairs)])
     await session.confirm(f"Repair {', '.join(f'`{name}`' for name in names)}?", yes=yes)
-    limit = wait_for or waiting.WAIT_FOR
+    limit = wait_for or arrival.WAIT_FOR
     for left in work.left:
         with session.progress(f"Filling {left.name}") as progress:
             await _try(session, left.name, repair.complete(left, limit, progress.advance))

@@ -12,7 +12,7 @@ from kvctl.cli.session import Session
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
-    from kvctl.topology.export import Exported
+    from kvctl.topology.file.export import Exported
 
 app = group()
 
@@ -44,10 +44,10 @@ async def export(session: Session, names: Names = None) -> None:
     Tables, repositories, streams that are no buckets, and what a file cannot say are left out, and named in warnings
     and in comments.
     """
-    from kvctl.topology import world
-    from kvctl.topology.export import export as exported_from
+    from kvctl.topology.discover import inventory
+    from kvctl.topology.file.export import export as exported_from
 
-    found = await world.survey({"": (await session.client()).api})
+    found = await inventory.survey({"": (await session.client()).api})
     exported = exported_from(found, names or ())
     if session.output in ("json", "ndjson"):
         session.show(document(exported.document))
@@ -75,7 +75,7 @@ def schema(session: Session) -> None:
 
         # yaml-language-server: $schema=topology.schema.json
     """
-    from kvctl.topology.schema import json_schema
+    from kvctl.topology.file.schema import json_schema
 
     if session.options.output is None:
         session.output = "json"

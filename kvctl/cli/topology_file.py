@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kvctl.documents.parser import Document
     from kvctl.jetstream.api import Api
     from kvctl.kv.client import Client
-    from kvctl.topology.document import Topology
+    from kvctl.topology.file.document import Topology
 
 File = Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")]
 OptionalFile = Annotated[
@@ -28,18 +28,18 @@ def read_document(session: Session, file: str) -> "Document":
 
 def read_file(session: Session, file: str) -> "Topology":
     """The topology in a file. Raises UsageError."""
-    from kvctl.topology.document import read_topology
+    from kvctl.topology.file.document import read_topology
 
     return read_topology(read_document(session, file))
 
 
 async def open_places(session: Session, topology: "Topology") -> "dict[str, Api]":
     """An API for each of the file's contexts, and under the empty name for the one in use when anything is in it."""
-    from kvctl.topology import places
+    from kvctl.topology.discover import accounts
 
     async def connect(context: "Context") -> "Client":
         for warning in context.warnings:
             session.warn(warning)
         return await session.connect(context)
 
-    return await places.opened(topology, session.client, connect, session.options.connection_flags())
+    return await accounts.opened(topology, session.client, connect, session.options.connection_flags())

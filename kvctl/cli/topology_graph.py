@@ -14,8 +14,8 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
-    from kvctl.topology.graph import Graph
-    from kvctl.topology.graph_text import Line
+    from kvctl.topology.graph.graph import Graph
+    from kvctl.topology.graph.text_tree import Line
 
 app = group()
 
@@ -73,23 +73,24 @@ async def graph(
 
 async def _graph(session: Session, names: list[str], file: str | None) -> "Graph":
     if file is not None:
-        from kvctl.topology.graph_file import of_topology
+        from kvctl.topology.graph.file_graph import of_topology
 
         return of_topology(read_file(session, file), names)
-    from kvctl.topology import graph_live, standing, world
+    from kvctl.topology.discover import health, inventory
+    from kvctl.topology.graph import live_graph
 
-    found = await world.survey({"": (await session.client()).api})
-    return graph_live.of_world(found, await standing.standings(graph_live.around(found, names)), names)
+    found = await inventory.survey({"": (await session.client()).api})
+    return live_graph.of_world(found, await health.standings(live_graph.around(found, names)), names)
 
 
 def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:
-    from kvctl.topology import diagrams, graph_text, svg
+    from kvctl.topology.graph import diagram, svg, text_tree
 
     if format == "text":
         if not drawn.nodes and not drawn.alone:
             session.note("No buckets")
-        return utf8("".join(_painted(line, color=session.terminal.colored) for line in graph_text.text(drawn)))
-    text = {"mermaid": diagrams.mermaid, "dot": diagrams.dot, "svg": svg.svg}[format](drawn)
+        return utf8("".join(_painted(line, color=session.terminal.colored) for line in text_tree.text(drawn)))
+    text = {"mermaid": diagram.mermaid, "dot": diagram.dot, "svg": svg.svg}[format](drawn)
     return utf8(escape(text, keep="\n") if session.terminal.is_terminal else text)
 
 

@@ -14,8 +14,8 @@ from kvctl.errors import UsageError
 from kvctl.units import format_age, parse_time
 
 if TYPE_CHECKING:
-    from kvctl.topology.journal import Interrupted
-    from kvctl.topology.plan import Plan
+    from kvctl.topology.apply.journal import Interrupted
+    from kvctl.topology.plan.plan import Plan
 
 app = group()
 
@@ -57,16 +57,17 @@ async def plan(
     and no plan is saved.
     """
     from kvctl.cli.inputs import check_forced
-    from kvctl.topology import hazards, plan_file, plan_hazards, planning
-    from kvctl.topology.document import read_topology
-    from kvctl.topology.journal import Journal
+    from kvctl.topology.apply.journal import Journal
+    from kvctl.topology.file.document import read_topology
+    from kvctl.topology.hazards import hazards, plan_hazards
+    from kvctl.topology.plan import plan_file, planner
 
     check_forced(force, *plan_hazards.OF_PLANS)
     _keep(file, out)
     document = read_document(session, file)
     topology = read_topology(document)
     apis = await open_places(session, topology)
-    found = await planning.plan(topology, apis, prune=prune)
+    found = await planner.plan(topology, apis, prune=prune)
     say_interrupted(session, Journal.of(topology.name, apis).interrupted())
     say(session, found, prune=prune)
     show_plan(session, found, force or ())

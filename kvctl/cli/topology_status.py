@@ -18,7 +18,7 @@ from kvctl.render.view import Column, View, duration_text
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.status import Row, Wanted
+    from kvctl.topology.discover.status import Row, Wanted
 
 app = group()
 
@@ -71,7 +71,7 @@ async def status(
     """
     if interval is not None and (not watch or interval < _SHORTEST):
         raise UsageError("`--interval` is 100ms at least" if watch else "`--interval` needs `--watch`")
-    from kvctl.topology.status import Wanted
+    from kvctl.topology.discover.status import Wanted
 
     topology = read_file(session, file) if file is not None else None
     wanted = Wanted(names or (), topology)
@@ -96,7 +96,7 @@ async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> A
     """What is seen each time. The first look has to succeed; later, servers may be away for a while."""
     import asyncio
 
-    from kvctl.topology.status import status as rows_of
+    from kvctl.topology.discover.status import status as rows_of
 
     look: _Look | None = None
     while True:
@@ -128,7 +128,7 @@ async def _while_online(apis: "dict[str, Api]", work: Coroutine[Any, Any, list["
 
 async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenerator[list["Row"], None]:
     """The rows that are new at each look; that servers are away is said once."""
-    from kvctl.topology.status import changes
+    from kvctl.topology.discover.status import changes
 
     before = _Look([])
     async for look in looks:

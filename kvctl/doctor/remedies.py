@@ -7,9 +7,9 @@ from typing import Any
 
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.kv.stream_kind import StreamConfig
-from kvctl.topology.hazards import Hazard
-from kvctl.topology.model import External, Origin
-from kvctl.topology.replica_hazards import (
+from kvctl.topology.file.origin_spec import origin_spec
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.replica_hazards import (
     DUPLICATE_WINDOW,
     FILTERED_MIRROR,
     ORIGIN_NOT_DIRECT,
@@ -22,7 +22,7 @@ from kvctl.topology.replica_hazards import (
     landing,
     name_of,
 )
-from kvctl.topology.spec import origin_spec
+from kvctl.topology.model import External, Origin
 from kvctl.units import duration_from_ns, format_duration
 
 

@@ -10,14 +10,15 @@ from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.doctor.remedies import remedy
 from kvctl.errors import KvctlError
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
-from kvctl.topology import circles, replica_hazards
-from kvctl.topology.circles import Node, Reading
-from kvctl.topology.incarnations import Lineage, lineage
-from kvctl.topology.inspection import is_new
-from kvctl.topology.model import External
-from kvctl.topology.origins import suspected
-from kvctl.topology.repairs import is_stand_in, is_temporary, original
-from kvctl.topology.replica_hazards import (
+from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original
+from kvctl.topology.discover.health import Standing, State, standings
+from kvctl.topology.discover.inventory import Link, World, survey
+from kvctl.topology.discover.mirror_origin import Lineage, lineage
+from kvctl.topology.discover.origin_lookup import suspected
+from kvctl.topology.hazards import cycle, replica_hazards
+from kvctl.topology.hazards.cycle import Node, Reading
+from kvctl.topology.hazards.inspection import is_new
+from kvctl.topology.hazards.replica_hazards import (
     CYCLE,
     FILTERED_MIRROR,
     MISSING_ORIGIN,
@@ -28,8 +29,7 @@ from kvctl.topology.replica_hazards import (
     UNCONNECTED,
     name_of,
 )
-from kvctl.topology.standing import Standing, State, standings
-from kvctl.topology.world import Link, World, survey
+from kvctl.topology.model import External
 
 _ERRORS = {FILTERED_MIRROR, RENAMING_MIRROR, SHORTER_TTL, OUTSIDE_PREFIX, CYCLE, RECREATED_ORIGIN}
 _STATES: dict[State, tuple[Severity, str]] = {
@@ -137,10 +137,10 @@ def _circles(world: World) -> Iterator[Finding]:
         for link in world.links
         if link.origin_place is not None
     ]
-    for circle in circles.circles(readings):
+    for circle in cycle.circles(readings):
         name = name_of({"name": circle[0][1]})
         mend = f"Take one of them out: `kvctl aggregate remove-origin {name} BUCKET`"
-        yield Finding(ERROR, CYCLE, name, circles.hazard(circle, "domain ").evidence, mend)
+        yield Finding(ERROR, CYCLE, name, cycle.hazard(circle, "domain ").evidence, mend)
 
 
 def _suspected(world: World) -> Iterator[Finding]:

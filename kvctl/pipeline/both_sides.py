@@ -12,7 +12,7 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.pipeline.contents import read
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.suspects import Suspects
-from kvctl.topology.audit import Compared
+from kvctl.topology.audit.audit import Compared
 from kvctl.topology.mapping import Mapping
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvctl.documents.parser import Document
 from kvctl.pipeline.options import OPTIONS, Option, Purpose, parse
-from kvctl.topology.reading import Path, Reader
+from kvctl.topology.file.values import Path, Reader
 
 VERSION = 1
 FORMATS = ("parquet", "json", "csv")

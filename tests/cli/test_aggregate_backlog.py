@@ -8,9 +8,9 @@ import pytest
 import kvctl
 from kvctl.documents import parser
 from kvctl.server import Server
-from kvctl.topology import planning
-from kvctl.topology.document import read_topology
-from kvctl.topology.plan import Action
+from kvctl.topology.file.document import read_topology
+from kvctl.topology.plan import planner
+from kvctl.topology.plan.plan import Action
 from tests.cli.conftest import Result, Run
 from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
@@ -84,7 +84,7 @@ async def test_plan_names_a_source_without_its_first_entry(
     replicas.aggregate(target, source(origin, target))
     text = f"version: 1\nbuckets: {{{origin}: {{}}}}\naggregates: {{{target}: {{origins: [{origin}]}}}}"
     topology = read_topology(parser.parse(text.encode(), "t.yaml"))
-    (change,) = (await planning.plan(topology, {"": client.api})).changes
+    (change,) = (await planner.plan(topology, {"": client.api})).changes
     assert (change.action, change.name, [item.field for item in change.differences]) == (
         Action.CHANGE, target, ["sources"],
     )  # fmt: skip

@@ -15,7 +15,7 @@ from kvctl.cli.bucket_details import bucket_row
 from kvctl.contexts import Context, ContextStore
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
-from kvctl.topology.sight import Sight
+from kvctl.topology.discover.overview import Sight
 from tests.cli.conftest import Result, Run
 from tests.support.raw import RawClient
 

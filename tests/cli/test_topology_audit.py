@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
-from kvctl.topology.repairs import temporary
+from kvctl.topology.apply.repair_leftovers import temporary
 from tests.cli.conftest import Run
 from tests.support.raw import RawClient
 

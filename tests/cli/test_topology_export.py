@@ -13,7 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.cli.topology_export import as_yaml
 from kvctl.documents import parser
 from kvctl.server import Server, run_server
-from kvctl.topology.export import Exported
+from kvctl.topology.file.export import Exported
 from tests.cli.conftest import Run
 from tests.support.raw import RawClient
 

@@ -12,12 +12,12 @@ from kvctl.doctor.finding import Finding
 from kvctl.jetstream import streams
 from kvctl.labs import Lab, run_lab
 from kvctl.server import Server, run_server
-from kvctl.topology.builders import create_aggregate, create_mirror
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
+from tests.topology.apply.test_builders import NARROW
 from tests.topology.audited import audited
 from tests.topology.conftest import Replicas, source, until
-from tests.topology.test_builders import NARROW
 
 
 @pytest.fixture

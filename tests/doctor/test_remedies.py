@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvctl.doctor.remedies import remedy
-from kvctl.topology.replica_hazards import of_replica
+from kvctl.topology.hazards.replica_hazards import of_replica
 
 HOUR = 3600 * 10**9
 B = {"name": "KV_B", "max_age": HOUR, "max_msgs_per_subject": 1, "allow_direct": True}

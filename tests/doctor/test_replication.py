@@ -6,9 +6,9 @@ import pytest
 
 from kvctl.doctor.replication import of_standing
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.observe import upstreams
-from kvctl.topology.standing import Standing, State
-from kvctl.topology.world import Link, Place
+from kvctl.topology.discover.health import Standing, State
+from kvctl.topology.discover.inventory import Link, Place
+from kvctl.topology.discover.links import upstreams
 
 
 def standing(state: State, evidence: str = "", age: int = 60) -> Standing:

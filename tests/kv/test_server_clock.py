@@ -22,7 +22,7 @@ from kvctl.kv.maintenance import compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import parse_moment
 from kvctl.kv.write.copy_key import copy, rename
 from kvctl.server import Server
-from kvctl.topology import observe
+from kvctl.topology.discover import links
 from kvctl.units import parse_time
 from kvctl.versions.config import stream_name
 from tests.cli.conftest import run_process
@@ -113,10 +113,10 @@ class TestAges:
         self, client: Client, bucket: Bucket, skew: int
     ) -> None:
         edit = await catalog.plan_edit(client.api, bucket.name, {"ttl": timedelta(minutes=30)})
-        assert (await observe.cost(client.api, edit.before, edit.info, edit.after)).expired == 0
+        assert (await links.cost(client.api, edit.before, edit.info, edit.after)).expired == 0
         await asyncio.sleep(1.1)
         edit = await catalog.plan_edit(client.api, bucket.name, {"ttl": timedelta(seconds=1)})
-        assert (await observe.cost(client.api, edit.before, edit.info, edit.after)).expired == 1
+        assert (await links.cost(client.api, edit.before, edit.info, edit.after)).expired == 1
 
     async def test_a_relative_moment_counts_back_from_the_server_s_time(self, bucket: Bucket, skew: int) -> None:
         await asyncio.sleep(1.5)

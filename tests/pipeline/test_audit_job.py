@@ -15,9 +15,9 @@ from kvctl.pipeline.jobs import audit as job
 from kvctl.pipeline.jobs.audit import audit
 from kvctl.pipeline.options import parse
 from kvctl.server import Server
-from kvctl.topology import settling
-from kvctl.topology.builders import create_aggregate, create_mirror
-from kvctl.topology.findings import Difference, Outcome
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.audit import confirmation
+from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.topology.audited import audited, said
@@ -106,7 +106,7 @@ async def test_keys_that_differ_are_decided_about_in_blocks(
     client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of which only one is held; all are found, of a replica and of a bucket that is none."""
-    monkeypatch.setattr(settling, "BLOCK", 3)
+    monkeypatch.setattr(confirmation, "BLOCK", 3)
     monkeypatch.setattr(job, "BLOCK", 3)
     origin, mirror, other = unique("ORIGIN"), unique("M"), unique("OTHER")
     for bucket in (origin, other):

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import kvctl
-from kvctl.topology import replicas
-from kvctl.topology.audit import audit
-from kvctl.topology.findings import Difference, Outcome
-from kvctl.topology.world import survey
+from kvctl.topology.audit.audit import audit
+from kvctl.topology.audit.findings import Difference, Outcome
+from kvctl.topology.discover import replicas
+from kvctl.topology.discover.inventory import survey
 
 SHORTLY = timedelta(seconds=2)
 

@@ -6,13 +6,18 @@ from typing import Any
 from kvctl.documents import parser
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.stream_kind import TOPOLOGY, StreamConfig
-from kvctl.topology.document import Topology, read_topology
-from kvctl.topology.drafts import Drafts
-from kvctl.topology.locating import Locator, Looked
+from kvctl.topology.discover.inventory import (
+    Link,
+    Place,
+    World,
+    reads,
+)
+from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.hazards.plan_hazards import Found, found
 from kvctl.topology.model import Aggregate, Mirror, Origin
-from kvctl.topology.plan import Comparison, compare
-from kvctl.topology.plan_hazards import Found, found
-from kvctl.topology.world import Link, Place, World, reads
+from kvctl.topology.plan.desired import Drafts
+from kvctl.topology.plan.origin_place import Locator, Looked
+from kvctl.topology.plan.plan import Comparison, compare
 
 Info = dict[str, Any]
 

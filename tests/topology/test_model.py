@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvctl.errors import UsageError
+from kvctl.topology.file.origin_spec import parse_origin
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from kvctl.topology.spec import parse_origin
 
 HOUR = 3600 * 10**9
 

@@ -7,12 +7,19 @@ import pytest
 
 from kvctl.errors import BucketExists, RefusedError, UnreachableError
 from kvctl.kv.stream_kind import KIND, Kind
-from kvctl.topology.hazards import Hazard
+from kvctl.topology.discover.inventory import World
+from kvctl.topology.discover.origin_lookup import Seen
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.plan_hazards import Found
 from kvctl.topology.model import External
-from kvctl.topology.origins import Seen
-from kvctl.topology.plan import ABSENT, Action, Change, Plan, fingerprint, links_from
-from kvctl.topology.plan_hazards import Found
-from kvctl.topology.world import World
+from kvctl.topology.plan.plan import (
+    ABSENT,
+    Action,
+    Change,
+    Plan,
+    fingerprint,
+    links_from,
+)
 from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, judged, mirror, world
 
 B, C = bucket("B"), bucket("C")

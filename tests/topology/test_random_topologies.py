@@ -8,8 +8,8 @@ import pytest
 
 import kvctl
 from kvctl.errors import HazardRefused, UsageError
-from kvctl.topology import replica_hazards
-from kvctl.topology.builders import create_aggregate
+from kvctl.topology.apply.builders import create_aggregate
+from kvctl.topology.hazards import replica_hazards
 from kvctl.topology.model import Aggregate, Origin
 from kvctl.topology.subjects import Transform, land
 from tests.support.raw import RawClient

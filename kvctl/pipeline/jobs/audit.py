@@ -21,18 +21,18 @@ from kvctl.kv.stream_kind import Kind
 from kvctl.pipeline import connecting
 from kvctl.pipeline.both_sides import Fed, Readable, put_side_by_side
 from kvctl.pipeline.options import SourceOptions
-from kvctl.topology import replicas
-from kvctl.topology.audit import Compared
-from kvctl.topology.audit import audit as audit_replica
-from kvctl.topology.comparison import DELETED
-from kvctl.topology.findings import Difference, Outcome
+from kvctl.topology.audit.audit import Compared
+from kvctl.topology.audit.audit import audit as audit_replica
+from kvctl.topology.audit.comparison import DELETED
+from kvctl.topology.audit.confirmation import BLOCK, Feed, key_of
+from kvctl.topology.audit.findings import Difference, Outcome
+from kvctl.topology.audit.side import Side
+from kvctl.topology.audit.verdict import Held, difference, held
+from kvctl.topology.discover import replicas
+from kvctl.topology.discover.inventory import survey
+from kvctl.topology.discover.replicas import Replica
 from kvctl.topology.mapping import Mapping
-from kvctl.topology.replicas import Replica
-from kvctl.topology.settling import BLOCK, Feed, key_of
-from kvctl.topology.sides import Side
 from kvctl.topology.subjects import Transform
-from kvctl.topology.verdicts import Held, difference, held
-from kvctl.topology.world import survey
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client

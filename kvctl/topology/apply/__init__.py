@@ -1,0 +1,1 @@
+"""Changes applied, replicas waited for and repaired."""

@@ -1,0 +1,282 @@
+"""Carry out a plan: each write checked just before it, replicas waited for, the result compared with the file.
+
+Whoever is killed runs it again: what is left to do is told from the servers alone. So the writes of one change are
+ordered, and those of changes that depend on each other, such that every state in between leads to the same end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from kvctl.errors import ConflictError, KvctlError, PartlyDone, WaitExpired
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv import catalog
+from kvctl.kv.config_diff import differences
+from kvctl.kv.stream_kind import LEAVING
+from kvctl.topology.apply import origin_removal
+from kvctl.topology.apply.fill import Filling
+from kvctl.topology.apply.journal import Journal
+from kvctl.topology.discover.inventory import StreamInfo, World
+from kvctl.topology.file.document import Topology
+from kvctl.topology.plan import planner
+from kvctl.topology.plan.description import title
+from kvctl.topology.plan.order import readers_first
+from kvctl.topology.plan.origin_place import Where
+from kvctl.topology.plan.plan import (
+    ABSENT,
+    Action,
+    Change,
+    Plan,
+    fingerprint,
+)
+
+Apis = Mapping[str, Api]
+
+
+class Verb(StrEnum):
+    """One request that changes something."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One request for one change; making anew takes two."""
+
+    change: Change
+    verb: Verb
+
+    @property
+    def ends(self) -> bool:
+        """Whether the change is made with it."""
+        return self.verb is not Verb.DELETE or self.change.action is Action.DELETE
+
+    def __str__(self) -> str:
+        return f"{self.verb} {title(self.change)}"
+
+
+class Outcome(StrEnum):
+    """What became of a change."""
+
+    DONE = "done"
+    FAILED = "failed"
+    NOT_TRIED = "not-tried"
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of a plan."""
+
+    outcomes: dict[Where, Outcome] = field(default_factory=dict)
+    written: int = 0
+    """Requests that changed something."""
+    error: KvctlError | None = None
+    """Why it ended early, or is not as it should be."""
+
+    def outcome(self, change: Change) -> Outcome:
+        """What became of one change."""
+        return self.outcomes.get(change.where, Outcome.NOT_TRIED)
+
+
+def writes(changes: Sequence[Change]) -> list[Write]:
+    """The requests of a plan in their order.
+
+    What is made anew, or loses keys, does so after what reads from it has gone, and before that comes again: were it
+    otherwise, a mirror that outlives its origin would go on with the old entries, and nothing would tell.
+    """
+    anew = [change for change in changes if change.action is Action.RECREATE]
+    gone: set[Where] = set()
+    verbs = {Action.CREATE: Verb.CREATE, Action.CHANGE: Verb.UPDATE, Action.DELETE: Verb.DELETE}
+    found: list[Write] = []
+    for change in changes:
+        if change.action is Action.RECREATE or change.leaving:
+            going = [item for item in _with_readers(change, anew) if item.action is Action.RECREATE]
+            found += [Write(item, Verb.DELETE) for item in going if item.where not in gone]
+            gone |= {item.where for item in going}
+        found.append(Write(change, verbs.get(change.action, Verb.CREATE)))
+    return found
+
+
+def _with_readers(change: Change, changes: Sequence[Change]) -> list[Change]:
+    """A change and those of what reads from it, readers first."""
+    found = [change]
+    for item in found:
+        found += [other for other in changes if item.where in other.origins and other not in found]
+    return readers_first(found)
+
+
+def require_fresh(plan: Plan, world: World) -> None:
+    """Raises ConflictError, naming all of it, when anything is neither as it was seen nor as the plan leaves it."""
+    changes = {change.where: change for change in plan.changes}
+    moved = []
+    for where, seen in plan.seen.items():
+        live = _live(world, where)
+        if fingerprint(live) != seen and not _begun(changes.get(where), live):
+            moved.append(_moved(where, seen, live))
+    if moved:
+        lines = "\n".join(f"  {text}" for text in moved)
+        raise ConflictError(f"The plan is stale:\n{lines}", hint="Plan again")
+
+
+def remaining(plan: Plan, world: World) -> Plan:
+    """What of a saved plan is still to be done. Raises ConflictError when it is stale."""
+    require_fresh(plan, world)
+    left = [
+        change for change in plan.changes if not _is_done(change, plan.seen[change.where], _live(world, change.where))
+    ]
+    return replace(plan, changes=left)
+
+
+async def carry_out(
+    apis: Apis,
+    plan: Plan,
+    journal: Journal,
+    filling: Filling,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Report:
+    """Make the changes one after another, up to the first that fails."""
+    report, todo = Report(), writes(plan.changes)
+    if todo:
+        journal.begin(len(todo), list(filling.goals))
+    for number, write in enumerate(todo):
+        try:
+            journal.note(number, "begun", str(write), write.change.where)
+            if await _make(apis[write.change.place], plan, write, filling):
+                report.written += 1
+            journal.note(number, "done", str(write), write.change.where)
+        except KvctlError as error:
+            report.outcomes[write.change.where] = Outcome.FAILED
+            report.error = _failed(plan, report, write, error)
+            return report
+        if write.ends:
+            report.outcomes[write.change.where] = Outcome.DONE
+        advance(1)
+    return report
+
+
+async def fill(report: Report, filling: Filling, advance: Callable[[int], None] = lambda _: None) -> None:
+    """Wait for what is still filling; what is late makes the report's error."""
+    await filling.wait_for(list(filling.goals), advance)
+    if filling.late:
+        report.error = _late(filling.late)
+
+
+async def verify(topology: Topology, apis: Apis, *, prune: bool, patience: float) -> KvctlError | None:
+    """Whether all is as the file says now; listings of clusters may be a moment behind. The error when it is not."""
+    deadline = time.monotonic() + patience
+    while True:
+        left = (await planner.plan(topology, apis, prune=prune)).changes
+        if not left:
+            return None
+        if time.monotonic() > deadline:
+            names = ", ".join(title(change) for change in left)
+            return PartlyDone(
+                f"Applied, and still not as the file says: {names}",
+                hint="`kvctl topology plan` shows how; somebody else may have changed it meanwhile",
+            )
+        await asyncio.sleep(0.2)
+
+
+# -- one write ---------------------------------------------------------------------------------------------
+
+
+async def _make(api: Api, plan: Plan, write: Write, filling: Filling) -> bool:
+    """Make it, unless it was made before; whether anything was done. Raises ConflictError when the plan is stale."""
+    change = write.change
+    if write.verb is not Verb.DELETE:
+        await filling.wait_for(change.origins)
+    live = await streams.find(api, change.stream)
+    if not _is_due(plan, write, live):
+        return False
+    if write.verb is Verb.DELETE:
+        filling.goals.pop(change.where, None)
+        await catalog.delete(api, change.stream)
+        return True
+    assert change.after is not None
+    await filling.prepare(api, change.where, change.after, live)
+    if write.verb is Verb.CREATE:
+        await catalog.create_stream(api, change.after)
+    else:
+        assert live is not None
+        await _update(api, change, live)
+    return True
+
+
+async def _update(api: Api, change: Change, live: StreamInfo) -> None:
+    assert change.after is not None
+    if change.leaving:
+        await origin_removal.leave(api, live, change.after, change.leaving)
+    else:
+        await catalog.apply_edit(api, catalog.Edit(live, change.after))
+
+
+def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
+    """Whether the write is still to be made. Raises ConflictError when somebody else was here."""
+    change, seen = write.change, plan.seen[write.change.where]
+    if write.verb is Verb.CREATE and live is None:
+        return True
+    if write.verb is not Verb.CREATE and (fingerprint(live) == seen or (_begun(change, live) and _is_marked(live))):
+        return True
+    if _begun(change, live):
+        return False
+    raise ConflictError(f"The plan is stale: {_moved(change.where, seen, live)}", hint="Plan again")
+
+
+def _begun(change: Change | None, live: StreamInfo | None) -> bool:
+    """Whether a state that was not seen is one that carrying out the change leads to."""
+    if change is None:
+        return False
+    if live is None:
+        return change.action in (Action.DELETE, Action.RECREATE)
+    left = [item for item in differences(live["config"], change.after or {}) if item.field != f"metadata.{LEAVING}"]
+    return change.after is not None and not left
+
+
+def _is_marked(live: StreamInfo | None) -> bool:
+    """Whether keys have still to be taken out of it."""
+    return live is not None and LEAVING in (live["config"].get("metadata") or {})
+
+
+def _is_done(change: Change, seen: str, live: StreamInfo | None) -> bool:
+    """Whether a change was carried out before."""
+    if live is None or fingerprint(live) == seen:
+        return live is None and change.action is Action.DELETE
+    return _begun(change, live) and not _is_marked(live)
+
+
+def _live(world: World, where: Where) -> StreamInfo | None:
+    return world.places[where[0]].infos.get(where[1]) if where[0] in world.places else None
+
+
+def _moved(where: Where, seen: str, live: StreamInfo | None) -> str:
+    name = f"`{where[1].removeprefix('KV_')}`" + (f" in `{where[0]}`" if where[0] else "")
+    if live is None:
+        return f"{name} has gone"
+    if seen == ABSENT:
+        return f"{name} has been made"
+    return f"{name} has been {'changed' if seen.startswith(live['created']) else 'made anew'}"
+
+
+# -- what went wrong ---------------------------------------------------------------------------------------
+
+
+def _failed(plan: Plan, report: Report, write: Write, error: KvctlError) -> KvctlError:
+    """The error itself when nothing had been changed yet, else one that says how far it came."""
+    if not report.written:
+        return error
+    lines = [f"  {report.outcome(change).replace('-', ' ')}: {title(change)}" for change in plan.changes]
+    return PartlyDone(
+        "\n".join([f"Could not {write}: {error.message}", *lines]),
+        hint=f"{error.hint}. Then run it again, which completes it" if error.hint else "Running it again completes it",
+    )
+
+
+def _late(errors: Sequence[WaitExpired]) -> WaitExpired:
+    return WaitExpired("\n".join(error.message for error in errors), hint=errors[0].hint)

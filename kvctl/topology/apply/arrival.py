@@ -1,0 +1,253 @@
+"""Wait until a replica holds what its origins held at the start; that nothing lags is no proof of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import (
+    ConflictError,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    PermissionDenied,
+    RequestTimeout,
+    WaitExpired,
+)
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.topology.discover.links import Upstream, live_part, upstreams
+from kvctl.topology.discover.origin_lookup import PATIENCE, Seen, exports_needed
+from kvctl.topology.source import meaning, sources_of
+from kvctl.topology.subjects import UnknownTransform, land, parse
+from kvctl.wire import header_value
+
+WAIT_FOR = timedelta(seconds=60)
+"""How long, unless said otherwise."""
+STEADY = 2.0
+"""Seconds without news after which all is there, as far as can be known of an origin that cannot be asked."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE, _REMEMBER = 0.03, 0.5, 1.0
+_SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What has to arrive from one origin."""
+
+    seen: Seen
+    number: int
+    """Which of the replica's sources it is."""
+    source: dict[str, Any]
+    sequence: int | None
+    """The origin's last entry that belongs here; 0: there is none, None: it cannot be asked."""
+    subject: str | None = None
+    """Where that entry is, if known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a replica stands to one goal."""
+
+    goal: Goal
+    upstream: Upstream
+    reached: bool
+    arrived: int
+    """The origin's sequence up to which it has come, as far as is known."""
+
+
+async def goals(sources: Sequence[tuple[int, dict[str, Any], Seen]]) -> list[Goal]:
+    """What the origins hold now; each with its place among the replica's sources. Ask before the replica is made."""
+    return list(await asyncio.gather(*(_goal(number, source, seen) for number, source, seen in sources)))
+
+
+def total(found: Iterable[Goal]) -> int | None:
+    """Messages that will arrive, where that can be told: for progress."""
+    counts = [
+        goal.seen.info["state"]["messages"] if goal.seen.info and not _filters(goal.source) else None for goal in found
+    ]
+    return None if None in counts else sum(count for count in counts if count)
+
+
+async def until_filled(
+    api: Api,
+    stream: str,
+    wanted: Sequence[Goal],
+    limit: timedelta = WAIT_FOR,
+    advance: Callable[[int], None] = lambda _: None,
+    *,
+    shown: int = 0,
+) -> None:
+    """Wait until the stream holds everything that the goals name; `shown` are the messages that it held before.
+
+    Raises WaitExpired with what is known.
+    """
+    deadline, pause = time.monotonic() + limit.total_seconds(), _FIRST_PAUSE
+    remembered, quiet = time.monotonic(), _Quiet()
+    while True:
+        info = await streams.info(api, stream)
+        messages = info["state"]["messages"]
+        found = [await _progress(api, info, goal, quiet) for goal in wanted]
+        advance(max(messages - shown, 0))
+        shown = max(messages, shown)
+        if all(item.reached for item in found):
+            return
+        if time.monotonic() > deadline:
+            raise _expired(stream, found, limit)
+        if time.monotonic() - remembered > _REMEMBER:
+            wanted, remembered = [await _still(item) for item in found], time.monotonic()
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+async def arrived(api: Api, info: dict[str, Any], goal: Goal) -> int | None:
+    """The origin's sequence up to which everything has come; None when another origin's entry hides it."""
+    if info.get("mirror"):
+        return int(info["state"]["last_seq"])
+    told = live_part(goal.source, info.get("sources") or [])
+    if "seq" in told:  # servers since 2.15
+        return int(told["seq"])
+    if goal.subject is None:
+        return 0
+    with suppress(UnknownTransform):
+        landed = land(parse(goal.source.get("subject_transforms") or ()), goal.subject)
+        message = await direct_get.from_leader(api, info["config"]["name"], last_by_subj=landed) if landed else None
+        return source_sequence(message.header, goal.source["name"]) or None if message else 0
+    return 0
+
+
+def source_sequence(header: bytes, stream: str) -> int:
+    """The sequence that an aggregate's message had in its origin; 0 when it came from elsewhere."""
+    found = (header_value(header, b"Nats-Stream-Source") or b"").split(b" ")
+    same = found[0].partition(b":")[0] == stream.encode() and len(found) > 1 and found[1].isdigit()
+    return int(found[1]) if same else 0
+
+
+class _Quiet:
+    """Since when nothing has changed, for each source."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[Any, float]] = {}
+
+    def since(self, number: int, state: Any) -> float:
+        """Seconds for which the state has been this."""
+        now = time.monotonic()
+        if number not in self._last or self._last[number][0] != state:
+            self._last[number] = (state, now)
+        return now - self._last[number][1]
+
+
+async def _goal(number: int, source: dict[str, Any], seen: Seen) -> Goal:
+    goal = Goal(seen, number, source, None)
+    if seen.info is None:
+        return goal
+    if not seen.info["state"]["messages"]:
+        return replace(goal, sequence=0)
+    try:
+        messages = [await _last(seen, text) for text in _filters(source) or [">"]]
+    except _SILENT:
+        # Not allowed to look: the last sequence of all is right where nothing is filtered.
+        return goal if _filters(source) else replace(goal, sequence=seen.info["state"]["last_seq"])
+    found = [message for message in messages if message is not None]
+    if not found:
+        return replace(goal, sequence=0)
+    newest = max(found, key=lambda message: message.sequence)
+    return replace(goal, sequence=newest.sequence, subject=newest.subject)
+
+
+async def _last(seen: Seen, subjects: str) -> StoredMessage | None:
+    """The last entry on these subjects, from the leader, or where that may not be asked by direct get."""
+    stream = seen.origin.source_stream
+    try:
+        return await direct_get.from_leader(seen.api, stream, last_by_subj=subjects)
+    except _SILENT:
+        return await direct_get.last(seen.api, stream, subjects, timeout=PATIENCE)
+
+
+async def _still(item: Progress) -> Goal:
+    """The goal, or a new one when the entry has gone meanwhile: expired, purged, and so never to arrive."""
+    goal = item.goal
+    if item.reached or not goal.sequence or goal.subject is None:
+        return goal
+    with suppress(KvctlError):
+        if await _last(goal.seen, goal.subject) is None:
+            return await _goal(goal.number, goal.source, goal.seen)
+    return goal
+
+
+async def _progress(api: Api, info: dict[str, Any], goal: Goal, quiet: _Quiet) -> Progress:
+    upstream = _upstream(info, goal)
+    come = await arrived(api, info, goal)
+    connected = upstream.active is not None and upstream.error is None
+    if goal.sequence is None or come is None:
+        state = (come, info["state"]["last_seq"], upstream.lag, connected)
+        some = connected and not upstream.lag and info["state"]["last_seq"] > 0
+        reached = quiet.since(goal.number, state) > STEADY and some
+    elif goal.sequence == 0:
+        reached = connected
+    else:
+        reached = come >= goal.sequence
+    return Progress(goal, upstream, reached, come or 0)
+
+
+def _upstream(info: dict[str, Any], goal: Goal) -> Upstream:
+    """The goal's source among the replica's. Raises ConflictError when somebody has taken it out."""
+    if info["config"].get("mirror"):
+        return upstreams(info)[0]
+    found = zip(sources_of(info["config"]), upstreams(info), strict=True)
+    upstream = next((item for source, item in found if meaning(source) == meaning(goal.source)), None)
+    if upstream is None:
+        name = info["config"]["name"].removeprefix(STREAM_PREFIX)
+        raise ConflictError(
+            f"`{name}` no longer reads `{goal.seen.origin.name}`: it was changed in the meantime",
+            hint=f"`kvctl bucket show {name}` shows what it reads; run the command again",
+        )
+    return upstream
+
+
+def _filters(source: dict[str, Any]) -> list[str]:
+    """The subjects that a source takes; none for all."""
+    if source.get("filter_subject"):
+        return [source["filter_subject"]]
+    taken = [rule.src for rule in parse(source.get("subject_transforms") or ())]
+    whole = [
+        text
+        for text in taken
+        if text == ">" or (text.startswith("$KV.") and text.count(".") == 2 and text[-2:] == ".>")
+    ]
+    return [] if whole else taken
+
+
+def _expired(stream: str, found: Sequence[Progress], limit: timedelta) -> WaitExpired:
+    late = [item for item in found if not item.reached]
+    name = stream.removeprefix(STREAM_PREFIX)
+    lines = "\n".join(f"  {_state(item)}" for item in late)
+    external = [item.goal.seen.origin for item in late if item.goal.seen.origin.external]
+    others = [origin for origin in external if origin.external and not origin.external.domain]
+    hint = exports_needed(others[0], filtered=bool(late[0].goal.source.get("subject_transforms"))) if others else None
+    return WaitExpired(
+        f"`{name}` exists, and after {limit.total_seconds():g} s does not hold all that its origins held:\n{lines}",
+        hint=hint or f"It goes on in the background; `kvctl bucket show {name}` tells how far it has come",
+    )
+
+
+def _state(item: Progress) -> str:
+    goal, upstream = item.goal, item.upstream
+    name = goal.seen.origin.name
+    if upstream.error:
+        heard = f"the server reports `{upstream.error}`"
+    elif upstream.active is None:
+        heard = "it was never connected"
+    else:
+        heard = f"connected, lag {upstream.lag}"
+    if goal.sequence is None:
+        return f"`{name}`: {heard}; whether it holds anything cannot be seen from here"
+    return f"`{name}`: up to revision {item.arrived} of {goal.sequence}, {heard}"

@@ -1,0 +1,102 @@
+"""Show, edit, compact and delete a bucket with what depends on it and what it would lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv import catalog
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.catalog import Edit
+from kvctl.kv.config import BucketStatus
+from kvctl.kv.maintenance import compaction
+from kvctl.kv.maintenance.compaction import Tombstones
+from kvctl.kv.stream_kind import Kind
+from kvctl.topology.discover import links
+from kvctl.topology.discover.links import Dependent, Upstream
+from kvctl.topology.hazards import hazards, inspection
+from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A bucket and what stands around it."""
+
+    status: BucketStatus
+    upstreams: list[Upstream]
+    """What a mirror or an aggregate reads from."""
+    dependents: list[Dependent] | None
+    """Who reads from it, as far as this account and domain can be seen; None when the streams cannot be listed."""
+    known: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """The infos of all streams that answer, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditPlan:
+    """A change, and what speaks against it."""
+
+    edit: Edit
+    hazards: list[Hazard]
+
+
+async def describe(api: Api, name: str) -> Description:
+    """The bucket, its origins, its dependents. Raises BucketNotFound."""
+    info = await catalog.find(api, name)
+    stream = info["config"]["name"]
+    dependents, known = None, {}
+    with suppress(KvctlError):
+        found = await streams.listing(api)
+        dependents = links.dependents_among(found, stream)
+        known = {other["config"]["name"]: other for other in found.answering}
+    others = {name: other["config"] for name, other in known.items()}
+    return Description(BucketStatus.from_info(info, others), links.upstreams(info), dependents, known)
+
+
+async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:
+    """The change, the data it would lose, what it does to replicas. Raises BucketNotFound, UsageError, RefusedError."""
+    edit = await catalog.plan_edit(api, name, changes, clear)
+    if not edit.differences:
+        return EditPlan(edit, [])
+    cost = await links.cost(api, edit.before, edit.info, edit.after)
+    found = [*hazards.of_foreign(edit.before), *hazards.lossy(edit.before, edit.after, cost)]
+    return EditPlan(edit, [*found, *await inspection.of_edit(api, edit.before, edit.after)])
+
+
+async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tuple[Tombstones, list[Hazard]]:
+    """The tombstones, and the replicas that have not heard of them yet: what is removed here never reaches those.
+
+    Raises BucketNotFound, RefusedError for a mirror.
+    """
+    found = await compaction.find(bucket, older_than=older_than)
+    assert bucket.binding.info is not None
+    foreign = hazards.of_foreign(bucket.binding.info["config"])
+    newest = max((entry.revision for entry in found.entries), default=0)
+    if not newest:
+        return found, foreign
+    readers = await links.dependents(api, found.stream)
+    behind = [item for item in readers if item.kind is not Kind.UNREACHABLE and not item.has(newest)]
+    late = [Hazard(LAGGING_REPLICA, _late(item)) for item in behind]
+    return found, [*foreign, *late, *links.unknown(readers)]
+
+
+async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
+    """Remove the tombstones; returns how many messages went. Raises PartlyDone."""
+    return await compaction.remove(bucket, found, advance)
+
+
+def _late(item: Dependent) -> str:
+    upstream = item.upstream
+    if upstream is None or item.last_revision is None:
+        return f"{item.kind} `{item.name}` does not answer: it may keep the deleted keys permanently"
+    state = f"lags {upstream.lag} behind" if upstream.lag else "has not received the last deletions"
+    if upstream.active is None:
+        state = "has never been connected"
+    if upstream.error:
+        state = f"reports `{upstream.error}`"
+    return f"{item.kind} `{item.name}` {state}: it would keep the deleted keys for ever"

@@ -1,0 +1,232 @@
+"""Build mirrors and aggregates: plan, with all hazards found; carry out; wait until they hold what the origins did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, RefusedError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv import catalog
+from kvctl.kv.client import Client
+from kvctl.kv.config_diff import differences, listed
+from kvctl.kv.names import STREAM_PREFIX, check_bucket
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    kind_of,
+    started,
+)
+from kvctl.topology.apply import arrival
+from kvctl.topology.apply.arrival import WAIT_FOR, Goal
+from kvctl.topology.discover import origin_lookup
+from kvctl.topology.hazards import collisions, hazards, replica_hazards
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.source import meaning
+
+StreamInfo = dict[str, Any]
+Advance = Callable[[int], None]
+"""Told of messages that have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would be built, what speaks against it, and what to wait for. Nothing is changed yet."""
+
+    config: StreamConfig
+    goals: list[Goal]
+    hazards: list[Hazard]
+    warnings: list[str]
+    info: StreamInfo | None = None
+    """What is there under the name."""
+
+    @property
+    def name(self) -> str:
+        """As users type it."""
+        return str(self.config["name"]).removeprefix(STREAM_PREFIX)
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to be done: not when it is there already, with the same configuration."""
+        return self.info is None or bool(differences(self.info["config"], self.config))
+
+    @property
+    def held(self) -> int:
+        """Messages that it holds already."""
+        return int(self.info["state"]["messages"]) if self.info else 0
+
+
+async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> Plan:
+    """A mirror, with what it has from its origin. Raises BucketNotFound, BucketExists, UsageError."""
+    seen = await origin_lookup.look(api, mirror.origin)
+    origin_lookup.refuse_missing([seen], force)
+    wanted = replace(mirror, origin=seen.origin).to_stream(seen.config)
+    if seen.exists is False:
+        wanted["mirror_direct"] = False  # servers turn it on when they see an origin that allows it
+    info = await _existing_mirror(api, wanted)
+    found = [*seen.hazards(), *replica_hazards.of_mirror(wanted, seen.config)]
+    found += replica_hazards.full(wanted, seen.held)
+    found += await origin_lookup.cycles(api, wanted, [seen])
+    return Plan(wanted, await arrival.goals([(0, wanted["mirror"], seen)]), found, seen.warnings(), info)
+
+
+async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] = ()) -> Plan:
+    """An aggregate, with what it has from its origins. Raises BucketNotFound, BucketExists, UsageError."""
+    seen = await asyncio.gather(*(origin_lookup.look(api, origin) for origin in aggregate.origins))
+    origin_lookup.refuse_missing(seen, force)
+    known = replace(aggregate, origins=tuple(item.origin for item in seen))
+    wanted = known.to_stream([item.config for item in seen])
+    info = await catalog.existing(api, wanted)
+    goals = await arrival.goals([(number, wanted["sources"][number], item) for number, item in enumerate(seen)])
+    colliding, remarks = await collisions.stored(api, wanted)
+    remarks += replica_hazards.outliving(wanted, [item.config for item in seen])
+    found = [hazard for item in seen for hazard in item.hazards()]
+    found += replica_hazards.of_aggregate(wanted, [item.config for item in seen]) + colliding
+    found += replica_hazards.full(wanted, sum(item.held for item in seen))
+    found += await origin_lookup.cycles(api, wanted, seen)
+    return Plan(wanted, goals, found, [*remarks, *(text for item in seen for text in item.warnings())], info)
+
+
+async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str] = ()) -> Plan:
+    """One more origin for an aggregate. Raises BucketNotFound, RefusedError for what is no aggregate, UsageError."""
+    info = await find_aggregate(api, name)
+    seen = await origin_lookup.look(api, origin)
+    origin_lookup.refuse_missing([seen], force)
+    before = info["config"]
+    added = seen.origin.to_source(name)
+    there = before.get("sources") or []
+    if any(meaning(source) == meaning(added) for source in there):
+        return Plan(started(before), [], [], [], info)
+    after = started({**before, "sources": [*there, added]})
+    if (seen.config or {}).get("allow_msg_ttl"):
+        after["allow_msg_ttl"] = True
+    others: list[StreamConfig | None] = [None] * len(there)
+    accepted = replica_hazards.of_aggregate(before, others)
+    found = [item for item in replica_hazards.of_aggregate(after, [*others, seen.config]) if item not in accepted]
+    colliding, remarks = await collisions.stored(api, after, since=len(there))
+    found += [*colliding, *seen.hazards(), *replica_hazards.full(after, info["state"]["bytes"] + seen.held)]
+    found += await origin_lookup.cycles(api, after, [seen])
+    goals = await arrival.goals([(len(there), added, seen)])
+    return Plan(after, goals, found, [*remarks, *seen.warnings()], info)
+
+
+async def carry_out(api: Api, plan: Plan, force: Collection[str] = ()) -> StreamInfo:
+    """Create or change the stream; returns its info. Raises HazardRefused, ConflictError, OutcomeUnknown."""
+    if not plan.changes:
+        assert plan.info is not None
+        return plan.info
+    hazards.refuse(plan.hazards, force, f"`{plan.name}` would lose, hide or mix up data")
+    if plan.info is not None:
+        return await catalog.apply_edit(api, catalog.Edit(plan.info, plan.config))
+    try:
+        return await catalog.create_stream(api, plan.config)
+    except ConflictError:
+        info = await streams.info(api, plan.config["name"])
+        _require_same(info["config"], plan.config)
+        return info
+
+
+async def wait(api: Api, plan: Plan, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:
+    """Wait until it holds what its origins held when the plan was made. Raises WaitExpired."""
+    if plan.goals:
+        await arrival.until_filled(api, plan.config["name"], plan.goals, limit, advance, shown=plan.held)
+
+
+async def create_mirror(
+    client: Client, mirror: Mirror, *, force: Collection[str] = (), wait_for: timedelta | None = WAIT_FOR
+) -> None:
+    """Create a mirror and wait until it is filled (None: do not wait); the same again is no error.
+
+    Raises BucketNotFound for a missing origin, BucketExists, HazardRefused, WaitExpired (it exists then), UsageError.
+    """
+    await _build(client, await plan_mirror(client.api, mirror, force), force, wait_for)
+
+
+async def create_aggregate(
+    client: Client, aggregate: Aggregate, *, force: Collection[str] = (), wait_for: timedelta | None = WAIT_FOR
+) -> None:
+    """Create an aggregate and wait until it is filled (None: do not wait); raises as `create_mirror`."""
+    await _build(client, await plan_aggregate(client.api, aggregate, force), force, wait_for)
+
+
+async def add_aggregate_origin(
+    client: Client, bucket: str, origin: Origin, *, force: Collection[str] = (), wait_for: timedelta | None = WAIT_FOR
+) -> None:
+    """Let one more origin feed an aggregate. Raises as `create_mirror`, and RefusedError for what is no aggregate."""
+    await _build(client, await plan_origin(client.api, bucket, origin, force), force, wait_for)
+
+
+async def find_aggregate(api: Api, name: str) -> StreamInfo:
+    """The info of an aggregate. Raises BucketNotFound, RefusedError for what is none."""
+    info = await streams.find(api, STREAM_PREFIX + check_bucket(name))
+    if info is None:
+        info = await streams.find(api, name)
+        if info is None or not info["config"].get("mirror"):
+            raise BucketNotFound(f"Aggregate `{name}` does not exist", hint="`kvctl aggregate ls` lists those that do")
+    if kind_of(info["config"]) is not Kind.AGGREGATE:
+        raise _other_kind(name, info["config"], "aggregate")
+    return info
+
+
+async def find_mirror(api: Api, name: str) -> StreamInfo:
+    """The info of a mirror; a bucket of its name hides it. Raises BucketNotFound, RefusedError for what is none."""
+    try:
+        info = await catalog.find(api, name)
+    except BucketNotFound:
+        raise BucketNotFound(f"Mirror `{name}` does not exist", hint="`kvctl mirror ls` lists those that do") from None
+    if info["config"].get("mirror"):
+        return info
+    raise _other_kind(name, info["config"], "mirror")
+
+
+async def _build(client: Client, plan: Plan, force: Collection[str], wait_for: timedelta | None) -> None:
+    if client.connection.context.read_only:
+        raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
+    await carry_out(client.api, plan, force)
+    if wait_for is not None:
+        await wait(client.api, plan, wait_for)
+
+
+async def _existing_mirror(api: Api, wanted: StreamConfig) -> StreamInfo | None:
+    """The mirror when it is there as wanted; None when it is not there. Raises BucketExists."""
+    name = wanted["name"]
+    info, bucket = await asyncio.gather(streams.find(api, name), streams.find(api, STREAM_PREFIX + name))
+    if bucket is not None:
+        raise BucketExists(
+            f"`{name}` is {_article(bucket['config'])}, which would hide the mirror", hint="Choose another name"
+        )
+    if info is not None:
+        _require_same(info["config"], wanted)
+    return info
+
+
+def _require_same(found: StreamConfig, wanted: StreamConfig) -> None:
+    name = found["name"]
+    if bool(found.get("mirror")) != bool(wanted.get("mirror")):
+        raise BucketExists(f"`{name}` is {_article(found)}", hint="Choose another name")
+    if differing := differences(started(found), wanted):
+        raise BucketExists(
+            f"`{name.removeprefix(STREAM_PREFIX)}` exists with another configuration (there -> asked for):\n"
+            f"{listed(differing)}",
+            hint=f"`kvctl {_group(found)} show {name.removeprefix(STREAM_PREFIX)}` shows it",
+        )
+
+
+def _other_kind(name: str, config: StreamConfig, wanted: str) -> RefusedError:
+    return RefusedError(f"`{name}` is {_article(config)}, no {wanted}", hint=f"`kvctl {_group(config)} show {name}`")
+
+
+def _group(config: StreamConfig) -> str:
+    kind = kind_of(config)
+    return str(kind) if kind in (Kind.AGGREGATE, Kind.MIRROR) else "bucket"
+
+
+def _article(config: StreamConfig) -> str:
+    kind = kind_of(config)
+    words = {Kind.AGGREGATE: "an aggregate", Kind.BUCKET: "a bucket", Kind.MIRROR: "a mirror"}
+    return words.get(kind, "a stream") if kind else "a stream"

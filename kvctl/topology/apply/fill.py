@@ -1,0 +1,113 @@
+"""Replicas that an apply has made or given another origin, until they hold what their origins held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from kvctl.errors import UsageError, WaitExpired
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
+from kvctl.topology.apply import arrival
+from kvctl.topology.apply.arrival import Goal
+from kvctl.topology.discover import origin_lookup
+from kvctl.topology.discover.inventory import Link, StreamInfo, World
+from kvctl.topology.discover.links import SILENCE, live_part
+from kvctl.topology.file.document import Topology
+from kvctl.topology.model import Origin
+from kvctl.topology.plan.origin_place import Locator, Where
+from kvctl.topology.source import added, sources_of
+
+Advance = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Filling:
+    """What is waited for, before something reads it and at the end."""
+
+    limit: timedelta | None
+    """How long for each; None: nothing is waited for."""
+    goals: dict[Where, tuple[Api, list[Goal], int]] = field(default_factory=dict)
+    """Of each, what has to arrive, and how many entries it held before."""
+    late: list[WaitExpired] = field(default_factory=list)
+
+    @property
+    def total(self) -> int | None:
+        """Entries that will arrive, where that can be told."""
+        return arrival.total(goal for _, goals, _ in self.goals.values() for goal in goals)
+
+    async def prepare(self, api: Api, where: Where, after: StreamConfig, live: StreamInfo | None) -> None:
+        """Find out what a replica that is about to be made, or changed, has to wait for."""
+        self.goals.pop(where, None)  # its sources may be others now
+        before = live["config"] if live else {}
+        fresh = [] if before.get("mirror") else added(before.get("sources") or [], sources_of(after))
+        await self._add(api, where, after, fresh, live)
+
+    async def resume(self, apis: Mapping[str, Api], wheres: Iterable[Where]) -> None:
+        """Wait for these as well, as far as they are still there: an apply that was killed did not."""
+        for place, stream in wheres:
+            if place in apis and (live := await streams.find(apis[place], stream)) is not None:
+                with suppress(UsageError):  # somebody else's transforms by now
+                    await self._add(apis[place], (place, stream), live["config"], sources_of(live["config"]), live)
+
+    async def wait_for(self, wheres: Sequence[Where], advance: Advance = lambda _: None) -> None:
+        """Wait until these hold what their origins held. What is too late is noted in `late`."""
+        wanted = [(where[1], *self.goals.pop(where)) for where in wheres if where in self.goals]
+        await asyncio.gather(*(self._wait(*item, advance) for item in wanted))
+
+    async def _add(
+        self,
+        api: Api,
+        where: Where,
+        config: StreamConfig,
+        sources: Sequence[dict[str, object]],
+        live: StreamInfo | None,
+    ) -> None:
+        if self.limit is not None and (goals := await _goals(api, config, sources)):
+            self.goals[where] = (api, goals, int(live["state"]["messages"]) if live else 0)
+
+    async def _wait(self, stream: str, api: Api, goals: list[Goal], held: int, advance: Advance) -> None:
+        assert self.limit is not None
+        try:
+            await arrival.until_filled(api, stream, goals, self.limit, advance, shown=held)
+        except WaitExpired as error:
+            self.late.append(error)
+
+
+def unfilled(topology: Topology, world: World) -> list[Where]:
+    """The file's replicas that are connected and lag, or have an origin in view and nothing of it yet.
+
+    An apply that was killed left them, on whatever machine, or they are behind for a moment.
+    """
+    named = Locator(topology, world.places)
+    wheres = {named.where(name) for name in (*topology.mirrors, *topology.aggregates)}
+    found = dict.fromkeys((link.place.name, link.info["config"]["name"]) for link in world.links if _is_behind(link))
+    return [where for where in found if where in wheres]
+
+
+def _is_behind(link: Link) -> bool:
+    if link.origin is None or not link.origin["state"]["messages"]:
+        return False
+    mirror = link.info.get("mirror")
+    told = live_part(link.source, [mirror] if mirror else link.info.get("sources") or [])
+    active = told.get("active", -1)
+    if active < 0:
+        return not told.get("seq")
+    return bool(active < SILENCE * 10**9 and told.get("lag"))
+
+
+async def _goals(api: Api, config: StreamConfig, fresh: Sequence[dict[str, object]]) -> list[Goal]:
+    """What has to arrive from some of the sources; nothing from origins that are not there."""
+    target = "" if config.get("mirror") else config["name"].removeprefix(STREAM_PREFIX)
+    numbered = [(number, source) for number, source in enumerate(sources_of(config)) if source in fresh]
+    seen = await asyncio.gather(
+        *(origin_lookup.look(api, Origin.from_source(source, target)) for _, source in numbered)
+    )
+    return await arrival.goals(
+        [(*item, found) for item, found in zip(numbered, seen, strict=True) if found.exists is not False]
+    )

@@ -1,0 +1,114 @@
+"""Make an ordinary bucket of what a mirror holds, for when its origin is lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import BucketExists, ConflictError, RefusedError, UsageError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv import catalog, reserved_streams
+from kvctl.kv.client import Client
+from kvctl.kv.entry import Entry
+from kvctl.kv.maintenance import copy_bucket, incomplete
+from kvctl.kv.names import STREAM_PREFIX, check_bucket
+from kvctl.kv.stream_kind import StreamConfig
+from kvctl.topology.apply.builders import find_mirror
+from kvctl.topology.hazards import hazards
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, name_of
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What would be made of a mirror. Nothing is changed yet."""
+
+    info: dict[str, Any]
+    config: StreamConfig
+    hazards: list[Hazard]
+
+    @property
+    def mirror(self) -> str:
+        """The mirror's name."""
+        return name_of(self.info["config"])
+
+    @property
+    def entries(self) -> int:
+        """What the mirror holds."""
+        return int(self.info["state"]["messages"])
+
+
+async def plan(api: Api, mirror: str, bucket: str, *, delete_mirror: bool = False) -> Promotion:
+    """The bucket that a mirror would become. Raises BucketNotFound, RefusedError, BucketExists, UsageError."""
+    info = await find_mirror(api, mirror)
+    if info["config"]["name"] == STREAM_PREFIX + check_bucket(bucket):
+        raise UsageError(f"`{bucket}` is the mirror itself", hint="Give the bucket another name")
+    existing = await streams.find(api, STREAM_PREFIX + bucket)
+    if existing is not None and not incomplete.mark_of(existing):
+        raise BucketExists(f"`{bucket}` exists", hint="Give the bucket another name, or delete what has this one")
+    source = info["config"]["mirror"]
+    if reserved_streams.NAMES.match(source["name"]):
+        raise RefusedError(f"`{mirror}` mirrors `{source['name']}`, which is no bucket: none can be made of it")
+    found: list[Hazard] = []
+    if source["name"] == STREAM_PREFIX + bucket and not source.get("external") and not delete_mirror:
+        found = [
+            Hazard(
+                RECREATED_ORIGIN,
+                f"`{mirror}` would take the new `{bucket}` for its old origin, and answer reads of it with what it "
+                "holds now",
+                "Give `--delete-mirror`, and make it anew",
+            )
+        ]
+    return Promotion(info, copy_bucket.copied_config(info["config"], bucket), found)
+
+
+async def carry_out(
+    client: Client, promotion: Promotion, *, delete_mirror: bool = False, force: Collection[str] = (),
+    advance: Advance = lambda _: None,
+) -> int:  # fmt: skip
+    """Make the bucket, compare every entry with the mirror's, delete the mirror if asked to; returns how many entries.
+
+    Raises HazardRefused, ConflictError when the two differ: then both stay as they are.
+    """
+    hazards.refuse(promotion.hazards, force, f"The bucket made of `{promotion.mirror}` would be hidden")
+    source, name = client.bucket(promotion.mirror), name_of(promotion.config)
+    await copy_bucket.copy(source, client.api, name, data=copy_bucket.HISTORY, advance=advance)
+    count = await _compare(source.history_batches(), client.bucket(name).history_batches(), promotion.mirror, name)
+    if delete_mirror:
+        await catalog.delete(client.api, promotion.info["config"]["name"])
+    return count
+
+
+async def _compare(
+    ones: AsyncGenerator[list[Entry]], others: AsyncGenerator[list[Entry]], mirror: str, name: str
+) -> int:
+    """How many entries both have, in one order. Raises ConflictError at the first difference."""
+    count = 0
+    async with aclosing(_entries(ones)) as first, aclosing(_entries(others)) as second:
+        async for one in first:
+            other = await anext(second, None)
+            if other is None or _said(one) != _said(other):
+                raise ConflictError(
+                    f"`{name}` differs from `{mirror}`: entry {count + 1}, key `{one.key}`",
+                    hint="Writes may have arrived meanwhile: delete the bucket, and promote when they have stopped",
+                )
+            count += 1
+        if (other := await anext(second, None)) is not None:
+            raise ConflictError(f"`{name}` has an entry that `{mirror}` has not: key `{other.key}`")
+    return count
+
+
+async def _entries(batches: AsyncGenerator[list[Entry]]) -> AsyncGenerator[Entry]:
+    async with aclosing(batches) as source:
+        async for batch in source:
+            for entry in batch:
+                yield entry
+
+
+def _said(entry: Entry) -> tuple[str, str, bytes]:
+    return entry.key, entry.operation, entry.value

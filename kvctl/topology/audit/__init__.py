@@ -1,0 +1,1 @@
+"""Contents of replicas compared with those of their origins."""

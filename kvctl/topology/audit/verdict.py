@@ -1,0 +1,137 @@
+"""What the last entries of one key, in a replica and in its origin, say about each other. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.kv.entry import from_message
+from kvctl.topology.audit.comparison import DELETED, mark
+from kvctl.units import duration_ns
+from kvctl.wire import header_value
+
+_SOURCE_HEADER = b"Nats-Stream-Source"
+
+
+class Verdict(StrEnum):
+    """How a key of a replica stands to its origin."""
+
+    AGREES = "agrees"
+    LATE = "late"
+    """The origin's entry may still be on its way."""
+    MISSING = "missing"
+    """It lives in the origin, and the replica holds nothing of it."""
+    EXTRA = "extra"
+    """It lives in the replica, and the origin holds nothing of it."""
+    STALE = "stale"
+    """The replica holds an earlier entry than the origin."""
+    DIFFERING = "differing"
+    """The replica holds something else."""
+
+
+KINDS = (Verdict.MISSING, Verdict.EXTRA, Verdict.STALE, Verdict.DIFFERING)
+"""The verdicts that are differences."""
+
+
+class Source(NamedTuple):
+    """Where an aggregate's entry came from, as servers write it into its headers."""
+
+    stream: str
+    sequence: int
+    subject: str
+
+
+class Ages(NamedTuple):
+    """How a stream lets its entries expire."""
+
+    max_age: int
+    """Its ttl in ns; 0: none."""
+    own: bool
+    """Whether entries may have a ttl of their own."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Ages:
+        """Of a stream's configuration."""
+        return cls(int(config.get("max_age") or 0), bool(config.get("allow_msg_ttl")))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The last entry of a key, without its value."""
+
+    mark: bytes
+    revision: int
+    time_ns: int
+    source: Source | None = None
+    """For an entry that another stream brought."""
+    ttl: timedelta | None = None
+    """Its own."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is a value, and no deletion."""
+        return self.mark != DELETED
+
+    def ends(self, ages_of: Ages) -> int | None:
+        """When it expires in a stream, in ns since the epoch; None: never. Streams ignore a ttl they do not allow."""
+        own = duration_ns(self.ttl) if self.ttl and ages_of.own else 0
+        ages = [age for age in (ages_of.max_age, own) if age]
+        return self.time_ns + min(ages) if ages else None
+
+
+def held(message: StoredMessage | None) -> Held | None:
+    """What is remembered of a message; None where there is none."""
+    if message is None:
+        return None
+    header, ttl = message.header, from_message("", 0, message).ttl
+    return Held(mark(header, message.payload), message.sequence, message.time_ns, source_of(header), ttl)
+
+
+def source_of(header: bytes) -> Source | None:
+    """Where an aggregate's message came from; None for one that was written here, or comes from an old server."""
+    found = (header_value(header, _SOURCE_HEADER) or b"").split(b" ")
+    if len(found) < 2 or not found[1].isdigit():
+        return None
+    stream = found[0].partition(b":")[0].decode("utf-8", "surrogateescape")
+    subject = found[4].decode("utf-8", "surrogateescape") if len(found) > 4 else ""
+    return Source(stream, int(found[1]), subject)
+
+
+def known_revision(replica: Held | None, stream: str, *, mirror: bool) -> int:
+    """The origin's revision that the replica's entry is a copy of; 0 where it is none, or not of this origin."""
+    if replica is None:
+        return 0
+    if mirror:
+        return replica.revision
+    return replica.source.sequence if replica.source and replica.source.stream == stream else 0
+
+
+def judge(replica: Held | None, origin: Held | None, known: int, arrived: int | None, *, mirror: bool) -> Verdict:
+    """Compare what a replica held with what its origin held a moment later.
+
+    `known` is the origin's revision that the replica's entry is a copy of, `arrived` the one up to which everything had
+    arrived before the replica was asked (None: not known). Mirrors share the revisions of their origins.
+    """
+    lives, ought = replica is not None and replica.lives, origin is not None and origin.lives
+    if not lives and not ought:
+        return Verdict.AGREES
+    if replica and origin and replica.mark == origin.mark and (not mirror or replica.revision == origin.revision):
+        return Verdict.AGREES
+    if origin is not None and known < origin.revision and (arrived is None or arrived < origin.revision):
+        return Verdict.LATE
+    return difference(replica, origin, known)
+
+
+def difference(replica: Held | None, origin: Held | None, known: int) -> Verdict:
+    """What a difference between the two is called."""
+    if origin is not None and 0 < known < origin.revision:
+        return Verdict.STALE
+    if replica is None or not replica.lives:
+        return Verdict.MISSING
+    if origin is None or not origin.lives:
+        return Verdict.EXTRA
+    return Verdict.DIFFERING

@@ -1,0 +1,1 @@
+"""What is there: inventory, replicas and origins, health."""

@@ -1,0 +1,146 @@
+"""What the counts of a replica and of its origins prove: that entries are missing, or that there are more. [pure]
+
+A replica holds at least what its origins hold, if they are taken whole and do not land on each other. While they are
+written to, an origin can have gained at most one entry with each revision that has not arrived yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
+from kvctl.topology.hazards.replica_hazards import landing, name_of, overlaps
+from kvctl.topology.mapping import Mapping
+from kvctl.topology.subjects import UnknownTransform
+from kvctl.units import format_time, parse_time
+
+StreamInfo = dict[str, Any]
+_UNLIMITED = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One source of a replica, and its origin, asked after the replica."""
+
+    number: int
+    """Of the source, among the replica's."""
+    source: dict[str, Any]
+    origin: StreamInfo
+    pending: int = 0
+    """Revisions of the origin that may not have arrived."""
+
+
+def lacking(replica: StreamInfo, readings: Sequence[Reading]) -> str:
+    """What proves that entries are missing in the replica; empty where nothing does."""
+    counted = _countable(replica["config"], readings)
+    entries = sum(max(_least(replica, item) - item.pending, 0) for item in counted)
+    keys = sum(max(_keys(item.origin) - item.pending, 0) for item in counted)
+    if replica["state"]["messages"] >= entries and _keys(replica) >= keys:
+        return ""
+    return f"{_holds(replica)}, and {_of(counted)} {_counts(counted)}"
+
+
+def surplus(replica: StreamInfo, readings: Sequence[Reading]) -> str:
+    """What proves that the replica holds more than its origins, while nothing is written; empty where nothing does.
+
+    It may be what is left of keys that were compacted in an origin, or living keys that were purged there unnoticed.
+    """
+    config = replica["config"]
+    counted = _countable(config, readings)
+    every = len(config.get("sources") or [config.get("mirror")])
+    if len(counted) < every or config.get("subjects"):
+        return ""
+    if config.get("mirror"):
+        more = replica["state"]["messages"] > counted[0].origin["state"]["messages"]
+        same = _history(config) == _history(counted[0].origin["config"])
+        return _surplus(replica, counted) if more and same else ""
+    if any(_expires(item.origin["config"]) for item in counted):
+        return ""  # in aggregates ages begin anew
+    return _surplus(replica, counted) if _keys(replica) > sum(_keys(item.origin) for item in counted) else ""
+
+
+def late_start(reading: Reading) -> str:
+    """That a source begins behind the first entry of its origin; empty where it does not."""
+    source, state, name = reading.source, reading.origin["state"], name_of(reading.source)
+    sequence, moment = source.get("opt_start_seq") or 0, source.get("opt_start_time")
+    if not state["messages"]:
+        return ""
+    if sequence > state["first_seq"]:
+        return f"it reads `{name}` from revision {sequence} on, which holds entries from {state['first_seq']} on"
+    if moment and parse_time(state["first_ts"]) < parse_time(moment):
+        return f"it reads `{name}` from {format_time(parse_time(moment))} on, which holds older entries"
+    return ""
+
+
+def _countable(config: StreamConfig, readings: Sequence[Reading]) -> list[Reading]:
+    """The sources whose every entry has a place of its own in the replica."""
+    shared = {place.number for pair in overlaps(config) for place in pair}
+    return [item for item in readings if item.number not in shared and _whole(item)]
+
+
+def _whole(reading: Reading) -> bool:
+    """Whether a source takes all that its origin holds, each subject to one of its own."""
+    try:
+        rules = Mapping.of(reading.source)
+    except UnknownTransform:
+        return False
+    subjects = _subjects(reading.origin["config"])
+    return not rules.lossy and (rules.taken == (">",) or (bool(subjects) and subjects <= {*rules.taken}))
+
+
+def _subjects(config: StreamConfig) -> set[str]:
+    """Filters for all that a stream can hold; none where that is not clear."""
+    found, mirror = {*(config.get("subjects") or ())}, config.get("mirror")
+    if mirror:
+        plain = str(mirror["name"]).startswith(STREAM_PREFIX) and not mirror.get("subject_transforms")
+        return {f"{SUBJECT_PREFIX}{name_of(mirror)}.>"} if plain else set()
+    own = f"{SUBJECT_PREFIX}{name_of(config)}."
+    landings = [pattern for source in config.get("sources") or () for pattern in landing(source)]
+    if not all(pattern.startswith(own) for pattern in landings):
+        return set()
+    return found | ({f"{own}>"} if landings else set())
+
+
+def _least(replica: StreamInfo, reading: Reading) -> int:
+    """Entries of an origin for which the replica's history has room."""
+    enough = _history(replica["config"]) >= _history(reading.origin["config"])
+    return int(reading.origin["state"]["messages"]) if enough else _keys(reading.origin)
+
+
+def _expires(config: StreamConfig) -> bool:
+    return bool(config.get("max_age") or config.get("allow_msg_ttl") or config.get("subject_delete_marker_ttl"))
+
+
+def _history(config: StreamConfig) -> float:
+    history = config.get("max_msgs_per_subject", -1)
+    return history if history > 0 else _UNLIMITED
+
+
+def _keys(info: StreamInfo) -> int:
+    return int(info["state"].get("num_subjects") or 0)
+
+
+def _surplus(replica: StreamInfo, counted: Sequence[Reading]) -> str:
+    text = f"{_holds(replica)}, and {_of(counted)} {_counts(counted)}"
+    return f"{text}: deletions that were compacted there, or keys that went unnoticed"
+
+
+def _holds(replica: StreamInfo) -> str:
+    return f"`{name_of(replica['config'])}` holds {_number(replica['state']['messages'], _keys(replica))}"
+
+
+def _of(counted: Sequence[Reading]) -> str:
+    return ", ".join(dict.fromkeys(f"`{name_of(item.source)}`" for item in counted))
+
+
+def _counts(counted: Sequence[Reading]) -> str:
+    return _number(
+        sum(item.origin["state"]["messages"] for item in counted), sum(_keys(item.origin) for item in counted)
+    )
+
+
+def _number(entries: int, keys: int) -> str:
+    return f"{entries} {'entry' if entries == 1 else 'entries'} of {keys} {'key' if keys == 1 else 'keys'}"

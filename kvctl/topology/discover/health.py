@@ -1,0 +1,244 @@
+"""How each replica in view stands to each of its origins, by evidence: that nothing lags proves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.stream_kind import Kind, bucket_name
+from kvctl.topology.apply import arrival
+from kvctl.topology.apply.arrival import Goal
+from kvctl.topology.discover import recount as recounting
+from kvctl.topology.discover.inventory import (
+    Link,
+    StreamInfo,
+    World,
+    kind_in,
+    reads,
+)
+from kvctl.topology.discover.links import Upstream, upstreams
+from kvctl.topology.discover.mirror_origin import Lineage, lineage, lineage_of_source
+from kvctl.topology.discover.origin_lookup import PATIENCE, Seen
+from kvctl.topology.hazards.replica_hazards import name_of
+from kvctl.topology.model import Origin
+
+SECOND_LOOK = 1.0
+"""Seconds after which what has not arrived is looked at again: is anything moving?"""
+
+AT_ONCE = 32
+"""Replicas that are looked at at the same time."""
+
+_NOT_FOUND = "(10059)"
+
+
+class State(StrEnum):
+    """One word for a replica and one of its origins."""
+
+    OK = "ok"
+    """It has come as far as the origin, and as far as counts tell nothing is missing; an audit compares the keys."""
+    UNCONFIRMED = "unconfirmed"
+    """Connected; whether it holds what the origin holds cannot be seen from here, or counts give reason to doubt it."""
+    MISSING_ENTRIES = "missing entries"
+    """It has come as far as the origin, and holds fewer entries."""
+    BEHIND = "behind"
+    """Something is missing, and on its way."""
+    STALLED = "stalled"
+    """Something is missing, and nothing of it arrives."""
+    SILENT = "silent"
+    """Nothing was heard of the origin for long."""
+    NEVER_CONNECTED = "never connected"
+    FAILING = "failing"
+    """The server reports an error."""
+    MISSING_ORIGIN = "missing origin"
+    RECREATED_ORIGIN = "recreated origin"
+    """A mirror of an earlier incarnation: it serves what was there before."""
+    UNREACHABLE = "unreachable"
+    """Its servers do not answer, or its origin's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One replica and one of its origins."""
+
+    link: Link
+    name: str
+    """The replica, as users type it."""
+    kind: Kind
+    upstream: Upstream
+    state: State
+    evidence: str = ""
+    """What shows it, in words."""
+    arrived: int | None = None
+    """The origin's revision up to which everything has come; None: not known."""
+
+    @property
+    def origin_last(self) -> int | None:
+        """The origin's last revision; None where it cannot be seen."""
+        return int(self.link.origin["state"]["last_seq"]) if self.link.origin else None
+
+    @property
+    def lag(self) -> int | None:
+        """What the server knows to be missing; None where the replica does not answer."""
+        return None if self.link.silent else self.upstream.lag
+
+
+async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Standing]:
+    """How all replicas stand, in the order of the world's links; takes `second_look` seconds when something is late."""
+    looks = [_Look(link) for link in world.links]
+    slots = asyncio.Semaphore(AT_ONCE)
+    found = await asyncio.gather(*(look.first(slots) for look in looks))
+    late = [at for at, standing in enumerate(found) if standing is None]
+    if late:
+        await asyncio.sleep(second_look)
+    again = dict(zip(late, await asyncio.gather(*(looks[at].second(slots) for at in late)), strict=True))
+    return await _recounted([standing or again[at] for at, standing in enumerate(found)], second_look, slots)
+
+
+async def _recounted(found: list[Standing], pause: float, slots: asyncio.Semaphore) -> list[Standing]:
+    """The same, those that have come as far as their origins compared by counts."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, standing in enumerate(found):
+        if standing.state is State.OK:
+            key = standing.link.place.name, standing.link.info["config"]["name"]
+            groups.setdefault(key, []).append(at)
+
+    async def recount(group: list[int]) -> None:
+        async with slots:
+            told = await recounting.doubts([found[at].link for at in group], pause)
+        for at, doubt in zip(group, told, strict=True):
+            if doubt is not None:
+                state = State.MISSING_ENTRIES if doubt.missing else State.UNCONFIRMED
+                found[at] = replace(found[at], state=state, evidence=doubt.evidence)
+
+    await asyncio.gather(*map(recount, groups.values()))
+    return found
+
+
+class _Look:
+    """One link, looked at once, and again when that leaves it open."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        config = link.info["config"]
+        kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
+        come = int(link.info["state"]["last_seq"]) if config.get("mirror") and not link.silent else None
+        upstream = upstreams(link.info)[reads(link.info).index(link.source)]
+        self._plain = Standing(link, bucket_name(config, kind), kind, upstream, State.OK, arrived=come)
+        self._goal: Goal | None = None
+        self._come = 0
+
+    async def first(self, slots: asyncio.Semaphore) -> Standing | None:
+        """How it stands; None where something is missing that may be on its way."""
+        async with slots:
+            try:
+                if self._link.silent:
+                    return self._away()
+                return await self._seen() if self._link.origin else self._without_origin()
+            except KvctlError as error:
+                return replace(self._plain, state=State.UNREACHABLE, evidence=error.message)
+
+    async def second(self, slots: asyncio.Semaphore) -> Standing:
+        """Whether what was missing has come meanwhile, or some of it."""
+        assert self._goal is not None
+        come, wanted = self._come, self._goal.sequence or 0
+        async with slots:
+            with suppress(KvctlError):
+                info = await streams.info(self._link.place.api, self._link.info["config"]["name"])
+                come = await arrival.arrived(self._link.place.api, info, self._goal) or 0
+        if come >= wanted:
+            return replace(self._plain, arrived=come)
+        text = f"at revision {come} of {wanted}"
+        if come > self._come:
+            return replace(self._plain, state=State.BEHIND, evidence=text, arrived=come)
+        return replace(self._plain, state=State.STALLED, evidence=f"{text}, and nothing arrives", arrived=come)
+
+    async def _seen(self) -> Standing | None:
+        plain, origin = self._plain, self._link.origin
+        assert origin is not None
+        if plain.upstream.error:
+            return replace(plain, state=State.FAILING, evidence=plain.upstream.error)
+        descent = await self._lineage(origin)
+        if descent.same is False:
+            return replace(plain, state=State.RECREATED_ORIGIN, evidence=descent.evidence)
+        if plain.upstream.state != "connected":
+            return self._unconnected()
+        if descent.same is None:
+            return replace(plain, state=State.UNCONFIRMED, evidence=descent.evidence)
+        return await self._progress(origin)
+
+    def _away(self) -> Standing:
+        """The replica's own servers do not answer."""
+        peers = [peer["name"] for peer in (self._link.info.get("cluster") or {}).get("replicas") or ()]
+        what = "its server" if len(peers) == 1 else "the servers that hold it,"
+        named = f"{what} {', '.join(f'`{name}`' for name in peers)}" if peers else "its servers"
+        text = f"{named} {'does' if len(peers) == 1 else 'do'} not answer"
+        return replace(self._plain, state=State.UNREACHABLE, evidence=text)
+
+    def _without_origin(self) -> Standing:
+        plain, source, place = self._plain, self._link.source, self._link.place
+        name = name_of(source)
+        elsewhere = bool((source.get("external") or {}).get("api"))
+        if source["name"] in place.unreachable and not elsewhere:
+            return replace(plain, state=State.UNREACHABLE, evidence=f"the servers that hold `{name}` do not answer")
+        if not elsewhere or _NOT_FOUND in (plain.upstream.error or ""):
+            return replace(plain, state=State.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
+        if plain.upstream.error:
+            return replace(plain, state=State.FAILING, evidence=plain.upstream.error)
+        if plain.upstream.state != "connected":
+            return self._unconnected()
+        return replace(plain, state=State.UNCONFIRMED, evidence=f"what `{name}` holds cannot be seen from here")
+
+    def _unconnected(self) -> Standing:
+        """Never heard of, or for long not any more."""
+        active = self._plain.upstream.active
+        if active is None:
+            return replace(self._plain, state=State.NEVER_CONNECTED)
+        text = f"nothing was heard of the origin for {round(active)} s"
+        if self._link.origin is None:
+            return replace(self._plain, state=State.UNREACHABLE, evidence=f"{text}, and it does not answer")
+        return replace(self._plain, state=State.SILENT, evidence=text)
+
+    async def _lineage(self, origin: StreamInfo) -> Lineage:
+        """Whether it holds entries of this stream instance; if not, looked at once more, the origin last."""
+        replica, source = self._link.info, self._link.source
+        found = _lineage(replica, source, origin)
+        if found.same is False:
+            with suppress(KvctlError):
+                replica = await streams.info(self._link.place.api, replica["config"]["name"])
+                origin = await streams.info(self._there, source["name"], timeout=PATIENCE)
+                found = _lineage(replica, source, origin)
+        return found
+
+    async def _progress(self, origin: StreamInfo) -> Standing | None:
+        info, source = self._link.info, self._link.source
+        last = origin["state"]["last_seq"]
+        seen = Seen(Origin(stream=source["name"]), self._there, origin, True)
+        come = await arrival.arrived(self._link.place.api, info, Goal(seen, 0, source, last))
+        if come is not None and come >= last:
+            return replace(self._plain, arrived=come)
+        (goal,) = await arrival.goals([(0, source, seen)])
+        if goal.sequence is None:
+            return replace(self._plain, state=State.UNCONFIRMED, evidence="its last entry here cannot be asked for")
+        come = await arrival.arrived(self._link.place.api, info, goal)
+        if come is None:
+            return replace(self._plain, state=State.UNCONFIRMED, evidence="entries of another origin hide its last one")
+        if come >= goal.sequence:
+            return replace(self._plain, arrived=come)
+        self._goal, self._come = goal, come
+        return None
+
+    @property
+    def _there(self) -> Api:
+        """Where the origin is asked."""
+        prefix = (self._link.source.get("external") or {}).get("api")
+        return self._link.place.api.at(prefix) if prefix else self._link.place.api
+
+
+def _lineage(replica: StreamInfo, source: dict[str, Any], origin: StreamInfo) -> Lineage:
+    return lineage(replica, origin) if replica["config"].get("mirror") else lineage_of_source(replica, source, origin)

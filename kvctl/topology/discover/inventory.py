@@ -1,0 +1,177 @@
+"""All streams in view, in one or several accounts and domains, and who reads from whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.stream_kind import Kind, StreamConfig, kind_of
+from kvctl.topology.discover.origin_lookup import PATIENCE, own_domain
+
+StreamInfo = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One account in one domain, with all its streams."""
+
+    name: str
+    """As a topology file calls its context; empty for the one in use."""
+    api: Api
+    domain: str | None
+    infos: Mapping[str, StreamInfo]
+    """Those that answer, by stream."""
+    unreachable: tuple[str, ...] = ()
+    """Streams whose hosts did not answer."""
+    offline: Mapping[str, StreamInfo] = field(default_factory=dict)
+    """The infos of those unreachable ones whose configuration the cluster still knows; their state says nothing."""
+
+    def has(self, stream: str) -> bool:
+        """Whether there is such a stream, answering or not."""
+        return stream in self.infos or stream in self.unreachable
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Unreachable streams of which the name alone is known: any of them may read from any other stream."""
+        return tuple(stream for stream in self.unreachable if stream not in self.offline)
+
+    @property
+    def seen(self) -> bool:
+        """Its servers were asked."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One stream reading another one."""
+
+    place: Place
+    info: StreamInfo
+    """Of the reader."""
+    source: dict[str, Any]
+    """As the reader's configuration has it."""
+    origin_place: Place | None
+    """None: it is not in view, or does not exist."""
+    origin: StreamInfo | None
+    """Of what is read, also where only its info may be asked; None: not seen."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether the reader does not answer: of its info the configuration and the servers are true, nothing else."""
+        return bool(self.place.offline) and self.info["config"]["name"] in self.place.offline
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Places by name, and the links within and between them."""
+
+    places: Mapping[str, Place]
+    links: tuple[Link, ...]
+
+
+async def survey(apis: Mapping[str, Api]) -> World:
+    """Look at all streams of some places: a paged listing each, not a request for each stream.
+
+    Raises what a listing raises: JetStreamDisabled, PermissionDenied, RequestTimeout.
+    """
+    places = dict(zip(apis, await asyncio.gather(*(_place(*item) for item in apis.items())), strict=True))
+    readings = [
+        (place, info, source)
+        for place in places.values()
+        for info in (*place.infos.values(), *place.offline.values())
+        for source in reads(info)
+    ]
+    return World(places, await _links(places.values(), readings))
+
+
+def reads(info: StreamInfo) -> list[dict[str, Any]]:
+    """The sources of a stream, or its mirror, as its configuration has them."""
+    config = info["config"]
+    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+
+
+def kind_in(place: Place, info: StreamInfo) -> Kind | None:
+    """What a stream is to a key-value user; a mirror of a mirror is followed among the streams of its place."""
+    return kind_of(info["config"], _Configs(ChainMap({}, place.infos, place.offline)))  # type: ignore[arg-type]
+
+
+class _Configs(Mapping[str, StreamConfig]):
+    """The configurations of streams, by name."""
+
+    def __init__(self, infos: Mapping[str, StreamInfo]) -> None:
+        self._infos = infos
+
+    def __getitem__(self, stream: str) -> StreamConfig:
+        config: StreamConfig = self._infos[stream]["config"]
+        return config
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+
+async def _place(name: str, api: Api) -> Place:
+    try:
+        found, domain = await asyncio.gather(streams.listing(api), own_domain(api))
+    except KvctlError as error:
+        if name:
+            error.message = f"{error.message}, in context `{name}`"
+        raise
+    infos = {info["config"]["name"]: info for info in found.answering}
+    offline = {stream: info for stream, info in found.silent.items() if info is not None}
+    return Place(name, api, domain, infos, tuple(found.silent), offline)
+
+
+_Reading = tuple[Place, StreamInfo, dict[str, Any]]
+
+
+async def _links(places: Collection[Place], readings: Sequence[_Reading]) -> tuple[Link, ...]:
+    """A link for each reading, in the same order; one request for each way out of a place, if it leads into view."""
+    ways: dict[tuple[str, str], list[int]] = {}
+    for number, (place, _, source) in enumerate(readings):
+        ways.setdefault((place.name, _prefix(source)), []).append(number)
+    found: dict[int, Link] = {}
+
+    async def follow(numbers: Sequence[int]) -> None:
+        first, *others = numbers
+        found[first] = await _link(places, readings[first])
+        home = found[first].origin_place
+        links = await asyncio.gather(*(_link(places, readings[number], home) for number in others))
+        found.update(zip(others, links, strict=True))
+
+    await asyncio.gather(*(follow(numbers) for numbers in ways.values()))
+    return tuple(found[number] for number in range(len(readings)))
+
+
+async def _link(places: Iterable[Place], reading: _Reading, home: Place | None = None) -> Link:
+    """`home` is where others that are read in the same way live: what is seen there is not asked for again."""
+    place, info, source = reading
+    name, prefix = source["name"], _prefix(source)
+    home = home if prefix else place
+    if home is not None and (name in home.infos or not prefix):
+        origin = home.infos.get(name)
+        return Link(place, info, source, home if origin else None, origin)
+    found: StreamInfo | None = None
+    with suppress(KvctlError):
+        found = await streams.info(place.api.at(prefix), name, timeout=PATIENCE)
+    return Link(place, info, source, _home(places, found) if found else None, found)
+
+
+def _prefix(source: dict[str, Any]) -> str:
+    """The API prefix under which a source reads; empty in its own account and domain."""
+    return (source.get("external") or {}).get("api") or ""
+
+
+def _home(places: Iterable[Place], info: StreamInfo) -> Place | None:
+    """The place where a stream lives that was seen from elsewhere: no two are created in the same nanosecond."""
+    name = info["config"]["name"]
+    return next((place for place in places if (place.infos.get(name) or {}).get("created") == info["created"]), None)

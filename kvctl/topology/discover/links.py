@@ -1,0 +1,214 @@
+"""What can be seen of a topology: who reads from a stream, how far each replica has come, what an edit would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.consumers.ordered_consumer import Selection, read
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import Listing
+from kvctl.kv.names import STREAM_PREFIX, matches
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    bucket_name,
+    kind_of,
+)
+from kvctl.topology.hazards.hazards import (
+    AGE,
+    HISTORY,
+    SIZE,
+    SUBJECTS,
+    Cost,
+    Hazard,
+    looks_at,
+    of_silent,
+)
+from kvctl.units import format_time
+from kvctl.wire import header_value
+
+SILENCE = 10.0
+"""Seconds without a word of an origin, which sends a heartbeat every second, after which it is silent."""
+UNREACHABLE = "unreachable"
+"""The state of a replica whose servers do not answer."""
+_NEVER = -1
+_FOREIGN_DOMAIN = "$JS."
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One stream that another one reads: the origin of a mirror, or one of an aggregate's."""
+
+    stream: str
+    lag: int
+    active: float | None
+    """Seconds since something was heard of it; None: never."""
+    error: str | None
+    filters: tuple[str, ...]
+    transforms: tuple[tuple[str, str], ...]
+    domain: str | None
+    api: str | None
+    """API prefix of its account or domain; None: this one's."""
+
+    @property
+    def state(self) -> str:
+        """`connected`, `never connected`, `silent` or `failing`."""
+        if self.error:
+            return "failing"
+        if self.active is None:
+            return "never connected"
+        return "silent" if self.active > SILENCE else "connected"
+
+    @property
+    def behind(self) -> bool:
+        """Whether something may be missing. That nothing lags does not prove that nothing is."""
+        return self.lag > 0 or self.active is None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A stream in view that reads, directly or through others, from the stream in question."""
+
+    name: str
+    stream: str
+    kind: Kind
+    """UNREACHABLE: a stream that does not answer, and whose configuration nobody knows. It may read from it."""
+    upstream: Upstream | None
+    """None where that is not known."""
+    last_revision: int | None
+    """None: it does not answer."""
+
+    @property
+    def state(self) -> str:
+        """That of its upstream; `unreachable` where it does not answer."""
+        return UNREACHABLE if self.upstream is None or self.last_revision is None else self.upstream.state
+
+    def has(self, revision: int) -> bool:
+        """Whether it has, for all that can be seen, heard of the revision; only whole mirrors count like the origin."""
+        if self.upstream is None or self.last_revision is None:
+            return False
+        whole = self.kind is Kind.MIRROR and not self.upstream.filters and not self.upstream.transforms
+        return not self.upstream.behind and (not whole or self.last_revision >= revision)
+
+
+def upstreams(info: dict[str, Any]) -> list[Upstream]:
+    """What the stream reads from, as the server's info and configuration say it."""
+    config = info["config"]
+    wanted = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+    live = [info["mirror"]] if info.get("mirror") else info.get("sources") or []
+    return [_upstream(source, live_part(source, live)) for source in wanted]
+
+
+def live_part(source: dict[str, Any], live: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the server says of one source; its order is its own, and one stream may be read in several ways."""
+    same = [item for item in live if item.get("name") == source["name"]]
+    untold = same[0] if len(same) == 1 and not any(_filters(same[0])) else {}  # servers do not always say what it takes
+    return next((item for item in same if _filters(item) == _filters(source)), untold)
+
+
+async def dependents(api: Api, stream: str) -> list[Dependent]:
+    """The streams of this account and domain that read from the stream; other accounts and domains cannot be seen.
+
+    Streams that do not answer are among them: those that read from it, and those of which nothing is known.
+    """
+    return dependents_among(await streams.listing(api), stream)
+
+
+def dependents_among(found: Listing, stream: str) -> list[Dependent]:
+    """The streams of a listing that read from the stream, directly or through another, nearest first, or may do so."""
+    infos = [*found.answering, *(info for info in found.silent.values() if info is not None)]
+    known = {info["config"]["name"]: info["config"] for info in infos}
+    return [*_readers(infos, known, stream, found.silent), *_unknown(found, stream)]
+
+
+def unknown(found: Iterable[Dependent]) -> list[Hazard]:
+    """The hazard of going on where streams do not answer that may read from the one in question."""
+    return of_silent(item.stream for item in found if item.kind is Kind.UNREACHABLE)
+
+
+def _unknown(found: Listing, stream: str) -> list[Dependent]:
+    names = (name for name, info in found.silent.items() if info is None and name != stream)
+    return [Dependent(name.removeprefix(STREAM_PREFIX), name, Kind.UNREACHABLE, None, None) for name in names]
+
+
+def _readers(
+    infos: Sequence[dict[str, Any]],
+    known: Mapping[str, StreamConfig],
+    stream: str,
+    silent: Container[str],
+) -> list[Dependent]:
+    found: dict[str, Dependent] = {}
+    waiting = [stream]
+    while waiting:
+        origin = waiting.pop(0)
+        for info in infos:
+            name = info["config"]["name"]
+            if name == stream or name in found:
+                continue
+            reading = next((up for up in upstreams(info) if up.stream == origin and up.api is None), None)
+            if reading is not None:
+                kind = kind_of(info["config"], known) or (Kind.MIRROR if info["config"].get("mirror") else Kind.STREAM)
+                last = None if name in silent else info["state"]["last_seq"]
+                found[name] = Dependent(bucket_name(info["config"], kind), name, kind, reading, last)
+                waiting.append(name)
+    return list(found.values())
+
+
+async def cost(api: Api, before: StreamConfig, info: dict[str, Any], after: StreamConfig) -> Cost:
+    """What the change would cost, measured as far as it can cost anything."""
+    state, stream = info["state"], before["name"]
+    aspects = looks_at(before, after) if state["messages"] else set()
+    measured = Cost(messages=state["messages"], bytes=state["bytes"])
+    if aspects & {HISTORY, SUBJECTS}:
+        counts = await streams.subjects(api, stream)
+        keep, wanted = after.get("max_msgs_per_subject", -1), tuple(after.get("subjects") or ())
+        if HISTORY in aspects:
+            over = [count - keep for count in counts.values() if count > keep]
+            measured = measured.having(keys_over_history=len(over), over_history=sum(over))
+        if SUBJECTS in aspects:
+            outside = [count for subject, count in counts.items() if not matches(subject, wanted)]
+            measured = measured.having(keys_outside=len(outside))
+    if AGE in aspects:
+        clock = await ServerClock.read(api, stream)  # the info may be as old as a prompt
+        since = format_time(clock.now_ns() - after["max_age"])
+        younger = await admin.count(api, stream, deliver_policy="by_start_time", opt_start_time=since)
+        measured = measured.having(expired=max(state["messages"] - younger, 0))
+    if SIZE in aspects:
+        measured = measured.having(oversized=await _count_larger(api, stream, after["max_msg_size"]))
+    return measured
+
+
+async def _count_larger(api: Api, stream: str, size: int) -> int:
+    count = 0
+    async for batch in read(api, stream, Selection(subjects=(">",), deliver="all", headers_only=True)):
+        count += sum(1 for _, _, header, _ in batch if int(header_value(header, b"Nats-Msg-Size") or 0) > size)
+    return count
+
+
+def _upstream(source: dict[str, Any], live: dict[str, Any]) -> Upstream:
+    external = source.get("external") or {}
+    prefix = external.get("api") or None
+    domain = prefix.split(".")[1] if prefix and prefix.startswith(_FOREIGN_DOMAIN) and prefix.count(".") == 2 else None
+    transforms = tuple((pair["src"], pair.get("dest", "")) for pair in source.get("subject_transforms") or ())
+    active, error = live.get("active", _NEVER), live.get("error")
+    return Upstream(
+        stream=source["name"],
+        lag=live.get("lag", 0),
+        active=None if active < 0 else active / 1e9,
+        error=f"{error.get('description')} ({error.get('err_code')})" if error else None,
+        filters=(source["filter_subject"],) if source.get("filter_subject") else (),
+        transforms=transforms,
+        domain=domain,
+        api=prefix,
+    )
+
+
+def _filters(source: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells two sources of one stream apart."""
+    rules = tuple((rule["src"], rule.get("dest", "")) for rule in source.get("subject_transforms") or ())
+    return source.get("filter_subject") or "", rules

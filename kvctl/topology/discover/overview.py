@@ -1,0 +1,185 @@
+"""What there is to see of a bucket: who answers its reads here, where its replicas stand, what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.streams import Listing
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.resolve import NOBODY_KNOWS
+from kvctl.topology.apply import bucket_changes
+from kvctl.topology.apply.bucket_changes import Description
+from kvctl.topology.discover import links as observe
+from kvctl.topology.discover.health import Standing, State, standings
+from kvctl.topology.discover.inventory import (
+    Link,
+    Place,
+    World,
+    reads,
+)
+from kvctl.topology.discover.links import Dependent
+from kvctl.topology.discover.mirror_origin import Lineage, lineage
+from kvctl.topology.discover.origin_lookup import PATIENCE
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.inspection import of_replica, origins_of, seen
+
+ASKED = 6
+"""Reads that find out who answers: servers share them out among replicas equally near."""
+
+StreamInfo = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A bucket, mirror or aggregate as it is seen from here."""
+
+    name: str
+    stream: str
+    description: Description | None
+    """None: the servers that hold it do not answer."""
+    dependents: list[Dependent] | None
+    """Who reads from it; None where the streams cannot be listed."""
+    lineages: Mapping[str, Lineage]
+    """Of the mirrors among those, by stream."""
+    alternates: list[dict[str, str]] | None = None
+    """Streams that can answer its reads, nearest first: name, cluster, domain; None: servers do not report them."""
+    answered_by: list[str] | None = None
+    """Streams that did answer, by name; None: it is empty, or may not be read here."""
+    origins: Sequence[StreamInfo | None] = ()
+    """The infos of what it reads from, as far as they can be seen."""
+    lineage: Lineage | None = None
+    """Of a mirror."""
+    hazards: list[Hazard] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    """What proves that it, or a replica of it, lacks entries, or holds those of an origin that was recreated."""
+
+
+async def look(api: Api, name: str) -> Sight:
+    """All that can be seen of a bucket. Raises BucketNotFound; what is out of reach, if nothing of it is in view."""
+    describing = asyncio.ensure_future(bucket_changes.describe(api, name))
+    await asyncio.wait([describing], timeout=NOBODY_KNOWS)
+    looking = None if describing.done() else asyncio.ensure_future(_from_outside(api, name))
+    try:
+        return await _from_inside(api, await describing)
+    except (JetStreamDisabled, NoResponders, RequestTimeout):
+        sight = await (looking or _from_outside(api, name))
+        if not sight.answered_by and not sight.dependents:
+            raise
+        return sight
+    finally:
+        for task in filter(None, (describing, looking)):
+            task.cancel()
+
+
+async def answering(api: Api, stream: str) -> list[str] | None:
+    """The streams that answer reads of one here, by name; None: it is empty, or may not be read."""
+    asked = (direct_get.last(api, stream, ">", timeout=PATIENCE) for _ in range(ASKED))
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    names = sorted({item.stream for item in found if isinstance(item, direct_get.StoredMessage)})
+    nobody = any(isinstance(item, NoResponders | RequestTimeout) for item in found)
+    return names if names or nobody else None
+
+
+async def is_served_by_others(api: Api, stream: str) -> bool:
+    """Whether a mirror answers reads of a stream, which may have gone: then it holds what was there before."""
+    with suppress(KvctlError):
+        message = await direct_get.last(api, stream, ">", timeout=PATIENCE)
+        return message is not None and message.stream != stream
+    return False
+
+
+async def _from_inside(api: Api, description: Description) -> Sight:
+    status = description.status
+    mirror = status.config.get("mirror")
+    origins, lineages, answered_by = await asyncio.gather(
+        origins_of(api, status.info),
+        _lineages(api, status.info, description.known.values()),
+        answering(api, mirror["name"] if mirror else status.stream),
+    )
+    holder = origins[0] if mirror else status.info
+    return Sight(
+        status.bucket,
+        status.stream,
+        description,
+        description.dependents,
+        lineages,
+        alternates=_alternates(holder) if holder else None,
+        answered_by=answered_by,
+        origins=origins,
+        lineage=lineage(status.info, origins[0]) if mirror and origins[0] else None,
+        hazards=of_replica(status.info, origins) if reads(status.info) else [],
+        doubts=await _doubts(api, description, origins),
+    )
+
+
+async def _doubts(api: Api, description: Description, origins: Sequence[StreamInfo | None]) -> list[str]:
+    """What counts prove about the links from and to a bucket; of stale mirrors their lineage tells."""
+    info, known = description.status.info, {**description.known, description.status.stream: description.status.info}
+    place, stream = Place("", api, None, known), description.status.stream
+    links = [Link(place, info, source, place, origin) for source, origin in zip(reads(info), origins, strict=True)]
+    links += [
+        Link(place, other, source, place, known[source["name"]])
+        for other in known.values()
+        for source in reads(other)
+        if source["name"] in known
+        and not source.get("external")
+        and other is not info
+        and any(one["name"] == stream and not one.get("external") for one in reads(other))
+    ]
+    found = await standings(World({"": place}, tuple(links)))
+    told = [item for item in found if item.state is State.MISSING_ENTRIES or _recreated(item)]
+    return list(dict.fromkeys(item.evidence for item in told))
+
+
+def _recreated(item: Standing) -> bool:
+    return item.state is State.RECREATED_ORIGIN and not item.link.info["config"].get("mirror")
+
+
+async def _from_outside(api: Api, name: str) -> Sight:
+    """What others know of a stream whose own servers do not answer."""
+    stream = STREAM_PREFIX + name
+    listed, answered_by = await asyncio.gather(_listed(api), answering(api, stream))
+    if listed is None and answered_by:
+        found = await asyncio.gather(*(seen(api, other) for other in answered_by))
+        listed = Listing(tuple(info for info in found if info is not None), {})
+    dependents = None if listed is None else observe.dependents_among(listed, stream)
+    return Sight(name, stream, None, dependents, {}, answered_by=answered_by)
+
+
+async def _listed(api: Api) -> Listing | None:
+    with suppress(KvctlError, TimeoutError):
+        async with asyncio.timeout(api.connection.timeout):
+            return await streams.listing(api)
+    return None
+
+
+async def _lineages(api: Api, info: StreamInfo, known: Iterable[StreamInfo]) -> dict[str, Lineage]:
+    """Of the mirrors among the streams in view that read from the stream of this info."""
+    stream = info["config"]["name"]
+    mirrors = [other for other in known if _mirrors(other, stream)]
+    found = {other["config"]["name"]: lineage(other, info) for other in mirrors}
+    if all(item.same for item in found.values()):
+        return found
+    # It may have moved on while the streams were listed.
+    later = await seen(api, stream)
+    return {other["config"]["name"]: lineage(other, later or info) for other in mirrors}
+
+
+def _mirrors(info: StreamInfo, stream: str) -> bool:
+    mirror = info["config"].get("mirror") or {}
+    return mirror.get("name") == stream and not mirror.get("external")
+
+
+def _alternates(info: StreamInfo) -> list[dict[str, str]] | None:
+    found = info.get("alternates")
+    if not found:
+        return None
+    return [{key: item.get(key, "") for key in ("name", "cluster", "domain")} for item in found]

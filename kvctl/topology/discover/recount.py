@@ -1,0 +1,102 @@
+"""Compare the counts of replicas that seem to be well with their origins'; what is missing is looked at twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.topology.apply import arrival
+from kvctl.topology.apply.arrival import Goal
+from kvctl.topology.discover.completeness import (
+    Reading,
+    lacking,
+    late_start,
+    surplus,
+)
+from kvctl.topology.discover.inventory import Link, StreamInfo, reads
+from kvctl.topology.discover.origin_lookup import PATIENCE, Seen
+from kvctl.topology.discover.replicas import origin_api
+from kvctl.topology.hazards.replica_hazards import name_of
+from kvctl.topology.model import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a replica that has come as far as its origins may still not hold what they do."""
+
+    missing: bool
+    """Whether entries are missing for certain."""
+    evidence: str
+
+
+_State = tuple[Any, ...]
+
+
+async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
+    """For each of the links of one replica, which has come as far as the origins; takes `pause` seconds in doubt."""
+    info = links[0].info
+    shown = [_reading(link, info, link.origin, 0) for link in links if link.origin]
+    if not _found(info, shown):
+        return [_late(link, link.origin) for link in links]
+    with suppress(KvctlError):
+        before, _ = await _look(links)
+        await asyncio.sleep(pause)
+        after, (info, readings) = await _look(links)
+        if before == after:  # nothing is on its way: what has not arrived was removed
+            readings = [Reading(item.number, item.source, item.origin) for item in readings]
+        if text := lacking(info, readings) or await _emptied(links, info):
+            return [Doubt(True, text)] * len(links)
+        if before == after and len(links) == len(reads(info)) and (text := surplus(info, readings)):
+            return [Doubt(False, text)] * len(links)
+        return [_late(link, item.origin) for link, item in zip(links, readings, strict=True)]
+    return [_late(link, link.origin) for link in links]
+
+
+def _found(info: StreamInfo, readings: Sequence[Reading]) -> bool:
+    """Whether the counts at hand, which may be of different moments, give reason to look closer."""
+    empty = not info["state"]["messages"] and any(item.origin["state"]["messages"] for item in readings)
+    return bool(empty or lacking(info, readings) or surplus(info, readings))
+
+
+async def _look(links: Sequence[Link]) -> tuple[_State, tuple[StreamInfo, list[Reading]]]:
+    """The replica, then its origins: what these have gained since is bounded by their revisions."""
+    place, stream = links[0].place, links[0].info["config"]["name"]
+    info = await streams.info(place.api, stream)
+    come = [await arrival.arrived(place.api, info, _goal(link)) for link in links]
+    origins = [await streams.info(origin_api(link), link.source["name"], timeout=PATIENCE) for link in links]
+    pending = [max(origin["state"]["last_seq"] - (at or 0), 0) for origin, at in zip(origins, come, strict=True)]
+    readings = [_reading(*item) for item in zip(links, [info] * len(links), origins, pending, strict=True)]
+    counts = (
+        (item["state"]["messages"], item["state"].get("num_subjects"), item["state"]["last_seq"])
+        for item in (info, *origins)
+    )
+    return tuple(counts), (info, readings)
+
+
+async def _emptied(links: Sequence[Link], info: StreamInfo) -> str:
+    """That the replica holds nothing, though one of its origins has an entry for it."""
+    if info["state"]["messages"]:
+        return ""
+    seen = [Seen(Origin(stream=link.source["name"]), origin_api(link), link.origin, True) for link in links]
+    wanted = await arrival.goals([(0, link.source, item) for link, item in zip(links, seen, strict=True)])
+    names = [f"`{name_of(goal.source)}`" for goal in wanted if goal.sequence]
+    return f"it holds nothing, and {', '.join(dict.fromkeys(names))} has entries for it" if names else ""
+
+
+def _reading(link: Link, info: StreamInfo, origin: StreamInfo | None, pending: int) -> Reading:
+    assert origin is not None
+    return Reading(reads(info).index(link.source), link.source, origin, pending)
+
+
+def _goal(link: Link) -> Goal:
+    return Goal(Seen(Origin(stream=link.source["name"]), origin_api(link), link.origin, True), 0, link.source, None)
+
+
+def _late(link: Link, origin: StreamInfo | None) -> Doubt | None:
+    text = late_start(Reading(0, link.source, origin)) if origin is not None else ""
+    return Doubt(False, f"{text}; an audit tells what is missing") if text else None

@@ -1,0 +1,107 @@
+"""The mirrors and aggregates among the streams in view, and which of them an audit is about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.jetstream.api import Api
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind, bucket_name
+from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
+from kvctl.topology.discover.inventory import (
+    Link,
+    Place,
+    World,
+    kind_in,
+)
+from kvctl.topology.hazards.replica_hazards import name_of
+from kvctl.topology.model import External
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A mirror or an aggregate, with what it reads."""
+
+    place: Place
+    info: dict[str, Any]
+    kind: Kind
+    name: str
+    """As users type it."""
+    links: tuple[Link, ...]
+
+    @property
+    def stream(self) -> str:
+        """Its stream."""
+        return str(self.info["config"]["name"])
+
+    @property
+    def silent(self) -> bool:
+        """Whether its servers do not answer."""
+        return any(link.silent for link in self.links)
+
+
+def in_view(world: World) -> list[Replica]:
+    """All mirrors and aggregates, what feeds others before those."""
+    found: dict[tuple[str, str], list[Link]] = {}
+    for link in world.links:
+        if not is_temporary(link.source) and not is_stand_in(link.info["config"]):
+            found.setdefault((link.place.name, link.info["config"]["name"]), []).append(link)
+    replicas = []
+    for links in found.values():
+        place, info = links[0].place, links[0].info
+        kind = kind_in(place, info)
+        if kind in (Kind.MIRROR, Kind.AGGREGATE):
+            replicas.append(Replica(place, info, kind, bucket_name(info["config"], kind), tuple(links)))
+    return _upstream_first(replicas)
+
+
+def named(replicas: Sequence[Replica], names: Collection[str]) -> list[Replica]:
+    """Those of these names, and those that read, directly or through others, from something of these names."""
+    wanted = {(item.place.name, item.stream) for item in replicas if item.name in names}
+    for item in replicas:  # what feeds others stands before those
+        if any(_reads(link, names) or _origin(link) in wanted for link in item.links):
+            wanted.add((item.place.name, item.stream))
+    return [item for item in replicas if (item.place.name, item.stream) in wanted]
+
+
+def is_origin(replicas: Iterable[Replica], name: str) -> bool:
+    """Whether something reads from a bucket or mirror of this name, in view or not."""
+    return any(_reads(link, (name,)) for item in replicas for link in item.links)
+
+
+def origin_api(link: Link) -> Api:
+    """Where a link's origin is asked: in its own place, where that is in view, else the way that servers have."""
+    if link.origin_place is not None:
+        return link.origin_place.api
+    prefix = (link.source.get("external") or {}).get("api")
+    return link.place.api.at(prefix) if prefix else link.place.api
+
+
+def origin_name(link: Link) -> str:
+    """How a link's origin is called."""
+    return name_of(link.source)
+
+
+def where(link: Link) -> str | None:
+    """The domain or the API prefix of an origin elsewhere."""
+    prefix = (link.source.get("external") or {}).get("api")
+    return (External(prefix).domain or prefix) if prefix else None
+
+
+def _reads(link: Link, names: Collection[str]) -> bool:
+    return any(link.source["name"] in (STREAM_PREFIX + name, name) for name in names)
+
+
+def _origin(link: Link) -> tuple[str, str]:
+    return link.origin_place.name if link.origin_place else "?", link.source["name"]
+
+
+def _upstream_first(replicas: Iterable[Replica]) -> list[Replica]:
+    left = {(item.place.name, item.stream): item for item in replicas}
+    ordered: list[Replica] = []
+    while left:
+        free = [key for key, item in left.items() if not any(_origin(link) in left for link in item.links)]
+        ordered += [left.pop(key) for key in free or list(left)[:1]]  # in a circle any is the first
+    return ordered

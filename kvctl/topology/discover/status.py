@@ -1,0 +1,167 @@
+"""One row for each replica and origin: where it is, how far it has come, and in one word how it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.errors import BucketNotFound
+from kvctl.jetstream.api import Api
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind, bucket_name
+from kvctl.topology.discover.health import (
+    SECOND_LOOK,
+    Standing,
+    State,
+    standings,
+)
+from kvctl.topology.discover.inventory import (
+    Place,
+    World,
+    kind_in,
+    survey,
+)
+from kvctl.topology.file.document import Topology
+from kvctl.topology.graph.graph import Node
+from kvctl.topology.graph.live_graph import nodes_of_link
+from kvctl.topology.graph.rules import rules_json, rules_of
+from kvctl.units import format_time, parse_time
+
+Row = dict[str, Any]
+"""The JSON object; None for what is not known."""
+
+FIELDS = (
+    "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
+    "origin_domain", "origin_api", "origin_cluster", "rules", "state", "lag", "active", "error", "revision",
+    "origin_revision", "created", "origin_created", "evidence",
+)  # fmt: skip
+_MOVING = ("active",)
+"""Fields that are another at every look."""
+GONE = "gone"
+"""The state of what was there a moment ago."""
+ABSENT = "absent"
+"""The state of what a file describes and is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whose status is asked for; with neither all."""
+
+    names: Collection[str] = ()
+    """Replicas; origins stand for all their replicas."""
+    topology: Topology | None = None
+    """Those of a file, in its contexts."""
+    must_exist: bool = True
+    """Whether a name that nothing has is an error."""
+
+    def means(self, replica: str, origin: str | None) -> bool:
+        """Whether a replica of this origin is meant."""
+        return not self.names or bool({replica, origin} & set(self.names))
+
+
+async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
+    """The rows, by replica and origin. Raises BucketNotFound, and what a listing raises."""
+    world = await survey(apis)
+    if wanted.must_exist:
+        _require_known(world, wanted.names)
+    links = tuple(link for link in world.links if wanted.means(*(node.name for node in nodes_of_link(link))))
+    found = [_row(standing) for standing in await standings(World(world.places, links), second_look)]
+    found = [*found, *_maybe(world)]  # any of them may be a replica of anything
+    if wanted.topology is not None:
+        found = _of_file(found, wanted.topology)
+    found = [row for row in found if row["origin"] is None or wanted.means(row["replica"], row["origin"])]
+    return sorted(found, key=lambda row: (row["replica"], row["context"] or "", row["origin"] or "", str(row["rules"])))
+
+
+def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
+    """The rows that say something new, and those that are gone."""
+    known = {_identity(row): _lasting(row) for row in before}
+    found = {_identity(row): row for row in after}
+    new = [row for identity, row in found.items() if known.get(identity) != _lasting(row)]
+    return new + [{**row, "state": GONE, "evidence": None} for row in before if _identity(row) not in found]
+
+
+def _row(standing: Standing) -> Row:
+    link, upstream = standing.link, standing.upstream
+    replica, origin = nodes_of_link(link)
+    return {
+        **_of_replica(replica, standing.name, str(standing.kind)),
+        **_of_origin(origin),
+        "rules": rules_json(rules_of(link.source, replica.stream)),
+        "state": str(standing.state),
+        "lag": standing.lag,
+        "active": upstream.active,
+        "error": upstream.error,
+        "revision": standing.arrived,
+        "origin_revision": standing.origin_last,
+        "created": format_time(parse_time(link.info["created"])),
+        "origin_created": format_time(parse_time(link.origin["created"])) if link.origin else None,
+        "evidence": standing.evidence or None,
+    }
+
+
+def _of_replica(node: Node, name: str, kind: str) -> Row:
+    return {
+        "replica": name, "stream": node.stream, "kind": kind, "context": node.context, "domain": node.domain,
+        "cluster": node.cluster,
+    }  # fmt: skip
+
+
+def _of_origin(node: Node) -> Row:
+    return {
+        "origin": node.name, "origin_stream": node.stream, "origin_context": node.context,
+        "origin_domain": node.domain, "origin_api": node.api, "origin_cluster": node.cluster,
+    }  # fmt: skip
+
+
+def _unknown(name: str, stream: str, kind: str, context: str | None, state: str, evidence: str) -> Row:
+    row: Row = dict.fromkeys(FIELDS)
+    row |= {"replica": name, "stream": stream, "kind": kind, "context": context, "rules": [], "state": state}
+    return {**row, "evidence": evidence}
+
+
+def _maybe(world: World) -> list[Row]:
+    return [_silent(place, stream) for place in world.places.values() for stream in place.unknown]
+
+
+def _silent(place: Place, stream: str) -> Row:
+    """A stream whose servers do not answer: whether it reads from another one is not known."""
+    name, kind = stream.removeprefix(STREAM_PREFIX), str(Kind.UNREACHABLE)
+    text = "its servers do not answer; whether it reads from others is not known"
+    row = _unknown(name, stream, kind, place.name or None, State.UNREACHABLE, text)
+    return {**row, "domain": place.domain}
+
+
+def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
+    """The rows of a file's replicas, and of those that are not there."""
+    kinds = dict.fromkeys(topology.mirrors, Kind.MIRROR) | dict.fromkeys(topology.aggregates, Kind.AGGREGATE)
+    places = {name: topology.place_of(name) or None for name in kinds}
+    mine = [row for row in found if row["replica"] in kinds and places[row["replica"]] == row["context"]]
+    absent = set(kinds) - {row["replica"] for row in mine}
+    return mine + [
+        _unknown(
+            name, name if kinds[name] is Kind.MIRROR else STREAM_PREFIX + name, str(kinds[name]),
+            places[name], ABSENT, "not there: `kvctl topology plan` shows what would make it",
+        )
+        for name in absent
+    ]  # fmt: skip
+
+
+def _require_known(world: World, names: Collection[str]) -> None:
+    known = {node.name for link in world.links for node in nodes_of_link(link)}
+    for place in world.places.values():
+        known |= {bucket_name(info["config"], kind_in(place, info)) for info in place.infos.values()}
+        known |= {stream.removeprefix(STREAM_PREFIX) for stream in place.unreachable}
+    for name in names:
+        if name not in known:
+            raise BucketNotFound(f"Bucket `{name}` does not exist", hint="`kvctl bucket ls` lists those that do")
+
+
+def _identity(row: Row) -> tuple[Any, ...]:
+    names = ("context", "stream", "origin_context", "origin_domain", "origin_api", "origin_stream")
+    return (*(row[name] for name in names), str(row["rules"]))
+
+
+def _lasting(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in _MOVING}

@@ -1,0 +1,1 @@
+"""The topology file: document, fields, schema, export."""

@@ -1,0 +1,257 @@
+"""Live streams as a topology file: the reverse of document.py, in the file's own words. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from kvctl.documents.parser import Document
+from kvctl.errors import BucketNotFound, RefusedError, UsageError
+from kvctl.kv.config import BucketConfig
+from kvctl.kv.config_diff import (
+    UNSET,
+    Difference,
+    differences,
+    shown,
+)
+from kvctl.kv.config_edit import FIELDS, Republish, edited
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import (
+    KIND,
+    TOPOLOGY,
+    Kind,
+    StreamConfig,
+    bucket_name,
+    started,
+)
+from kvctl.topology.discover.inventory import (
+    Place,
+    StreamInfo,
+    World,
+    kind_in,
+    reads,
+)
+from kvctl.topology.file.document import DEFAULT_NAME, VERSION, read_topology
+from kvctl.topology.file.fields import SECTIONS
+from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.units import format_duration
+
+_UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("GB", 10**9), ("MB", 10**6))
+
+
+@dataclass(slots=True)
+class Exported:
+    """A topology file as plain data, and what could not be said in it."""
+
+    document: dict[str, Any]
+    remarks: dict[str, list[str]] = field(default_factory=dict)
+    """What the file does not say of something that stands in it, by its name."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """What does not stand in it, and why."""
+
+    @property
+    def names(self) -> list[str]:
+        """What stands in it."""
+        return [name for section in SECTIONS for name in self.document.get(section, ())]
+
+
+def export(world: World, names: Collection[str] = ()) -> Exported:
+    """The file of all buckets, mirrors and aggregates of one place, or of those alone that are named.
+
+    What replicas have from origins that stand in the file, too, is not said again. Raises BucketNotFound, and
+    RefusedError for a name that cannot stand in a file.
+    """
+    (place,) = world.places.values()
+    chosen, exported = _chosen(place, names), Exported({"version": VERSION})
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    included = {stream for stream, (_, kind) in chosen.items() if kind in _SECTIONS}
+    origins = _origins(world)
+    for stream, (name, kind) in sorted(chosen.items(), key=lambda item: item[1]):
+        try:
+            _check(place, stream, kind, taken=any(name in section for section in sections.values()))
+            told = _tell(name, place.infos[stream], origins.get(stream, []), included)
+        except UsageError as error:
+            exported.left_out[name] = error.message.rpartition(f"{_SECTIONS.get(kind)}.{name}: ")[2]
+            continue
+        sections[_SECTIONS[kind]][name] = told.fields
+        if told.remarks:
+            exported.remarks[name] = told.remarks
+    if names and exported.left_out:
+        name, reason = next(iter(exported.left_out.items()))
+        raise RefusedError(f"`{name}` cannot stand in a topology file: {reason}")
+    if mark := _common_mark(place.infos[stream] for stream in included):
+        exported.document["name"] = mark
+    exported.document |= {section: inside for section, inside in sections.items() if inside}
+    return exported
+
+
+_SECTIONS = {Kind.BUCKET: "buckets", Kind.MIRROR: "mirrors", Kind.AGGREGATE: "aggregates"}
+
+
+def _chosen(place: Place, names: Collection[str]) -> dict[str, tuple[str, Kind]]:
+    """Name and kind of the streams to export; without names those of all, plain streams included."""
+    found = {}
+    for stream, info in place.infos.items():
+        kind = kind_in(place, info) or Kind.STREAM
+        found[stream] = (bucket_name(info["config"], kind), kind)
+    if not names:
+        return found
+    for name in names:
+        if not any(name == other for other, _ in found.values()):
+            raise BucketNotFound(f"Bucket `{name}` does not exist", hint="`kvctl bucket ls` lists those that do")
+    return {stream: item for stream, item in found.items() if item[0] in names}
+
+
+def _check(place: Place, stream: str, kind: Kind, *, taken: bool) -> None:
+    """Raises UsageError with the reason why a stream is nothing that a file describes."""
+    config = place.infos[stream]["config"]
+    if owner := (config.get("metadata") or {}).get(KIND):
+        raise UsageError(f"part of a {owner}")
+    if kind is Kind.INCOMPLETE:
+        raise UsageError("left behind by an interrupted restore or copy")
+    if kind not in _SECTIONS:
+        raise UsageError("no bucket")
+    if taken:
+        raise UsageError("a bucket has the same name")
+    mirrored = (config.get("mirror") or {}).get("name", "")
+    if STREAM_PREFIX + mirrored in place.infos:
+        raise UsageError(f"its origin is the mirror `{mirrored}`, and a bucket has the same name")
+
+
+def _origins(world: World) -> dict[str, list[StreamConfig | None]]:
+    """By stream, the configurations of what it reads, in its order, as far as they can be seen."""
+    found: dict[str, list[StreamConfig | None]] = {}
+    for link in world.links:
+        found.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
+    return found
+
+
+def _common_mark(infos: Iterable[StreamInfo]) -> str | None:
+    """The topology that all of them are marked with, where that is not the usual one."""
+    marks = {(info["config"].get("metadata") or {}).get(TOPOLOGY) for info in infos}
+    mark = marks.pop() if len(marks) == 1 else None
+    return None if mark == DEFAULT_NAME else mark
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """One resource in the words of the file."""
+
+    fields: dict[str, Any]
+    remarks: list[str]
+
+
+def _tell(name: str, info: StreamInfo, origins: Sequence[StreamConfig | None], included: Collection[str]) -> _Told:
+    """Say what there is, and read it again to see what is missing. Raises UsageError when it is too much."""
+    config = info["config"]
+    section, first = _beginning(config)
+    inherited = _meant(section, name, first, config, origins)
+    # What is inherited from an origin elsewhere may be something else where the file is applied.
+    near = all(item["name"] in included and not (item.get("external") or {}).get("api") for item in reads(info))
+    alone = inherited if near else _meant(section, name, first, config, [None] * len(origins))
+    fields = {**first, **_settings(section, config, inherited, alone)}
+    left = differences(_meant(section, name, fields, config, origins), started(config))
+    if any(item.field in ("mirror", "sources") for item in left):
+        raise UsageError("what it reads cannot be said in full")
+    # What a mirror without an origin answers, servers decide when there is one.
+    unseen = {"mirror_direct"} if origins == [None] else set()
+    return _Told(fields, [_remark(item) for item in left if item.field not in unseen])
+
+
+def _beginning(config: StreamConfig) -> tuple[str, dict[str, Any]]:
+    """The section that it belongs to, and what is said there of no bucket."""
+    if config.get("mirror"):
+        return "mirrors", _mirror_words(Mirror.from_stream(config))
+    if config.get("sources"):
+        return "aggregates", _aggregate_words(Aggregate.from_stream(config))
+    return "buckets", {}
+
+
+def _meant(
+    section: str, name: str, fields: dict[str, Any], config: StreamConfig, origins: Sequence[StreamConfig | None]
+) -> StreamConfig:
+    """The stream configuration that the words mean beside these origins."""
+    read = read_topology(Document({"version": VERSION, section: {name: fields}}, name))
+    if section == "buckets":
+        return read.buckets[name].to_stream()
+    if section == "aggregates":
+        return read.aggregates[name].to_stream(origins)
+    # Which stream its origin's name means is seen where the file is applied.
+    return replace(read.mirrors[name], origin=Mirror.from_stream(config).origin).to_stream(origins[0])
+
+
+def _settings(section: str, config: StreamConfig, inherited: StreamConfig, alone: StreamConfig) -> dict[str, Any]:
+    """The settings that do not come by themselves; those that ADR-8 does not allow are left to the remarks."""
+    live, usual, without = (BucketConfig.from_stream(stream).settings() for stream in (config, inherited, alone))
+    live["metadata"] = {name: text for name, text in live["metadata"].items() if name}
+    said: dict[str, Any] = {}
+    for name in SECTIONS[section][1]:
+        if name in FIELDS and not live[name] == usual[name] == without[name] and _allowed(inherited, name, live[name]):
+            said |= _words(name, live[name])
+    return said
+
+
+def _allowed(stream: StreamConfig, name: str, value: Any) -> bool:
+    try:
+        edited(stream, {name: value})
+    except UsageError:
+        return False
+    return True
+
+
+def _words(name: str, value: Any) -> dict[str, Any]:
+    """A setting as the file has it."""
+    if isinstance(value, Republish):
+        headers = {"republish_headers_only": True} if value.headers_only else {}
+        return {"republish": f"{value.source}={value.destination}", **headers}
+    if isinstance(value, timedelta):
+        return {name: format_duration(value)}
+    if name in ("max_bytes", "max_value_size"):
+        return {name: _size_words(value)}
+    return {name: list(value) if isinstance(value, tuple) else value}
+
+
+def _size_words(size: int) -> str | int:
+    """The size in the largest unit that divides it, else in bytes."""
+    return next((f"{size // unit}{word}" for word, unit in _UNITS if size % unit == 0), size)
+
+
+def _mirror_words(mirror: Mirror) -> dict[str, Any]:
+    origin = mirror.origin
+    words: dict[str, Any] = {"origin": origin.stream or origin.bucket, **_way(origin, "origin_domain", "origin_api")}
+    return words | _one_or_several("keys", origin.keys) | ({"deny_purge": True} if mirror.deny_purge else {})
+
+
+def _aggregate_words(aggregate: Aggregate) -> dict[str, Any]:
+    words: dict[str, Any] = {"origins": [_origin_words(origin) for origin in aggregate.origins]}
+    switches = {"writable": aggregate.writable, "deny_purge": aggregate.deny_purge}
+    return words | {name: True for name, on in switches.items() if on}
+
+
+def _origin_words(origin: Origin) -> str | dict[str, Any]:
+    """An origin in the shortest spelling."""
+    words: dict[str, Any] = {"bucket": origin.bucket, "stream": origin.stream, **_way(origin, "domain", "api")}
+    words |= {**_one_or_several("keys", origin.keys), "prefix": origin.prefix, "map": dict(origin.maps)}
+    said = {name: value for name, value in words.items() if value}
+    return origin.bucket if list(said) == ["bucket"] else said
+
+
+def _way(origin: Origin, domain: str, api: str) -> dict[str, Any]:
+    external = origin.external
+    if external is None:
+        return {}
+    if external.domain and not external.deliver:
+        return {domain: external.domain}
+    return {api: external.api} | ({"deliver": external.deliver} if external.deliver else {})
+
+
+def _one_or_several(name: str, texts: Iterable[str]) -> dict[str, Any]:
+    found = list(texts)
+    return {name: found[0] if len(found) == 1 else found} if found else {}
+
+
+def _remark(item: Difference) -> str:
+    value = shown(item.field, item.after)
+    return f"no {item.field}" if value == UNSET else f"{item.field} {value}"

@@ -1,0 +1,68 @@
+"""The graph of a topology file. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind
+from kvctl.topology.discover.inventory import reads
+from kvctl.topology.file.document import Topology
+from kvctl.topology.graph.graph import (
+    OUTSIDE,
+    Edge,
+    Graph,
+    Node,
+    chosen,
+    node_id,
+    outside,
+)
+from kvctl.topology.graph.rules import rules_of
+from kvctl.topology.model import Aggregate, Mirror, Origin
+
+
+def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
+    """The graph of a file: all that stands in it, and the origins that do not. Raises BucketNotFound."""
+    nodes = {node.id: node for node in _nodes_of_file(topology)}
+    edges = []
+    replicas: dict[str, Mirror | Aggregate] = {**topology.mirrors, **topology.aggregates}
+    for name, replica in replicas.items():
+        reader = next(node for node in nodes.values() if node.name == name and node.kind != OUTSIDE)
+        for origin, source in zip(_origins(replica), reads({"config": replica.to_stream()}), strict=True):
+            read = _origin_in_file(topology, nodes, reader, origin)
+            nodes.setdefault(read.id, read)
+            edges.append(Edge(read.id, reader.id, rules_of(source, reader.stream)))
+    return chosen(nodes, edges, names, whole=True)
+
+
+def _nodes_of_file(topology: Topology) -> Iterable[Node]:
+    for kind, found in (
+        (Kind.BUCKET, topology.buckets),
+        (Kind.AGGREGATE, topology.aggregates),
+        (Kind.MIRROR, topology.mirrors),
+    ):
+        for name, item in found.items():
+            place = topology.place_of(name)
+            stream = name if kind is Kind.MIRROR else STREAM_PREFIX + name
+            domain = topology.contexts.get(place, {}).get("domain")
+            yield Node(node_id(place, stream), name, stream, str(kind), place or None, domain, cluster=item.cluster)
+
+
+def _origins(replica: Mirror | Aggregate) -> tuple[Origin, ...]:
+    return (replica.origin,) if isinstance(replica, Mirror) else replica.origins
+
+
+def _origin_in_file(topology: Topology, nodes: Mapping[str, Node], reader: Node, origin: Origin) -> Node:
+    """The node that is meant: what stands in the file, unless it is said to be elsewhere than that."""
+    names = {origin.source_stream, origin.stream or origin.bucket}
+    external = origin.external
+    for node in nodes.values():
+        same_place = (node.context or "") == (reader.context or "")
+        meant = same_place if external is None else not same_place or node.domain == external.domain
+        if meant and {node.stream, node.name} & names and node.kind != OUTSIDE:
+            return node
+    stream, name = origin.source_stream, origin.stream.removeprefix(STREAM_PREFIX) or origin.bucket
+    if external is not None:
+        return outside(external, stream, name)
+    place = reader.context or ""
+    return Node(node_id(place, stream), name, stream, OUTSIDE, reader.context, reader.domain)

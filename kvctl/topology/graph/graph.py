@@ -1,0 +1,163 @@
+"""What reads from what, as nodes and edges. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvctl.errors import BucketNotFound
+from kvctl.kv.stream_kind import Kind
+from kvctl.topology.discover.health import Standing, State
+from kvctl.topology.graph.rules import Rules, rules_json
+from kvctl.topology.model import External
+
+OUTSIDE, MISSING = "outside", "missing"
+"""Kinds of nodes that are no streams in view: what cannot be looked at from here, and what does not exist."""
+
+_TONES = {State.OK: "good", State.UNCONFIRMED: "doubtful", State.BEHIND: "doubtful"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A bucket, mirror, aggregate or other stream."""
+
+    id: str
+    name: str
+    """As users type it."""
+    stream: str
+    kind: str
+    """A Kind, OUTSIDE or MISSING."""
+    context: str | None = None
+    """As a topology file calls it."""
+    domain: str | None = None
+    api: str | None = None
+    """Prefix of the account that it is in, where that is another one."""
+    cluster: str | None = None
+
+    @property
+    def where(self) -> str:
+        """Where it is, in words; empty where there is nothing to say."""
+        context = self.context and f"context {self.context}"
+        domain = self.domain and self.domain != self.context and f"domain {self.domain}"
+        account = self.api and f"account behind {self.api}"
+        cluster = self.cluster and f"cluster {self.cluster}"
+        return ", ".join(part for part in (context, domain, account, cluster) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A replica reading from an origin; data flows from `origin` to `replica`, which are ids of nodes."""
+
+    origin: str
+    replica: str
+    rules: Rules = ()
+    standing: Standing | None = None
+    """How the replica stands; None for what is drawn from a file."""
+
+    @property
+    def words(self) -> list[str]:
+        """The rules as people read them."""
+        return [f"{src} → {dest}" if dest else src for src, dest in self.rules]
+
+    @property
+    def tone(self) -> str:
+        """`good`, `doubtful`, `bad`, or empty where nothing is known."""
+        return _TONES.get(self.standing.state, "bad") if self.standing else ""
+
+    @property
+    def health(self) -> str:
+        """The state in words, with the lag where there is one."""
+        if self.standing is None:
+            return ""
+        lag = self.standing.lag
+        return str(self.standing.state) + (f", lag {lag}" if lag else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes and edges in a steady order, and the buckets that have nothing to do with each other."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    alone: tuple[str, ...] = field(default=())
+    """Names of what replicates nothing and is not replicated, where that is not drawn."""
+
+    @property
+    def groups(self) -> dict[str, list[Node]]:
+        """The nodes by where they are, in words."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            found.setdefault(node.where, []).append(node)
+        return dict(sorted(found.items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON output shows it."""
+        return {"nodes": [_node_json(node) for node in self.nodes], "edges": [_edge_json(edge) for edge in self.edges]}
+
+
+def outside(external: External, stream: str, name: str) -> Node:
+    """A stream in another domain or account, of which nothing else is known."""
+    domain = external.domain
+    where = domain or external.api
+    return Node(node_id(where, stream), name, stream, OUTSIDE, domain=domain, api=None if domain else external.api)
+
+
+def node_id(place: str, stream: str) -> str:
+    """What tells a stream from others of its name elsewhere."""
+    return f"{place}/{stream}" if place else stream
+
+
+def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str], *, whole: bool = False) -> Graph:
+    """The graph of what has to do with others, of all (`whole`), or of what leads to the names and from them.
+
+    Raises BucketNotFound.
+    """
+    linked = {end for edge in edges for end in (edge.origin, edge.replica)}
+    silent = {node.id for node in nodes.values() if node.kind == Kind.UNREACHABLE}  # they may be replicas
+    kept, alone = set(nodes) if whole or not edges else linked | silent, set(nodes) - linked
+    if names:
+        kept, alone = reach({_named(nodes, name) for name in names}, edges), set()
+    order = sorted((nodes[at] for at in kept), key=lambda node: (node.where, node.name, node.id))
+    inside = sorted(
+        (edge for edge in edges if {edge.origin, edge.replica} <= kept),
+        key=lambda edge: (nodes[edge.origin].name, nodes[edge.replica].name, edge.origin, edge.replica, edge.rules),
+    )
+    return Graph(tuple(order), tuple(inside), tuple(sorted(nodes[at].name for at in alone - kept)))
+
+
+def reach(start: set[str], edges: Iterable[Edge]) -> set[str]:
+    """These nodes, what leads to them, and what they lead to."""
+    found = set(start)
+    for here, there in (("replica", "origin"), ("origin", "replica")):
+        waiting = list(start)
+        while waiting:
+            at = waiting.pop()
+            more = {getattr(edge, there) for edge in edges if getattr(edge, here) == at} - found
+            found |= more
+            waiting += more
+    return found
+
+
+def _named(nodes: Mapping[str, Node], name: str) -> str:
+    found = next((node.id for node in nodes.values() if node.name == name), None)
+    if found is None:
+        raise BucketNotFound(f"Bucket `{name}` does not exist", hint="`kvctl bucket ls` lists those that do")
+    return found
+
+
+def _node_json(node: Node) -> dict[str, Any]:
+    names = ("id", "name", "stream", "kind", "context", "domain", "api", "cluster")
+    return {name: getattr(node, name) for name in names}
+
+
+def _edge_json(edge: Edge) -> dict[str, Any]:
+    standing = edge.standing
+    known = {
+        "state": str(standing.state),
+        "evidence": standing.evidence or None,
+        "lag": standing.lag,
+        "active": standing.upstream.active,
+        "error": standing.upstream.error,
+    } if standing else dict.fromkeys(("state", "evidence", "lag", "active", "error"))  # fmt: skip
+    return {"origin": edge.origin, "replica": edge.replica, "rules": rules_json(edge.rules), **known}

@@ -1,0 +1,112 @@
+"""The graph of live servers. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
+from kvctl.topology.discover.health import Standing
+from kvctl.topology.discover.inventory import (
+    Link,
+    Place,
+    StreamInfo,
+    World,
+    kind_in,
+)
+from kvctl.topology.graph.graph import (
+    MISSING,
+    Edge,
+    Graph,
+    Node,
+    chosen,
+    node_id,
+    outside,
+    reach,
+)
+from kvctl.topology.graph.rules import rules_of
+from kvctl.topology.model import External
+
+
+def of_world(world: World, standings: Iterable[Standing], names: Collection[str] = ()) -> Graph:
+    """The graph of live servers: what replicates or is replicated, or what leads to and from the named ones alone.
+
+    Raises BucketNotFound.
+    """
+    nodes = {node.id: node for place in world.places.values() for node in _nodes_of(place)}
+    edges = []
+    for standing in standings:
+        replica, origin = nodes_of_link(standing.link)
+        for node in (origin, replica):
+            nodes.setdefault(node.id, node)
+        edges.append(
+            Edge(origin.id, replica.id, rules_of(standing.link.source, standing.link.info["config"]["name"]), standing)
+        )
+    return chosen(nodes, edges, names)
+
+
+def nodes_of_link(link: Link) -> tuple[Node, Node]:
+    """The replica and the origin of a link."""
+    return _node(link.place, link.info), _origin_node(link)
+
+
+def around(world: World, names: Collection[str]) -> World:
+    """The same with those links alone that lead to the named streams or from them; all without names."""
+    ends = [tuple(node.id for node in nodes_of_link(link)) for link in world.links]
+    edges = [Edge(origin, replica) for replica, origin in ends]
+    start = {node.id for link in world.links for node in nodes_of_link(link) if node.name in names}
+    kept = reach(start, edges)
+    links = [link for link, ends_of in zip(world.links, ends, strict=True) if not names or kept.issuperset(ends_of)]
+    return World(world.places, tuple(links))
+
+
+def _nodes_of(place: Place) -> list[Node]:
+    """What is a bucket, a mirror or an aggregate, and what cannot be looked at but is named like one."""
+    infos = (*place.infos.values(), *place.offline.values())
+    found = [_node(place, info) for info in infos if kind_in(place, info) is not None]
+    return [*found, *(_unseen(place, stream, str(Kind.UNREACHABLE)) for stream in place.unknown)]
+
+
+def _unseen(place: Place, stream: str, kind: str) -> Node:
+    """A stream of which the name is known."""
+    name, context = stream.removeprefix(STREAM_PREFIX), place.name or None
+    return Node(node_id(place.name, stream), name, stream, kind, context, place.domain)
+
+
+def _node(place: Place, info: StreamInfo) -> Node:
+    config, stream = info["config"], info["config"]["name"]
+    kind, silent = _kind(info, place), stream in place.offline
+    return Node(
+        node_id(place.name, stream), bucket_name(config, kind), stream,
+        str(Kind.UNREACHABLE if silent else kind), place.name or None, place.domain,
+        cluster=placed_in(info) if silent else _cluster(info),
+    )  # fmt: skip
+
+
+def _kind(info: StreamInfo, place: Place | None) -> Kind:
+    found = kind_in(place, info) if place else kind_of(info["config"])
+    return found or (Kind.MIRROR if info["config"].get("mirror") else Kind.STREAM)
+
+
+def _origin_node(link: Link) -> Node:
+    stream, external = link.source["name"], link.source.get("external") or {}
+    if link.origin is not None and link.origin_place is not None:
+        return _node(link.origin_place, link.origin)
+    if not external.get("api"):
+        if stream in link.place.offline:
+            return _node(link.place, link.place.offline[stream])
+        return _unseen(link.place, stream, str(Kind.UNREACHABLE) if stream in link.place.unreachable else MISSING)
+    node = outside(External(external["api"]), stream, stream.removeprefix(STREAM_PREFIX))
+    if link.origin is None:
+        return node
+    return replace(node, kind=str(_kind(link.origin, None)), cluster=_cluster(link.origin))
+
+
+def placed_in(info: StreamInfo) -> str | None:
+    """The cluster that an offline stream was placed in, if it was; its info names that of the server that answered."""
+    return (info["config"].get("placement") or {}).get("cluster") or None
+
+
+def _cluster(info: StreamInfo) -> str | None:
+    return (info.get("cluster") or {}).get("name") or None

@@ -1,0 +1,1 @@
+"""Configurations and changes that silently lose, hide, duplicate or loop data."""

@@ -1,0 +1,61 @@
+"""Keys that two origins of an aggregate both write, predicted from what they hold."""
+
+from __future__ import annotations
+
+from kvctl.errors import KvctlError, StreamNotFound
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.names import SUBJECT_PREFIX, matches
+from kvctl.kv.stream_kind import StreamConfig
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.replica_hazards import (
+    COLLISION,
+    KEY_COLLISION,
+    Landing,
+    name_of,
+    overlaps,
+    whose,
+)
+from kvctl.topology.subjects import UnknownTransform
+
+SHOWN = 3
+"""Colliding keys that are named."""
+
+
+async def stored(api: Api, config: StreamConfig, since: int = 0) -> tuple[list[Hazard], list[str]]:
+    """Collisions among the keys that the origins hold, and warnings where there are none yet, or none can be seen.
+
+    Rules that land in exactly the same place are a hazard without looking (`of_aggregate`). Of an aggregate that
+    exists, only what sources from number `since` on bring is looked at.
+    """
+    found: list[Hazard] = []
+    warnings: list[str] = []
+    own = f"{SUBJECT_PREFIX}{name_of(config)}."
+    for one, other in overlaps(config):
+        if one.pattern == other.pattern or max(one.number, other.number) < since:
+            continue
+        places = f"`{one.pattern.removeprefix(own)}`, `{other.pattern.removeprefix(own)}`"
+        try:
+            both = sorted(await _landed(api, one, other) & await _landed(api, other, one))
+        except (KvctlError, UnknownTransform) as error:
+            warnings.append(f"{whose(one, other)} could land on the same keys ({places}); not known: {error}")
+            continue
+        if both:
+            keys = ", ".join(f"`{key.removeprefix(own)}`" for key in both[:SHOWN])
+            more = f" and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
+            found.append(Hazard(KEY_COLLISION, f"{whose(one, other)} land on the same keys, {keys}{more}: {COLLISION}"))
+        else:
+            warnings.append(f"{whose(one, other)} could land on the same keys ({places}); none that is stored does")
+    return found, warnings
+
+
+async def _landed(api: Api, landing: Landing, other: Landing) -> set[str]:
+    """Where the rule's stored keys land, as far as that is within reach of the other one."""
+    prefix = (landing.source.get("external") or {}).get("api")
+    there = api.at(prefix) if prefix else api
+    try:
+        subjects = await streams.subjects(there, landing.source["name"], landing.rule.src)
+    except StreamNotFound:
+        return set()  # about to be made
+    landed = (landing.rule.apply(subject) for subject in subjects)
+    return {subject for subject in landed if subject is not None and matches(subject, (other.pattern,))}

@@ -1,0 +1,124 @@
+"""What is wrong with mirrors and aggregates that exist."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
+from kvctl.topology.discover import links
+from kvctl.topology.discover.inventory import reads
+from kvctl.topology.discover.links import upstreams
+from kvctl.topology.discover.mirror_origin import lineage
+from kvctl.topology.discover.origin_lookup import PATIENCE
+from kvctl.topology.hazards import replica_hazards
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.replica_hazards import MISSING_ORIGIN, UNCONNECTED, name_of
+from kvctl.units import duration_ns, parse_time
+
+GRACE = timedelta(seconds=10)
+"""How long a new replica may take to be connected."""
+
+StreamInfo = dict[str, Any]
+_NOT_FOUND = "(10059)"
+
+
+async def hazards(api: Api, info: StreamInfo) -> list[Hazard]:
+    """What is wrong with a mirror or an aggregate, as far as its origins can be seen."""
+    return of_replica(info, await origins_of(api, info))
+
+
+async def origins_of(api: Api, info: StreamInfo) -> list[StreamInfo | None]:
+    """The infos of what a stream reads from, in the order of its sources; None where they cannot be seen."""
+    return list(await asyncio.gather(*(_origin(api, source) for source in reads(info))))
+
+
+def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[Hazard]:
+    """What is wrong with a replica that exists; the infos of its origins stand in the order of its sources."""
+    config = info["config"]
+    configs = [origin["config"] if origin else None for origin in origins]
+    found = replica_hazards.of_replica(config, configs)
+    if config.get("mirror") and origins[0] is not None:
+        found += lineage(info, origins[0]).hazards()
+    return [*found, *_unconnected(info, origins)]
+
+
+async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[Hazard]:
+    """What a change would bring about that was not there before: in a replica itself, and in those who read from it.
+
+    The latter as far as this account and domain can be seen.
+    """
+    if not replica_hazards.concerns_replicas(before, after):
+        return []
+    origins = await _configs_read(api, before)
+    changed = origins if before.get("sources") == after.get("sources") else await _configs_read(api, after)
+    found = _brought(before, after, origins, changed) if changed else []
+    known = {before["name"]: before}
+    with suppress(KvctlError):
+        listed = await streams.listing(api)
+        infos = [*listed.answering, *filter(None, listed.silent.values())]
+        known = {info["config"]["name"]: info["config"] for info in infos} | known
+        found += links.unknown(links.dependents_among(listed, before["name"]))
+    for reader in known.values():
+        sources = reads({"config": reader})
+        feeding = [known.get(source["name"]) if not source.get("external") else None for source in sources]
+        if before not in feeding:
+            continue
+        fed = [after if config == before else config for config in feeding]
+        for hazard in _brought(reader, reader, feeding, fed):
+            found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
+    return found
+
+
+async def seen(api: Api, stream: str) -> StreamInfo | None:
+    """The info of a stream, asked with little patience; None where it cannot be seen."""
+    with suppress(KvctlError):
+        return await streams.info(api, stream, timeout=PATIENCE)
+    return None
+
+
+def is_new(info: StreamInfo) -> bool:
+    """Whether a replica may still be about to be connected."""
+    age = parse_time(info["ts"]) - parse_time(info["created"]) if info.get("ts") else 0
+    return age < duration_ns(GRACE)
+
+
+async def _configs_read(api: Api, config: StreamConfig) -> list[StreamConfig | None]:
+    return [origin["config"] if origin else None for origin in await origins_of(api, {"config": config})]
+
+
+def _brought(
+    before: StreamConfig,
+    after: StreamConfig,
+    origins: Sequence[StreamConfig | None],
+    changed: Sequence[StreamConfig | None],
+) -> list[Hazard]:
+    """The hazards of a replica that it has only after it, or its origins, have changed."""
+    accepted = replica_hazards.of_replica(before, origins) if origins else []
+    return [hazard for hazard in replica_hazards.of_replica(after, changed) if hazard not in accepted]
+
+
+def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iterable[Hazard]:
+    """Sources of which nothing was ever heard, or that are not there."""
+    name = name_of(info["config"])
+    for upstream, origin in zip(upstreams(info), origins, strict=True):
+        of = upstream.stream.removeprefix(STREAM_PREFIX)
+        if upstream.error and upstream.error.endswith(_NOT_FOUND) and origin is None:
+            yield Hazard(MISSING_ORIGIN, f"`{of}`, which feeds `{name}`, does not exist: nothing arrives until it does")
+        elif upstream.active is None and not upstream.error and not is_new(info):
+            where = f" in domain `{upstream.domain}`" if upstream.domain else f" under `{upstream.api}`"
+            text = f"`{name}` was never connected to `{of}`{where if upstream.api else ''}"
+            yield Hazard(UNCONNECTED, f"{text}: nothing ever arrives, and its lag says 0")
+
+
+async def _origin(api: Api, source: Mapping[str, Any]) -> StreamInfo | None:
+    prefix = (source.get("external") or {}).get("api")
+    return await seen(api.at(prefix) if prefix else api, source["name"])

@@ -1,0 +1,230 @@
+"""What speaks against planned changes, as far as configurations tell. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kvctl.errors import RefusedError
+from kvctl.kv.stream_kind import (
+    Kind,
+    StreamConfig,
+    bucket_name,
+    kind_of,
+)
+from kvctl.topology.hazards import cycle, replica_hazards
+from kvctl.topology.hazards.cycle import Node, Reading
+from kvctl.topology.hazards.hazards import (
+    FOREIGN_KIND,
+    LOSSY_EDIT,
+    UNREACHABLE_STREAM,
+    Hazard,
+    of_foreign,
+    of_silent,
+)
+from kvctl.topology.hazards.replica_hazards import (
+    CYCLE,
+    MISSING_ORIGIN,
+    OF_AGGREGATES,
+    OF_MIRRORS,
+    RECREATED_ORIGIN,
+    name_of,
+    of_replica,
+    overlaps,
+)
+from kvctl.topology.plan.desired import Draft, Drafts
+from kvctl.topology.plan.origin_place import Located, Where
+from kvctl.topology.plan.plan import Action, Change, links_from
+from kvctl.topology.source import source_key, sources_of
+
+if TYPE_CHECKING:
+    from kvctl.topology.discover.inventory import Link, StreamInfo, World
+
+OF_PLANS = tuple(
+    dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, UNREACHABLE_STREAM, FOREIGN_KIND))
+)
+"""What can stand in the way of a plan, and be overridden."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Hazards by the name of what changes, and warnings."""
+
+    hazards: dict[str, list[Hazard]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, name: str, hazards: Iterable[Hazard]) -> None:
+        """More of them, each once."""
+        there = self.hazards.setdefault(name, [])
+        there += [hazard for hazard in hazards if hazard not in there]
+
+    def warn(self, texts: Iterable[str]) -> None:
+        """More warnings, each once."""
+        self.warnings += [text for text in texts if text not in self.warnings]
+
+
+def found(changes: Sequence[Change], drafts: Drafts, world: World) -> Found:
+    """The hazards that the changes bring, not those that were there before and that somebody accepted.
+
+    Raises RefusedError for an origin that is read twice, directly and through another: servers take that for a cycle.
+    """
+    result = Found()
+    by_name = {draft.name: draft for draft in drafts.all()}
+    for change in changes:
+        if change.live is not None:
+            result.add(change.name, of_foreign(change.live["config"]))
+        if change.action is not Action.DELETE and change.kind is not Kind.BUCKET:
+            _replica(change, by_name[change.name], world, result)
+    _readers(changes, drafts, world, result)
+    _cycles(changes, drafts, world, result)
+    return result
+
+
+# -- replicas that change ------------------------------------------------------------------------------------
+
+
+def _replica(change: Change, draft: Draft, world: World, result: Found) -> None:
+    accepted = of_replica(draft.before, _origins_now(change, world)) if draft.before else []
+    now = of_replica(draft.after, draft.origin_configs)
+    result.add(change.name, [hazard for hazard in now if hazard not in accepted])
+    for item in draft.origins:
+        result.add(change.name, _of_origin(item))
+        result.warn(item.seen.warnings() if item.seen else ())
+    result.add(change.name, replica_hazards.full(draft.after, sum(_held(item, world) for item in draft.origins)))
+    if draft.kind is Kind.AGGREGATE:
+        result.warn(replica_hazards.outliving(draft.after, draft.origin_configs))
+        result.warn(_overwritten(change, draft))
+
+
+def _overwritten(change: Change, draft: Draft) -> Iterator[str]:
+    """Keys that go with a leaving origin may have been another one's before, and are gone of that, too."""
+    gone = list(change.leaving)
+    pairs = overlaps({**draft.after, "sources": [*gone, *draft.after["sources"]]}) if gone else []
+    if any(one.number < len(gone) <= other.number for one, other in pairs):
+        names = ", ".join(f"`{name_of(source)}`" for source in gone)
+        mend = f"`kvctl topology audit {change.name} --repair`"
+        yield f"What {names} overwrote in `{change.name}` of other origins goes, too: {mend} brings it back"
+
+
+def _of_origin(item: Located) -> list[Hazard]:
+    """Why nothing might ever arrive from it."""
+    if item.exists is False:
+        return [
+            Hazard(
+                MISSING_ORIGIN,
+                f"`{item.origin.name}` does not exist, and the file does not make it: nothing arrives until it does",
+            )
+        ]
+    if item.seen is not None and not item.seen.reachable:
+        return item.seen.hazards()
+    return []
+
+
+def _origins_now(change: Change, world: World) -> list[StreamConfig | None]:
+    """The configurations of what a live replica reads, in the order of its sources."""
+    return [
+        link.origin["config"] if link.origin else None
+        for link in world.links
+        if (link.place.name, link.info["config"]["name"]) == change.where
+    ]
+
+
+def _held(item: Located, world: World) -> int:
+    if item.where is not None:
+        info = world.places[item.where[0]].infos.get(item.where[1])
+        return int(info["state"]["bytes"]) if info else 0
+    return item.seen.held if item.seen else 0
+
+
+# -- replicas whose origin changes ---------------------------------------------------------------------------
+
+
+def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
+    """What changes and deletions do to replicas that stay as they are, in the file or not."""
+    touched = {change.where for change in changes}
+    for change in changes:
+        if change.action is Action.CREATE:
+            continue
+        result.add(change.name, _unseen(change, world))
+        for link in links_from(world, change.where):
+            reader = link.info["config"]
+            if (link.place.name, reader["name"]) in touched:
+                continue
+            if change.action is Action.CHANGE:
+                reads = f"`{name_of(reader)}` reads from `{change.name}`"
+                brought = _brought(link, drafts, world)
+                result.add(change.name, [replace(item, evidence=f"{reads}: {item.evidence}") for item in brought])
+            if reader.get("mirror") and (change.action is not Action.CHANGE or change.leaving):
+                result.add(change.name, [_poisoned(change, link.info)])
+
+
+def _unseen(change: Change, world: World) -> list[Hazard]:
+    """The hazard of readers in any place of which nothing but the name is known."""
+    if change.action is Action.CHANGE and not change.leaving:
+        assert change.live is not None
+        assert change.after is not None
+        if not replica_hazards.concerns_replicas(change.live["config"], change.after):
+            return []
+    return of_silent(dict.fromkeys(name for place in world.places.values() for name in place.unknown))
+
+
+def _brought(link: Link, drafts: Drafts, world: World) -> list[Hazard]:
+    """The hazards of a replica that it has only after its origins have changed."""
+    reader = (link.place.name, link.info["config"]["name"])
+    links = [other for other in world.links if (other.place.name, other.info["config"]["name"]) == reader]
+    before = [other.origin["config"] if other.origin else None for other in links]
+    after = [drafts.after(_origin(other)) or config for other, config in zip(links, before, strict=True)]
+    accepted = of_replica(link.info["config"], before)
+    return [hazard for hazard in of_replica(link.info["config"], after) if hazard not in accepted]
+
+
+def _origin(link: Link) -> Where | None:
+    return (link.origin_place.name, link.source["name"]) if link.origin_place else None
+
+
+def _poisoned(change: Change, reader: StreamInfo) -> Hazard:
+    name = bucket_name(reader["config"], kind_of(reader["config"]))
+    return Hazard(
+        RECREATED_ORIGIN,
+        f"Mirror `{name}` reads from `{change.name}` and is not in the file: it would serve the old values for ever",
+        f"Put `{name}` into the file, or delete it first",
+    )
+
+
+# -- cycles --------------------------------------------------------------------------------------------------
+
+
+def _cycles(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
+    readings = _readings(drafts, world)
+    changed = {change.where: change for change in changes if change.action is not Action.DELETE}
+    for circle in cycle.circles(readings):
+        first = next((where for where in changed if where in circle), None)
+        if first is not None:
+            result.add(changed[first].name, [cycle.hazard(cycle.beginning_with(circle, first))])
+    if not any(hazard.name == CYCLE for hazards in result.hazards.values() for hazard in hazards):
+        for where, change in changed.items():
+            _refuse_doubled(change, cycle.doubled(readings, where))
+
+
+def _readings(drafts: Drafts, world: World) -> list[Reading]:
+    """Who reads from whom when all is done."""
+    found, planned = [], set()
+    for draft in drafts.all():
+        planned.add(draft.where)
+        origins = {item.key: item.where for item in draft.origins}
+        for source in sources_of(draft.after):
+            if (where := origins.get(source_key(source))) is not None:
+                found.append(Reading(draft.where, where, source))
+    for link in world.links:
+        reader = (link.place.name, link.info["config"]["name"])
+        if reader not in planned and (origin := _origin(link)) is not None:
+            found.append(Reading(reader, origin, link.source))
+    return found
+
+
+def _refuse_doubled(change: Change, found: tuple[Node, Node] | None) -> None:
+    if found is not None:
+        twice, through = (name_of({"name": stream}) for _, stream in found)
+        text = f"`{change.name}` would read `{twice}` twice, directly and through `{through}`"
+        raise RefusedError(f"{text}: servers refuse that (10052)", hint="Read one of the two")

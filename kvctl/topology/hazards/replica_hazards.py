@@ -1,0 +1,313 @@
+"""Configurations of mirrors and aggregates that lose, hide or duplicate data without a word from the server. [pure]
+
+All are told from stream configurations: the replica's, and those of its origins as far as they can be seen (None: not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.stream_kind import StreamConfig
+from kvctl.topology.hazards.hazards import (
+    FOREIGN_KIND,
+    UNREACHABLE_STREAM,
+    Hazard,
+    of_foreign,
+)
+from kvctl.topology.subjects import Transform, UnknownTransform, meet, parse
+from kvctl.units import duration_from_ns, format_duration, format_size
+
+FILTERED_MIRROR = "filtered-mirror"
+RENAMING_MIRROR = "renaming-mirror"
+SHORTER_TTL = "shorter-ttl"
+SHORTER_HISTORY = "shorter-history"
+TTL_NOT_INHERITED = "ttl-not-inherited"
+ORIGIN_NOT_DIRECT = "origin-not-direct"
+SMALLER_LIMITS = "smaller-limits"
+OUTSIDE_PREFIX = "outside-prefix"
+KEY_COLLISION = "key-collision"
+DUPLICATE_WINDOW = "duplicate-window"
+MISSING_ORIGIN = "missing-origin"
+LAST_ORIGIN = "last-origin"
+UNCONNECTED = "unconnected"
+CYCLE = "cycle"
+RECREATED_ORIGIN = "recreated-origin"
+
+OF_MIRRORS = (
+    FILTERED_MIRROR, ORIGIN_NOT_DIRECT, SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN,
+    UNCONNECTED, CYCLE, FOREIGN_KIND,
+)  # fmt: skip
+OF_AGGREGATES = (
+    KEY_COLLISION, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE, FOREIGN_KIND,
+)  # fmt: skip
+"""What can stand in the way of building one, and be overridden."""
+OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
+"""What an edit of a replica, or of its origin, can bring about."""
+
+COLLISION = "the last one wins, and a deletion in one hides the other's"
+
+Source = dict[str, Any]
+_OF_BOTH = (
+    "max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl",
+    "duplicate_window", "sources",
+)  # fmt: skip
+"""Fields in which a replica and its origin have to suit each other, or that say what it reads."""
+
+
+def concerns_replicas(before: StreamConfig, after: StreamConfig) -> bool:
+    """Return whether an edit can make a replica and its origin unsuitable for each other."""
+    return any(before.get(field) != after.get(field) for field in _OF_BOTH)
+
+
+def of_mirror(config: StreamConfig, origin: StreamConfig | None) -> list[Hazard]:
+    """What is wrong with a mirror; `origin` is the configuration of what it reads, None where it cannot be seen."""
+    if origin is None:
+        return []
+    external = bool((config["mirror"].get("external") or {}).get("api"))
+    found = [*_ages(config, origin), *_history(config, origin), *_limits(config, [origin])]
+    if config["mirror"].get("filter_subject") or config["mirror"].get("subject_transforms"):
+        found += of_foreign(origin)  # a whole mirror keeps every entry and revision: it harms no table
+    return found if external else [*_answers(config, origin), *found]
+
+
+def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
+    """What is wrong with an aggregate; `origins` stand in the order of its sources.
+
+    A ttl that is longer than an origin's is none of it where another origin needs it (`outliving`).
+    """
+    seen = [origin for origin in origins if origin is not None]
+    return [
+        *_outside(config),
+        *_collisions(config),
+        *_window(config),
+        *(hazard for origin in seen for hazard in _ages(config, origin, justified=_justified(config, origin, origins))),
+        *_limits(config, seen),
+        *(hazard for origin in seen for hazard in of_foreign(origin)),
+    ]
+
+
+def of_replica(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
+    """What is wrong with either."""
+    return of_mirror(config, origins[0]) if config.get("mirror") else of_aggregate(config, origins)
+
+
+def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[str]:
+    """Whose keys an aggregate keeps after they have expired, because other origins' keys live longer.
+
+    No ttl suits all of them then: a shorter one would lose keys that live. Origins that leave markers of what expires
+    are none of these: the markers arrive and delete.
+    """
+    name, age = name_of(config), config.get("max_age", 0)
+    return [
+        f"Keys of `{name_of(origin)}` that expire there ({_age(theirs)}) stay in `{name}` (ttl {_age(age)}), as other "
+        f"origins' keys live longer; with a `marker_ttl` on `{name_of(origin)}` they go"
+        for origin in origins
+        if origin is not None
+        and (theirs := origin.get("max_age", 0))
+        and (not age or age > theirs)
+        and not origin.get("subject_delete_marker_ttl")
+        and _justified(config, origin, origins)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where one rule of one source brings keys."""
+
+    number: int
+    """Of the source."""
+    source: Source
+    rule: Transform
+    pattern: str
+    """The subjects under which they are stored, as a filter."""
+
+
+def overlaps(config: StreamConfig) -> list[tuple[Landing, Landing]]:
+    """Pairs of rules that could write one key."""
+    places = [
+        Landing(number, source, rule, _pattern(rule))
+        for number, source in enumerate(config.get("sources") or ())
+        for rule in _rules(source)
+    ]
+    return [(one, other) for one, other in combinations(places, 2) if meet(one.pattern, other.pattern)]
+
+
+def whose(one: Landing, other: Landing) -> str:
+    """The names of the two origins in words."""
+    first, second = name_of(one.source), name_of(other.source)
+    return f"Keys of `{first}`" if first == second else f"Keys of `{first}` and `{second}`"
+
+
+def landing(source: Source) -> list[str]:
+    """The subjects under which a source's messages are stored, as filters."""
+    return [_pattern(rule) for rule in _rules(source)]
+
+
+def name_of(stream: StreamConfig | Source) -> str:
+    """How a stream is called in messages."""
+    return str(stream["name"]).removeprefix(STREAM_PREFIX)
+
+
+def _answers(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
+    """Servers have every mirror of a direct-get stream answer its reads, asked or not."""
+    name, of, mirror = config["name"], name_of(origin), config["mirror"]
+    rules = parse(mirror.get("subject_transforms") or ())
+    renamed = [rule for rule in rules if rule.dest and rule.dest != rule.src]
+    filtered = bool(mirror.get("filter_subject") or rules) and not renamed
+    if not origin.get("allow_direct"):
+        if not filtered:
+            yield Hazard(
+                ORIGIN_NOT_DIRECT,
+                f"`{of}` does not allow direct gets, so `{name}` would answer none of its reads",
+                "Let it allow them (`allow_direct`), then create the mirror",
+            )
+        return
+    if filtered:
+        yield Hazard(
+            FILTERED_MIRROR,
+            f"`{name}` would answer reads of `{of}` for everybody near it, with `not found` for every key outside of "
+            "its filter",
+            f"`kvctl aggregate create NAME --origin {of} --keys ...` holds some of the keys and harms nobody",
+        )
+    if renamed:
+        yield Hazard(
+            RENAMING_MIRROR,
+            f"`{name}` stores `{renamed[0].src}` as `{renamed[0].dest}`, and would answer reads of `{of}` for "
+            "everybody near it, with `not found`",
+            f"`kvctl aggregate create NAME --origin {of} --map ...` renames keys and harms nobody",
+        )
+
+
+def _justified(config: StreamConfig, origin: StreamConfig, origins: Iterable[StreamConfig | None]) -> bool:
+    """Whether another origin's keys live as long as the aggregate's, or for all that is known may do so."""
+    age = config.get("max_age", 0)
+    ages = [other.get("max_age", 0) if other is not None else 0 for other in origins if other is not origin]
+    return any(not other or (age and other >= age) for other in ages)
+
+
+def _ages(config: StreamConfig, origin: StreamConfig, *, justified: bool = False) -> Iterator[Hazard]:
+    age, theirs = config.get("max_age", 0), origin.get("max_age", 0)
+    name, of = name_of(config), name_of(origin)
+    if age and (not theirs or age < theirs):
+        yield Hazard(
+            SHORTER_TTL,
+            f"ttl {_age(age)} is shorter than `{of}` has ({_age(theirs)}): keys that live there would be gone here",
+        )
+    if theirs and (not age or age > theirs) and not justified:
+        yield Hazard(
+            TTL_NOT_INHERITED,
+            f"ttl {_age(age)} is longer than `{of}` has ({_age(theirs)}): `{name}` would serve keys that have expired "
+            "there",
+        )
+    elif origin.get("allow_msg_ttl") and not config.get("allow_msg_ttl"):
+        yield Hazard(
+            TTL_NOT_INHERITED,
+            f"`{of}` has keys with a ttl of their own, which `{name}` does not allow: it would keep them for ever",
+        )
+
+
+def _history(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
+    mine, theirs = config.get("max_msgs_per_subject", -1), origin.get("max_msgs_per_subject", -1)
+    if mine > 0 and (theirs <= 0 or mine < theirs):
+        yield Hazard(
+            SHORTER_HISTORY,
+            f"history {mine} is shorter than `{name_of(origin)}` has ({theirs if theirs > 0 else 'no limit'}): "
+            "revisions that exist there would not be found by those near the mirror",
+        )
+
+
+def _limits(config: StreamConfig, origins: Iterable[StreamConfig]) -> Iterator[Hazard]:
+    origins = list(origins)
+    size = config.get("max_msg_size", -1)
+    larger = [origin for origin in origins if 0 < size and not 0 < origin.get("max_msg_size", -1) <= size]
+    for origin in larger:
+        yield Hazard(
+            SMALLER_LIMITS,
+            f"max-value-size {format_size(size)} is below `{name_of(origin)}`'s "
+            f"({_size(origin.get('max_msg_size', -1))}): the first larger value would stop everything after it, in "
+            "silence",
+        )
+    limit = config.get("max_bytes", -1)
+    needed = sum(max(origin.get("max_bytes", -1), 0) for origin in origins)
+    if 0 < limit < needed:
+        yield Hazard(
+            SMALLER_LIMITS,
+            f"max-bytes {format_size(limit)} is below what the origins may hold ({format_size(needed)}): when it is "
+            "full, nothing more arrives, in silence",
+        )
+
+
+def full(config: StreamConfig, held: int) -> list[Hazard]:
+    """Whether the size limit is below what the origins hold already."""
+    limit = config.get("max_bytes", -1)
+    if not 0 < limit < held:
+        return []
+    text = f"max-bytes {format_size(limit)} is below what the origins hold ({format_size(held)})"
+    return [Hazard(SMALLER_LIMITS, f"{text}: it would fill up and stop, in silence")]
+
+
+def _outside(config: StreamConfig) -> Iterator[Hazard]:
+    own = f"{SUBJECT_PREFIX}{name_of(config)}."
+    for source in config.get("sources") or ():
+        for pattern in landing(source):
+            if not pattern.startswith(own):
+                yield Hazard(
+                    OUTSIDE_PREFIX,
+                    f"Keys of `{name_of(source)}` land as `{pattern}`, outside of `{own}>`, where nobody finds them",
+                )
+
+
+def _collisions(config: StreamConfig) -> Iterator[Hazard]:
+    sources = config.get("sources") or []
+    own = f"{SUBJECT_PREFIX}{name_of(config)}."
+    for source in sources:
+        for rule in parse(source.get("subject_transforms") or ()):
+            if (lost := _dropped(rule)) is not None:
+                yield Hazard(KEY_COLLISION, f"Keys of `{name_of(source)}` that differ only in {lost} become one key")
+    for one, other in overlaps(config):
+        if one.pattern == other.pattern:
+            text = f"{whose(one, other)} land in the same place (`{one.pattern.removeprefix(own)}`)"
+            yield Hazard(KEY_COLLISION, f"{text}: {COLLISION}", "Give each a prefix of its own: `bucket=B,prefix=b`")
+
+
+def _window(config: StreamConfig) -> Iterator[Hazard]:
+    if window := config.get("duplicate_window", 0):
+        yield Hazard(
+            DUPLICATE_WINDOW,
+            f"A duplicate window of {_age(window)}: of two entries with one message id, from whatever origin, the "
+            "second is dropped",
+        )
+
+
+def _rules(source: Source) -> list[Transform]:
+    whole = Transform(source.get("filter_subject") or ">", "")
+    return parse(source.get("subject_transforms") or ()) or [whole]
+
+
+def _dropped(rule: Transform) -> str | None:
+    """What a rule leaves out, in words."""
+    try:
+        lost = rule.dropped
+    except UnknownTransform:
+        return "what a transform function leaves out"
+    tokens = [at - 1 for at, token in enumerate(rule.src.split(".")) if token in ("*", ">")]  # after `$KV` and bucket
+    return ", ".join(f"token {tokens[number - 1]}" for number in lost) or None
+
+
+def _pattern(rule: Transform) -> str:
+    try:
+        return rule.pattern
+    except UnknownTransform:
+        return ".".join("*" if "{{" in token else token for token in rule.dest.split("."))
+
+
+def _age(nanoseconds: int) -> str:
+    return format_duration(duration_from_ns(nanoseconds)) if nanoseconds else "none"
+
+
+def _size(size: int) -> str:
+    return format_size(size) if size > 0 else "no limit"

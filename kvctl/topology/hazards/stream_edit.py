@@ -1,0 +1,111 @@
+"""What an edit of a stream, bucket or not, would lose: in the stream's own words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvctl.jetstream.api import Api
+from kvctl.kv.stream_kind import StreamConfig
+from kvctl.topology.discover import links
+from kvctl.topology.hazards import hazards, inspection
+from kvctl.topology.hazards.hazards import (
+    AGE,
+    BYTES,
+    FOREIGN_KIND,
+    HISTORY,
+    LOSSY_EDIT,
+    SIZE,
+    SUBJECTS,
+    Cost,
+    Hazard,
+    looks_at,
+)
+from kvctl.topology.hazards.replica_hazards import (
+    DUPLICATE_WINDOW,
+    KEY_COLLISION,
+    OF_EDITS,
+    ORIGIN_NOT_DIRECT,
+    OUTSIDE_PREFIX,
+)
+from kvctl.units import duration_from_ns, format_duration, format_size
+
+OF_STREAM_EDITS = (
+    LOSSY_EDIT, *OF_EDITS, ORIGIN_NOT_DIRECT, DUPLICATE_WINDOW, OUTSIDE_PREFIX, KEY_COLLISION, FOREIGN_KIND,
+)  # fmt: skip
+"""What can stand in the way of an edit, and be overridden."""
+
+
+async def hazards_of(api: Api, info: dict[str, Any], after: StreamConfig) -> list[Hazard]:
+    """What speaks against giving the stream this configuration: data lost, foreign owners, replicas harmed."""
+    before: StreamConfig = info["config"]
+    cost = await links.cost(api, before, info, after)
+    found = [*hazards.of_foreign(before), *(Hazard(LOSSY_EDIT, text) for text in lossy(before, after, cost))]
+    return [*found, *await inspection.of_edit(api, before, after)]
+
+
+def lossy(before: StreamConfig, after: StreamConfig, cost: Cost) -> list[str]:
+    """The data that the change would cost, a sentence each."""
+    aspects = looks_at(before, after)
+    texts = [
+        _limits(before, after, cost, aspect) for aspect in (HISTORY, AGE, SUBJECTS, BYTES, SIZE) if aspect in aspects
+    ]
+    texts += [_count_limit(before, after, cost), _retention(before, after, cost), _sealed(before, after)]
+    return [text for text in texts if text]
+
+
+def _limits(before: StreamConfig, after: StreamConfig, cost: Cost, aspect: str) -> str | None:
+    if aspect == HISTORY and cost.over_history:
+        change = f"max_msgs_per_subject {_limit(before, 'max_msgs_per_subject')} -> {after['max_msgs_per_subject']}"
+        return f"{change} removes {_messages(cost.over_history)} of {_counted(cost.keys_over_history, 'subject')}"
+    if aspect == AGE and cost.messages:
+        ages = " -> ".join(format_duration(duration_from_ns(config.get("max_age", 0))) for config in (before, after))
+        now = f"{_messages(cost.expired)} at once" if cost.expired else ""
+        later = f"{_messages(cost.messages - cost.expired)} at that age" if cost.messages > cost.expired else ""
+        return f"max_age {ages} removes {' and '.join(filter(None, (now, later)))}".replace(
+            "max_age 0s", "max_age none"
+        )
+    if aspect == SUBJECTS and cost.keys_outside:
+        return f"subjects no longer covers {_counted(cost.keys_outside, 'subject')} that it holds messages of"
+    if aspect == BYTES and cost.bytes > after["max_bytes"]:
+        consequence = "nothing new fits" if after.get("discard") == "new" else "the oldest messages go"
+        over = format_size(cost.bytes - after["max_bytes"])
+        return f"max_bytes {after['max_bytes']} is {over} below what is in use: {consequence}"
+    if aspect == SIZE and cost.oversized:
+        return f"max_msg_size {after['max_msg_size']} is below {_messages(cost.oversized)} that it holds"
+    return None
+
+
+def _count_limit(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
+    limit = after.get("max_msgs") or -1
+    if limit < 0 or limit >= cost.messages or limit == before.get("max_msgs"):
+        return None
+    change = f"max_msgs {_limit(before, 'max_msgs')} -> {limit}"
+    if after.get("discard") == "new":
+        return f"{change} is below the {_messages(cost.messages)} that it holds: nothing new fits"
+    return f"{change} removes {_messages(cost.messages - limit)}"
+
+
+def _retention(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
+    kept, wanted = before.get("retention", "limits"), after.get("retention", "limits")
+    if wanted == kept or wanted == "limits" or not cost.messages:
+        return None
+    return f"retention {kept} -> {wanted} removes what no consumer waits for, of {_messages(cost.messages)}"
+
+
+def _sealed(before: StreamConfig, after: StreamConfig) -> str | None:
+    if after.get("sealed") and not before.get("sealed"):
+        return "sealed is for ever: nothing can be written, deleted or changed from then on"
+    return None
+
+
+def _limit(config: StreamConfig, name: str) -> str:
+    value = config.get(name) or -1
+    return "none" if value < 0 else str(value)
+
+
+def _messages(count: int) -> str:
+    return _counted(count, "message")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

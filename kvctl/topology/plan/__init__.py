@@ -1,0 +1,1 @@
+"""Wanted and found state to ordered changes."""

@@ -1,0 +1,263 @@
+"""What each thing in a topology file is to become, given what is there. [pure]
+
+A file owns the fields that it names. Beyond these, what a mirror or an aggregate has from its origins follows them: a
+field that equals what the origins gave it before the change gets what they give it after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from kvctl.kv.config_diff import Difference, differences
+from kvctl.kv.config_edit import FIELDS, edited
+from kvctl.kv.stream_kind import (
+    LEAVING,
+    TOPOLOGY,
+    Kind,
+    StreamConfig,
+    started,
+)
+from kvctl.topology.file.document import Topology
+from kvctl.topology.model import Aggregate, Mirror
+from kvctl.topology.plan.origin_place import Located, Locator, Where
+from kvctl.topology.source import (
+    added,
+    leaving,
+    removed,
+    same_mirror,
+    source_key,
+    sources_of,
+)
+
+if TYPE_CHECKING:
+    from kvctl.topology.discover.inventory import StreamInfo
+
+_INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
+"""What replicas have from their origins, and the field by which a file says it itself."""
+_SPELLINGS = {"tag": "tags", "republish_headers_only": "republish"}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One thing in the file: as it is, and as it is to be."""
+
+    name: str
+    kind: Kind
+    place: str
+    live: StreamInfo | None
+    after: StreamConfig
+    origins: tuple[Located, ...] = ()
+    origin_configs: tuple[StreamConfig | None, ...] = ()
+    """As they will be."""
+    reads: tuple[Where | None, ...] = ()
+    """Where the origins are that it has now."""
+    follows: bool = False
+    """Whether it changes because an origin does."""
+    anew: bool = False
+    """Whether it is made anew: no server can change it in place, or its origin's content is another."""
+    cascades: bool = False
+    """Whether it is made anew for its origin's sake."""
+
+    @property
+    def where(self) -> Where:
+        """Its place and stream."""
+        return self.place, self.after["name"]
+
+    @property
+    def before(self) -> StreamConfig | None:
+        """Its configuration as it is."""
+        return self.live["config"] if self.live else None
+
+    @property
+    def differences(self) -> list[Difference]:
+        """What changes, field by field; for what is not there, what it is made with."""
+        return differences(self.before, self.after) if self.before else []
+
+    @property
+    def leaving(self) -> list[dict[str, Any]]:
+        """The sources whose keys go: those that leave, and those that have left but for their keys."""
+        before = self.before or {}
+        return [*removed(before.get("sources") or [], self.after.get("sources") or []), *leaving(before)]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it can become right without being made anew."""
+        before, after = self.before or self.after, self.after
+        stay = {source["name"] for source in sources_of(after)}
+        return (
+            before.get("storage", "file") == after.get("storage", "file")
+            and (not before.get("deny_purge") or bool(after.get("deny_purge")))
+            and same_mirror(before.get("mirror"), after.get("mirror"))
+            # Keys are told by the stream that they came from, and taken out by purges.
+            and not any(source["name"] in stay or after.get("deny_purge") for source in self.leaving)
+        )
+
+    @property
+    def renews(self) -> bool:
+        """Whether what reads it will not notice that it holds something else than before."""
+        mirror = (self.before or {}).get("mirror")
+        other = self.cascades or not mirror or not same_mirror(mirror, self.after.get("mirror"))
+        return (self.anew and other) or bool(self.leaving)
+
+
+@dataclass(slots=True)
+class Drafts:
+    """The drafts of a file, each made when it is needed."""
+
+    topology: Topology
+    origins: Locator
+    _made: dict[str, Draft] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set)
+
+    def all(self) -> list[Draft]:
+        """Every one, origins before what reads them, as far as they do not go in a circle."""
+        topology = self.topology
+        for name in (*topology.buckets, *topology.mirrors, *topology.aggregates):
+            self.draft(name)
+        return list(self._made.values())
+
+    def draft(self, name: str) -> Draft | None:
+        """The draft of one name; None while it is being made."""
+        if name not in self._made and name not in self._begun:
+            self._begun.add(name)
+            made = self._mirror(name) if name in self.topology.mirrors else self._bucket(name)
+            self._made[name] = made
+        return self._made.get(name)
+
+    def after(self, where: Where | None) -> StreamConfig | None:
+        """What will be there."""
+        made = self._at(where)
+        if made is not None:
+            return made.after
+        return self._live_config(where)
+
+    def live(self, where: Where | None) -> StreamInfo | None:
+        """What is there now, as far as it is in view."""
+        return self.origins.live(where)
+
+    def _at(self, where: Where | None) -> Draft | None:
+        name = self.origins.name_at(where)
+        return self.draft(name) if name is not None else None
+
+    # -- drafts ----------------------------------------------------------------------------------------------
+
+    def _bucket(self, name: str) -> Draft:
+        if name in self.topology.aggregates:
+            return self._aggregate(name)
+        model, live = self.topology.buckets[name], self.origins.live(self.origins.where(name))
+        fresh = model.to_stream()
+        after = edited(live["config"], self._named(name, model)) if live else fresh
+        return self._settled(Draft(name, Kind.BUCKET, self.topology.place_of(name), live, self._marked(after)), fresh)
+
+    def _mirror(self, name: str) -> Draft:
+        place, model, live = (
+            self.topology.place_of(name),
+            self.topology.mirrors[name],
+            self.origins.live(self.origins.where(name)),
+        )
+        located = self.origins.locate(place, model.origin)
+        model = replace(model, origin=located.origin)
+        config = self._config(located)
+        fresh = model.to_stream(config)
+        if located.exists is False:
+            fresh["mirror_direct"] = False  # servers turn it on when they see an origin that allows it
+        after, follows = fresh, False
+        if live:
+            after = edited(live["config"], self._named(name, model))
+            if not same_mirror(after.get("mirror"), fresh["mirror"]):
+                after["mirror"] = fresh["mirror"]
+            follows = self._follow(name, after, model.to_stream(self._config_now(located)), fresh)
+            self._deny_purge(name, after, model)
+        reads = self._reads(place, live, (located,))
+        draft = Draft(name, Kind.MIRROR, place, live, self._marked(after), (located,), (config,), reads, follows)
+        return self._settled(draft, fresh)
+
+    def _aggregate(self, name: str) -> Draft:
+        place, model, live = (
+            self.topology.place_of(name),
+            self.topology.aggregates[name],
+            self.origins.live(self.origins.where(name)),
+        )
+        located = tuple(self.origins.locate(place, origin) for origin in model.origins)
+        model = replace(model, origins=tuple(item.origin for item in located))
+        configs = tuple(self._config(item) for item in located)
+        fresh = model.to_stream(configs)
+        after, follows = fresh, False
+        reads = self._reads(place, live, located)
+        if live:
+            after = edited(live["config"], self._named(name, model))
+            seen = {item.key: self._config_now(item) for item in located}
+            keys = [source_key(source) for source in sources_of(live["config"])]
+            now = [seen.get(key) or self._live_config(where) for key, where in zip(keys, reads, strict=True)]
+            follows = self._follow(name, after, model.to_stream(now), fresh)
+            self._sources(after, fresh["sources"], configs)
+            self._deny_purge(name, after, model)
+            if "writable" in self.topology.named.get(name, ()) and model.writable != bool(after.get("subjects")):
+                after["subjects"] = fresh["subjects"]
+        draft = Draft(name, Kind.AGGREGATE, place, live, self._marked(after), located, configs, reads, follows)
+        return self._settled(draft, fresh)
+
+    def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
+        """As it is, or made anew: from the file alone, so that it is the same after a kill in between."""
+        stay = {item.where for item in draft.origins} & set(draft.reads)
+        cascades = any(made.renews for where in stay if (made := self._at(where)) is not None)
+        if draft.live is None or (draft.in_place and not cascades):
+            return draft
+        return replace(draft, after=self._marked(fresh), follows=False, anew=True, cascades=cascades)
+
+    @staticmethod
+    def _reads(place: str, live: StreamInfo | None, located: Sequence[Located]) -> tuple[Where | None, ...]:
+        """Where the origins of a live replica are; None out of view."""
+        known = {item.key: item.where for item in located}
+        sources = sources_of(live["config"]) if live else []
+        near = [None if source_key(source)[1] else (place, source["name"]) for source in sources]
+        return tuple(known.get(source_key(source), other) for source, other in zip(sources, near, strict=True))
+
+    def _named(self, name: str, model: Any) -> dict[str, Any]:
+        """The fields of a bucket that the file names, with their values."""
+        names = {_SPELLINGS.get(text, text) for text in self.topology.named.get(name, ())}
+        return {text: getattr(model, text) for text in FIELDS if text in names}
+
+    def _follow(self, name: str, after: StreamConfig, was: StreamConfig, fresh: StreamConfig) -> bool:
+        """Give it what its origins will give, where it has what they gave until now. Whether anything changed."""
+        before = {key: after.get(key) for key in _INHERITED}
+        for key, text in _INHERITED.items():
+            said = text in self.topology.named.get(name, ())
+            given = fresh.get(key, was.get(key))  # servers do not turn allow_msg_ttl off again
+            if not said and given != was.get(key) and (after.get(key) or 0) == (was.get(key) or 0):
+                after[key] = given
+        return any(after.get(key) != before[key] for key in _INHERITED)
+
+    @staticmethod
+    def _sources(after: StreamConfig, wanted: list[dict[str, Any]], configs: Sequence[StreamConfig | None]) -> None:
+        """Give it the wanted sources; those that are there stay in their order, and begin with the first entry."""
+        there = after.get("sources") or []
+        gone, new = removed(there, wanted), added(there, wanted)
+        after["sources"] = [*(source for source in there if source not in gone), *new]
+        after |= started(after)
+        if any(
+            (config or {}).get("allow_msg_ttl") for source, config in zip(wanted, configs, strict=True) if source in new
+        ):
+            after["allow_msg_ttl"] = True
+
+    def _deny_purge(self, name: str, after: StreamConfig, model: Mirror | Aggregate) -> None:
+        if "deny_purge" in self.topology.named.get(name, ()) and model.deny_purge != bool(after.get("deny_purge")):
+            after |= {"deny_purge": model.deny_purge, "allow_rollup_hdrs": not model.deny_purge}
+
+    def _marked(self, config: StreamConfig) -> StreamConfig:
+        """With the topology's mark; what another topology made stays its own."""
+        metadata = {TOPOLOGY: self.topology.name, **(config.get("metadata") or {})}
+        return {**config, "metadata": {key: text for key, text in metadata.items() if key != LEAVING}}
+
+    def _config(self, located: Located) -> StreamConfig | None:
+        found = self.after(located.where)
+        return found or (located.seen.config if located.seen else None)
+
+    def _config_now(self, located: Located) -> StreamConfig | None:
+        return self._live_config(located.where) or (located.seen.config if located.seen else None)
+
+    def _live_config(self, where: Where | None) -> StreamConfig | None:
+        live = self.origins.live(where)
+        return live["config"] if live else None

@@ -1,0 +1,195 @@
+"""Where the origins are that a topology file names: in a place of the file, or out of view. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from kvctl.kv import reserved_streams
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.topology.file.document import Topology
+from kvctl.topology.model import Origin
+
+if TYPE_CHECKING:
+    from kvctl.topology.discover.inventory import StreamInfo
+    from kvctl.topology.discover.origin_lookup import Seen
+
+Where = tuple[str, str]
+"""A place's name and a stream's."""
+Looked = Mapping[tuple[str, Origin], "Seen"]
+"""Origins in other domains and accounts, as they were found by asking from a place."""
+
+
+class View(Protocol):
+    """What is known of a place: seen on its servers, or from the file alone."""
+
+    @property
+    def name(self) -> str:
+        """As the file calls its context."""
+
+    @property
+    def domain(self) -> str | None:
+        """Its JetStream domain."""
+
+    @property
+    def infos(self) -> Mapping[str, StreamInfo]:
+        """The streams there, by name."""
+
+    @property
+    def seen(self) -> bool:
+        """Whether its servers were asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A place of which only the file is known."""
+
+    name: str
+    domain: str | None = None
+
+    @property
+    def infos(self) -> Mapping[str, StreamInfo]:
+        """None of its streams are known."""
+        return {}
+
+    @property
+    def seen(self) -> bool:
+        """Its servers were not asked."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An origin, and where it is."""
+
+    origin: Origin
+    """With its bucket and stream named; without a domain that is the reader's own."""
+    where: Where | None
+    """None: not in view."""
+    exists: bool | None
+    """Whether it is there when the change is made; None: not known."""
+    seen: Seen | None = None
+    """What was found out about it by asking, where it is in another domain or account."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What its source reads: stream and API prefix."""
+        return self.origin.source_stream, self.origin.external.api if self.origin.external else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Locator:
+    """The file, what is there, and what was found out about origins elsewhere."""
+
+    topology: Topology
+    places: Mapping[str, View]
+    looked: Looked = field(default_factory=dict)
+
+    def where(self, name: str) -> Where:
+        """Where a thing of the file stands."""
+        mirror = name in self.topology.mirrors
+        return self.topology.place_of(name), name if mirror else STREAM_PREFIX + name
+
+    def live(self, where: Where | None) -> StreamInfo | None:
+        """What is there now, as far as it is in view."""
+        return self.places[where[0]].infos.get(where[1]) if where and where[0] in self.places else None
+
+    def name_at(self, where: Where | None) -> str | None:
+        """The file's name for what is at a place."""
+        if where is None:
+            return None
+        name = where[1].removeprefix(STREAM_PREFIX)
+        topology = self.topology
+        known = name in topology.buckets or name in topology.aggregates or name in topology.mirrors
+        return name if known and self.where(name) == where else None
+
+    def locate(self, place: str, origin: Origin) -> Located:
+        """An origin of something in a place, completed as far as it is in view."""
+        seen = self.looked.get((place, origin))
+        here = self._without_own_domain(place, origin)
+        where = self._found(place, here)
+        if where is not None and self._may_be(where, seen):
+            return Located(self._completed(here, where), where, True, seen)
+        if seen is not None:
+            return Located(seen.origin, None, seen.exists, seen)
+        return Located(_guessed(here), None, None if here.external or not self.places[place].seen else False)
+
+    def _without_own_domain(self, place: str, origin: Origin) -> Origin:
+        """Servers take their own domain for another one, and never deliver."""
+        domain = origin.external.domain if origin.external else None
+        return replace(origin, external=None) if domain and domain == self.places[place].domain else origin
+
+    def _found(self, place: str, origin: Origin) -> Where | None:
+        """The stream that an origin's name means: the bucket's own, else a mirror's, else a repository's."""
+        home = place if origin.external is None else self._home(place, origin)
+        names = [STREAM_PREFIX + origin.bucket, origin.bucket, reserved_streams.WHOLE + origin.bucket]
+        for number, stream in enumerate([origin.stream] if origin.stream else names):
+            if home is not None and self._is_there((home, stream), bucket=number == 0):
+                return home, stream
+        return None
+
+    def _home(self, place: str, origin: Origin) -> str | None:
+        """The place in view that an origin of another domain or account is in."""
+        domain = origin.external.domain if origin.external else None
+        others = [other for other in self.places.values() if other.name != place]
+        if domain is not None:
+            others = [other for other in others if other.domain == domain or not (other.seen or other.domain)]
+        said = [other.name for other in others if self.name_at((other.name, origin.source_stream)) is not None]
+        said += [other.name for other in others if self.name_at((other.name, origin.name)) is not None]
+        if said:
+            return said[0]
+        return others[0].name if domain is not None and others else None
+
+    def _is_there(self, where: Where, *, bucket: bool) -> bool:
+        """Whether something is there, or will be: where no bucket would be, a mirror or a repository."""
+        if self.name_at(where) is not None:
+            return True
+        live = self.live(where)
+        return live is not None and (
+            bucket or bool(live["config"].get("mirror") or reserved_streams.owner(live["config"]))
+        )
+
+    def _may_be(self, where: Where, seen: Seen | None) -> bool:
+        """Whether what was found by asking can be what is there: no two are made in the same nanosecond."""
+        live = self.live(where)
+        return not (live and seen and seen.info) or live["created"] == seen.info["created"]
+
+    def _completed(self, origin: Origin, where: Where) -> Origin:
+        """With the stream, and the bucket whose keys it holds."""
+        stream = where[1]
+        if origin.stream and origin.bucket:
+            return origin
+        if reserved_streams.NAMES.match(stream):
+            return replace(origin, bucket=stream.partition("_")[2], stream=stream)
+        bucket = self._key_space(where) if not stream.startswith(STREAM_PREFIX) else stream.removeprefix(STREAM_PREFIX)
+        return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
+
+    def _key_space(self, where: Where) -> str:
+        """The bucket whose keys a mirror holds, also one of mirrors."""
+        passed: set[Where] = set()
+        while where not in passed and not where[1].startswith(STREAM_PREFIX):
+            passed.add(where)
+            origin = self._origin_of(where)
+            if origin is None:
+                break
+            if origin.bucket and (origin.stream or self._found(where[0], origin) is None):
+                return origin.bucket
+            where = self._found(where[0], origin) or (where[0], origin.source_stream)
+        return where[1].removeprefix(STREAM_PREFIX)
+
+    def _origin_of(self, where: Where) -> Origin | None:
+        """What a mirror reads, as the file says it, or as it is."""
+        name = self.name_at(where)
+        if name is not None and name in self.topology.mirrors:
+            return self._without_own_domain(where[0], self.topology.mirrors[name].origin)
+        live = self.live(where)
+        mirror = live["config"].get("mirror") if live else None
+        return Origin(stream=mirror["name"]) if mirror else None
+
+
+def _guessed(origin: Origin) -> Origin:
+    """What is not in view is taken for a bucket of the name."""
+    if origin.bucket:
+        return origin
+    return replace(origin, bucket=origin.stream.removeprefix(STREAM_PREFIX))

@@ -1,0 +1,284 @@
+"""What is wanted and what was found, to ordered changes. [pure]"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import BucketExists, UnreachableError
+from kvctl.kv.config_diff import Difference, differences
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.stream_kind import (
+    SERVER_METADATA,
+    TOPOLOGY,
+    Kind,
+    StreamConfig,
+    bucket_name,
+    kind_of,
+)
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.plan.desired import Draft, Drafts
+from kvctl.topology.plan.origin_place import Where
+
+if TYPE_CHECKING:
+    from kvctl.topology.discover.inventory import Link, StreamInfo, World
+
+
+class Action(StrEnum):
+    """What is done to one thing."""
+
+    CREATE = "create"
+    CHANGE = "change"
+    DELETE = "delete"
+    RECREATE = "recreate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that is made, changed, made anew or deleted."""
+
+    action: Action
+    kind: Kind
+    name: str
+    place: str
+    """Its context in the file; empty for the one in use."""
+    stream: str
+    live: StreamInfo | None = field(default=None, repr=False)
+    """As it was found."""
+    after: StreamConfig | None = field(default=None, repr=False)
+    """Its configuration when done; None: it is gone."""
+    differences: Sequence[Difference] = ()
+    origins: Sequence[Where] = ()
+    """What it is to read, as far as that is in view."""
+    reads: Sequence[Where] = ()
+    """What it reads now."""
+    leaving: Sequence[dict[str, Any]] = ()
+    """The sources of an aggregate whose keys are taken out of it."""
+    readers: Sequence[str] = ()
+    """What reads from it, and goes on doing so while it is deleted: then its name is asked for."""
+    hazards: Sequence[Hazard] = ()
+    follows: bool = False
+    """It changes because its origin does, and before that one."""
+    cascades: bool = False
+    """It is made anew because its origin is."""
+
+    @property
+    def where(self) -> Where:
+        """Its place and stream."""
+        return self.place, self.stream
+
+    @property
+    def drops(self) -> tuple[int, int] | None:
+        """Messages and bytes that are deleted with it; None where nothing is deleted."""
+        if self.live is None or self.action not in (Action.DELETE, Action.RECREATE):
+            return None
+        return self.live["state"]["messages"], self.live["state"]["bytes"]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether its content is its origins', so that nothing of its own goes with it."""
+        config = self.live["config"] if self.live else self.after or {}
+        return bool(config.get("mirror") or (config.get("sources") and not config.get("subjects")))
+
+    @property
+    def refilled(self) -> bool:
+        """Whether what is dropped comes again from its origins."""
+        return self.is_copy and self.action is Action.RECREATE
+
+    @property
+    def asks_name(self) -> bool:
+        """Whether the person has to name it: its data goes, or others are left without it."""
+        return self.action is Action.RECREATE or (self.action is Action.DELETE and bool(self.readers))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The changes in the order in which they are shown; nothing is changed yet."""
+
+    changes: list[Change]
+    warnings: list[str] = field(default_factory=list)
+    unlisted: list[Change] = field(default_factory=list)
+    """What the topology made and its file holds no more: deleted only on request."""
+    seen: Mapping[Where, str] = field(default_factory=dict)
+    """The fingerprint of each stream that it was made from."""
+
+    @property
+    def hazards(self) -> list[Hazard]:
+        """All that speaks against it; the evidence says of what."""
+        return list(dict.fromkeys(_of(change, hazard) for change in self.changes for hazard in change.hazards))
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """How many changes there are of each kind."""
+        counts = Counter(change.action for change in self.changes)
+        return {str(action): counts[action] for action in Action}
+
+
+def _of(change: Change, hazard: Hazard) -> Hazard:
+    named = f"`{change.name}`" in hazard.evidence
+    return hazard if named else replace(hazard, evidence=f"`{change.name}`: {hazard.evidence}")
+
+
+ABSENT = "absent"
+"""The fingerprint of what is not there."""
+
+
+def fingerprint(info: StreamInfo | None) -> str:
+    """What tells one state of a stream from another: its incarnation and its configuration, as text."""
+    if info is None:
+        return ABSENT
+    own = {
+        key: text for key, text in (info["config"].get("metadata") or {}).items() if not key.startswith(SERVER_METADATA)
+    }
+    config = json.dumps({**info["config"], "metadata": own}, sort_keys=True).encode()
+    return f"{info['created']} sha256:{hashlib.sha256(config).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A file beside what is there."""
+
+    drafts: list[Draft]
+    changes: list[Change]
+    unlisted: list[Change]
+
+
+def compare(drafts: Drafts, world: World, *, prune: bool = False) -> Comparison:
+    """The changes that lead from the world to the file, in no order yet, and without hazards.
+
+    Raises BucketExists where a name means something else, UnreachableError where a stream cannot be seen.
+    """
+    made = drafts.all()
+    unlisted = _unlisted(drafts, world)
+    _refuse_conflicts(made, world, {change.where for change in unlisted} if prune else set())
+    changes = [change for draft in made if (change := _change(draft)) is not None]
+    deleted = [_with_readers(change, world, made, unlisted) for change in unlisted]
+    return Comparison(made, [*changes, *(deleted if prune else [])], deleted)
+
+
+# -- changes -----------------------------------------------------------------------------------------------
+
+
+def _change(draft: Draft) -> Change | None:
+    if draft.live is None:
+        action = Action.CREATE
+    elif draft.anew:
+        action = Action.RECREATE
+    elif draft.differences:
+        action = Action.CHANGE
+    else:
+        return None
+    return Change(
+        action=action,
+        kind=draft.kind,
+        name=draft.name,
+        place=draft.place,
+        stream=draft.after["name"],
+        live=draft.live,
+        after=draft.after,
+        differences=differences(draft.before or {"name": draft.after["name"]}, draft.after),
+        origins=tuple(item.where for item in draft.origins if item.where is not None),
+        reads=tuple(where for where in draft.reads if where is not None),
+        leaving=() if draft.anew else draft.leaving,
+        follows=draft.follows,
+        cascades=draft.cascades,
+    )
+
+
+def _unlisted(drafts: Drafts, world: World) -> list[Change]:
+    """What bears the topology's mark and stands in the file no more."""
+    wanted = {draft.where for draft in drafts.all()}
+    known = {(where[1], live["created"]) for where in wanted if (live := drafts.live(where)) is not None}
+    found: list[Change] = []
+    for place in world.places.values():
+        configs = {name: info["config"] for name, info in place.infos.items()}
+        for stream, info in place.infos.items():
+            ours = (info["config"].get("metadata") or {}).get(TOPOLOGY) == drafts.topology.name
+            if ours and (place.name, stream) not in wanted and (stream, info["created"]) not in known:
+                known.add((stream, info["created"]))  # two contexts may lead to one place
+                kind = kind_of(info["config"], configs) or Kind.STREAM
+                name = bucket_name(info["config"], kind)
+                origins = tuple(_origins_of(world, (place.name, stream)))
+                found.append(Change(action=Action.DELETE, kind=kind, name=name, place=place.name, stream=stream,
+                                    live=info, origins=origins))  # fmt: skip
+    return found
+
+
+def _origins_of(world: World, where: Where) -> Iterator[Where]:
+    for link in world.links:
+        if link.origin_place is not None and _reader(link) == where:
+            yield link.origin_place.name, link.source["name"]
+
+
+def _with_readers(change: Change, world: World, drafts: Sequence[Draft], deleted: Sequence[Change]) -> Change:
+    """With those that go on reading from it."""
+    apart = {other.where for other in deleted} | {draft.where for draft in drafts}
+    names = [draft.name for draft in drafts if change.where in {item.where for item in draft.origins}]
+    names += [
+        bucket_name(link.info["config"], kind_of(link.info["config"]))
+        for link in links_from(world, change.where)
+        if _reader(link) not in apart
+    ]
+    return replace(change, readers=tuple(dict.fromkeys(names)))
+
+
+def links_from(world: World, where: Where) -> list[Link]:
+    """The links of those that read from a stream."""
+    return [
+        link
+        for link in world.links
+        if link.origin_place and (link.origin_place.name, link.source["name"]) == where and _reader(link) != where
+    ]
+
+
+def _reader(link: Link) -> Where:
+    return link.place.name, link.info["config"]["name"]
+
+
+# -- what stands in the way --------------------------------------------------------------------------------
+
+
+def _refuse_conflicts(drafts: Sequence[Draft], world: World, gone: Collection[Where]) -> None:
+    found: list[str] = []
+    for draft in drafts:
+        place = world.places[draft.place]
+        if draft.where[1] in place.unreachable:
+            raise UnreachableError(
+                f"`{draft.name}` cannot be seen: the servers that hold it do not answer",
+                hint="`kvctl bucket ls` shows what is unreachable",
+            )
+        if draft.live is not None and (text := _other_kind(draft)):
+            found.append(text)
+        namesake = draft.name if draft.kind is not Kind.MIRROR else STREAM_PREFIX + draft.name
+        other = place.infos.get(namesake)
+        if other is not None and (draft.place, namesake) not in gone and _hides(draft, other["config"]):
+            found.append(
+                f"`{draft.name}` is {_article(kind_of(other['config']))} there, and {_article(draft.kind)} here"
+            )
+    if found:
+        raise BucketExists("\n  ".join(["A name means one thing:", *found]), hint="Choose another name in the file")
+
+
+def _hides(draft: Draft, other: StreamConfig) -> bool:
+    return draft.kind is Kind.MIRROR or bool(other.get("mirror"))
+
+
+def _other_kind(draft: Draft) -> str | None:
+    kind = kind_of(draft.live["config"]) if draft.live else None
+    if draft.kind is Kind.MIRROR and draft.live and draft.live["config"].get("mirror"):
+        return None  # of whatever: the file says of what
+    if kind is draft.kind:
+        return None
+    if kind is Kind.INCOMPLETE:
+        return f"`{draft.name}` is what an interrupted restore or copy left behind"
+    return f"`{draft.name}` is {_article(kind)} there, and {_article(draft.kind)} here"
+
+
+def _article(kind: Kind | None) -> str:
+    words = {Kind.AGGREGATE: "an aggregate", Kind.BUCKET: "a bucket", Kind.MIRROR: "a mirror"}
+    return words.get(kind, "a stream of another use") if kind else "a stream of another use"

@@ -1,0 +1,147 @@
+"""Saved plans: what was decided, on what it was based, and a checksum of it all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvctl import atomic_file
+from kvctl.documents import parser
+from kvctl.documents.parser import Document
+from kvctl.errors import UsageError
+from kvctl.jetstream.api import Api
+from kvctl.kv.config_diff import Difference
+from kvctl.kv.stream_kind import Kind
+from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.plan.plan import Action, Change, Plan
+from kvctl.urls import redact
+
+KIND = "plan"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A plan with the topology file that it was made from."""
+
+    document: Any
+    """The topology file as plain data."""
+    source: str
+    """How that file was called."""
+    plan: Plan
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Where each of its contexts led to."""
+    prune: bool = False
+    forced: tuple[str, ...] = ()
+    """Hazards that were accepted when it was made."""
+
+    def topology(self) -> Topology:
+        """What the file says. Raises UsageError."""
+        return read_topology(Document(self.document, self.source))
+
+
+def addresses(apis: Mapping[str, Api]) -> dict[str, str]:
+    """Server and API prefix of each context, without secrets."""
+    return {name: f"{redact(api.connection.context.url)} {api.prefix}" for name, api in apis.items()}
+
+
+def save(path: str, saved: Saved) -> None:
+    """Write the plan in one step, for its owner only: URLs may hold secrets. Raises UsageError."""
+    body = {"kvctl": KIND, "version": VERSION, **_to_json(saved)}
+    text = json.dumps({**body, "sha256": _checksum(body)}, indent=1) + "\n"
+    try:
+        atomic_file.replace(Path(path), text.encode())
+    except OSError as error:
+        raise UsageError(f"Cannot write `{path}`: {error.strerror}") from None
+
+
+def load(content: bytes, source: str) -> Saved:
+    """The plan in a file. Raises UsageError for what is none, is damaged, or comes from a newer kvctl."""
+    hint = "`kvctl topology plan -f FILE --out PLAN` makes one; a topology file is applied with `-f FILE`"
+    found = parser.parse(content, source).data
+    if not isinstance(found, dict) or found.get("kvctl") != KIND:
+        raise UsageError(f"`{source}` is not a saved plan", hint=hint)
+    if found.get("version") != VERSION:
+        raise UsageError(
+            f"`{source}` is a plan of version `{found.get('version')}`, and this kvctl reads version {VERSION}",
+            hint="Apply it with the kvctl that made it, or plan again",
+        )
+    checksum = found.pop("sha256", None)
+    if checksum != _checksum(found):
+        raise UsageError(f"`{source}` is damaged: its checksum does not match", hint="Plan again")
+    try:
+        return _from_json(found)
+    except (KeyError, TypeError, ValueError):
+        raise UsageError(f"`{source}` is damaged: something is missing in it", hint="Plan again") from None
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _to_json(saved: Saved) -> dict[str, Any]:
+    return {
+        "source": saved.source,
+        "document": saved.document,
+        "addresses": dict(saved.addresses),
+        "prune": saved.prune,
+        "forced": list(saved.forced),
+        "changes": [_change_to_json(change) for change in saved.plan.changes],
+        "warnings": saved.plan.warnings,
+        "seen": [
+            {"place": place, "stream": stream, "fingerprint": text} for (place, stream), text in saved.plan.seen.items()
+        ],
+    }
+
+
+def _change_to_json(change: Change) -> dict[str, Any]:
+    live = change.live
+    return {
+        "action": change.action,
+        "kind": change.kind,
+        "name": change.name,
+        "place": change.place,
+        "stream": change.stream,
+        "live": {name: live[name] for name in ("config", "created", "state")} if live else None,
+        "after": change.after,
+        "differences": [[item.field, item.before, item.after] for item in change.differences],
+        "origins": [list(where) for where in change.origins],
+        "reads": [list(where) for where in change.reads],
+        "leaving": list(change.leaving),
+        "readers": list(change.readers),
+        "hazards": [[item.name, item.evidence, item.remedy] for item in change.hazards],
+        "follows": change.follows,
+        "cascades": change.cascades,
+    }
+
+
+def _from_json(found: Mapping[str, Any]) -> Saved:
+    seen = {(item["place"], item["stream"]): item["fingerprint"] for item in found["seen"]}
+    plan = Plan([_change_from_json(item) for item in found["changes"]], list(found["warnings"]), [], seen)
+    forced = tuple(found["forced"])
+    return Saved(found["document"], found["source"], plan, found["addresses"], prune=found["prune"], forced=forced)
+
+
+def _change_from_json(found: Mapping[str, Any]) -> Change:
+    return Change(
+        action=Action(found["action"]),
+        kind=Kind(found["kind"]),
+        name=found["name"],
+        place=found["place"],
+        stream=found["stream"],
+        live=found["live"],
+        after=found["after"],
+        differences=[Difference(*item) for item in found["differences"]],
+        origins=[(place, stream) for place, stream in found["origins"]],
+        reads=[(place, stream) for place, stream in found["reads"]],
+        leaving=found["leaving"],
+        readers=found["readers"],
+        hazards=[Hazard(*item) for item in found["hazards"]],
+        follows=found["follows"],
+        cascades=found["cascades"],
+    )

@@ -1,0 +1,38 @@
+"""The stream configurations of a topology file, as `apply` creates them on servers that hold nothing. [pure]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvctl.kv.stream_kind import StreamConfig
+from kvctl.topology.file.document import Topology
+from kvctl.topology.plan.desired import Draft, Drafts
+from kvctl.topology.plan.origin_place import Locator, Unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Configurations in an order in which each origin comes before what reads it."""
+
+    streams: list[StreamConfig]
+    warnings: list[str]
+    """What only the servers can tell."""
+
+
+def render(topology: Topology) -> Rendered:
+    """Draft every stream of the file, as a plan does, without looking at any server."""
+    places = {"": Unseen("")} | {
+        name: Unseen(name, context.get("domain")) for name, context in topology.contexts.items()
+    }
+    drafts = Drafts(topology, Locator(topology, places)).all()
+    return Rendered([draft.after for draft in drafts], [text for draft in drafts for text in _unknown(topology, draft)])
+
+
+def _unknown(topology: Topology, draft: Draft) -> list[str]:
+    inherited = [name for name in ("history", "ttl") if name not in topology.named.get(draft.name, ())]
+    what = " and ".join(inherited)
+    return [
+        f"`{item.origin.name}` is not in the file, so the {what} that `{draft.name}` takes from it cannot be told here"
+        for item in draft.origins
+        if inherited and item.where is None
+    ]

@@ -1,0 +1,54 @@
+"""A plan that was saved or shown, looked at again right before it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kvctl.errors import ConflictError
+from kvctl.jetstream.api import Api
+from kvctl.topology.apply import applier
+from kvctl.topology.discover.inventory import World, survey
+from kvctl.topology.file.document import Topology
+from kvctl.topology.plan import planner
+from kvctl.topology.plan.description import title
+from kvctl.topology.plan.plan import Change, Plan
+
+
+async def recheck(plan: Plan, topology: Topology, apis: Mapping[str, Api], *, prune: bool) -> Plan:
+    """What of the plan is still to be done, with the hazards, readers and contents that there are now.
+
+    Raises ConflictError when anything that it was made from has changed.
+    """
+    left = applier.remaining(plan, await survey(apis))
+    if not left.changes:
+        return left
+    now, world = await planner.plan_and_world(topology, apis, prune=prune)
+    fresh = {change.where: change for change in now.changes}
+    changes = [_renewed(change, fresh.get(change.where), world) for change in left.changes]
+    return replace(left, changes=changes, warnings=now.warnings)
+
+
+def require_as_shown(shown: Plan, now: Plan) -> None:
+    """Raises ConflictError when a change would do more harm than what was confirmed."""
+    before = {change.where: change for change in shown.changes}
+    texts = [text for change in now.changes for text in _worse(before[change.where], change)]
+    if texts:
+        lines = "\n".join(f"  {text}" for text in texts)
+        raise ConflictError(f"The plan is stale:\n{lines}", hint="Plan again")
+
+
+def _renewed(change: Change, fresh: Change | None, world: World) -> Change:
+    live = world.places[change.place].infos.get(change.stream)
+    if fresh is None:
+        return replace(change, live=live)
+    return replace(change, live=live, hazards=fresh.hazards, readers=fresh.readers)
+
+
+def _worse(shown: Change, now: Change) -> list[str]:
+    texts = [hazard.evidence for hazard in now.hazards if hazard not in shown.hazards]
+    texts += [f"`{name}` reads from {title(now)} now" for name in now.readers if name not in shown.readers]
+    if shown.drops is not None and not shown.drops[0] and now.drops is not None and now.drops[0]:
+        count = now.drops[0]
+        texts.append(f"{title(now)} was empty and holds {count} {'entry' if count == 1 else 'entries'} now")
+    return texts

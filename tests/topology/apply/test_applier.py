@@ -1,0 +1,240 @@
+"""Plans carried out: on one server, across domains and accounts, killed half way, stale, refused in the middle."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import kvctl
+from kvctl.documents import parser
+from kvctl.errors import BucketExists, ConflictError, PartlyDone, ServerError, WaitExpired
+from kvctl.jetstream.api import Api
+from kvctl.kv.stream_kind import LEAVING
+from kvctl.topology.apply import applier
+from kvctl.topology.apply.applier import Outcome, Report, Verb
+from kvctl.topology.apply.fill import Filling
+from kvctl.topology.apply.journal import Journal
+from kvctl.topology.discover.inventory import survey
+from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.plan import planner
+from kvctl.topology.plan.plan import Plan
+from tests.support.raw import RawClient
+
+Names = Callable[..., str]
+PATIENCE = timedelta(seconds=120)
+
+
+def read(text: str) -> Topology:
+    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
+
+
+async def apply(
+    apis: Api | Mapping[str, Api], text: str, *, prune: bool = False, wait_for: timedelta | None = PATIENCE
+) -> tuple[Plan, Report]:
+    """Plan, carry out, wait, verify."""
+    apis = {"": apis} if isinstance(apis, Api) else apis
+    topology = read(text)
+    plan = await planner.plan(topology, apis, prune=prune)
+    journal, filling = Journal.of(topology.name, apis), Filling(wait_for)
+    report = await applier.carry_out(apis, plan, journal, filling)
+    if report.error is None:
+        await applier.fill(report, filling)
+    if report.error is None:
+        report.error = await applier.verify(topology, apis, prune=prune, patience=60)
+    return plan, report
+
+
+async def keys(client: kvctl.Client, bucket: str) -> list[str]:
+    return sorted([key async for key in client.bucket(bucket).keys()])
+
+
+@pytest.mark.guarantee("topology-1")
+async def test_a_second_apply_is_empty(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    text = (
+        f"buckets: {{{bucket}: {{history: 2, ttl: 1h, marker_ttl: 1m, metadata: {{a: b}}, compress: true, "
+        f"atomic: true, republish: 'a.{bucket}.>=b.>', max_value_size: 1KiB, description: d}}}}\n"
+        f"mirrors: {{{mirror}: {{origin: {bucket}, deny_purge: true}}}}\n"
+        f"aggregates: {{{aggregate}: {{writable: true, origins: [{{bucket: {mirror}, keys: 'a.>', prefix: p}}]}}}}"
+    )
+    plan, report = await apply(client.api, text)
+    assert (report.error, report.written) == (None, 3)
+    assert [report.outcome(change) for change in plan.changes] == [Outcome.DONE] * 3
+    plan, report = await apply(client.api, text)
+    assert (plan.changes, report.written) == ([], 0)
+
+
+@pytest.mark.guarantee("topology-2")
+async def test_everything_has_arrived_when_it_ends(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
+    for number in range(300):
+        await bucket.put(f"k.{number}", b"v")
+    text = f"mirrors: {{{mirror}: {{origin: {bucket.name}}}}}\naggregates: {{{aggregate}: {{origins: [{mirror}]}}}}"
+    _, report = await apply(client.api, text)
+    assert report.error is None
+    assert len(await keys(client, aggregate)) == 300
+
+
+async def test_what_is_made_anew_has_the_new_entries_and_none_of_the_old(client: kvctl.Client, unique: Names) -> None:
+    bucket, other, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
+    text = (
+        f"buckets: {{{bucket}: {{}}, {other}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
+        f"aggregates: {{{aggregate}: {{origins: [{{bucket: {mirror}, prefix: p}}, {{bucket: {other}, prefix: q}}]}}}}"
+    )
+    await apply(client.api, text)
+    await client.bucket(bucket).put("old", b"v")
+    await client.bucket(other).put("k", b"v")
+    _, report = await apply(client.api, text.replace(f"{bucket}: {{}}", f"{bucket}: {{storage: memory}}"))
+    assert report.error is None
+    await client.bucket(bucket).put("new", b"v")
+    for _ in range(200):
+        if (found := await keys(client, aggregate)) == ["p.new", "q.k"]:
+            break
+        await asyncio.sleep(0.02)
+    assert found == ["p.new", "q.k"]
+    _, report = await apply(client.api, text.replace(f", {{bucket: {other}, prefix: q}}", ""))
+    assert report.error is None
+    assert await keys(client, aggregate) == ["p.new"]
+
+
+async def test_an_origin_goes_with_its_keys_and_what_others_wrote_stays(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    one, other, aggregate, reader = unique(), unique(), unique("A"), unique("A")
+    for name in (one, other):
+        raw.create_bucket(name)
+        raw.put(name, "k", b"v")
+    text = (
+        f"aggregates: {{{aggregate}: {{writable: true, origins: [{{bucket: {one}, prefix: p}}, {{bucket: {other}, "
+        f"prefix: q}}]}}, {reader}: {{origins: [{aggregate}]}}}}"
+    )
+    await apply(client.api, text)
+    await client.bucket(aggregate).put("own", b"v")
+    _, report = await apply(client.api, text.replace(f", {{bucket: {other}, prefix: q}}", ""))
+    assert report.error is None
+    assert await keys(client, aggregate) == await keys(client, reader) == ["own", "p.k"]
+    assert LEAVING not in raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]["metadata"]
+    plan, report = await apply(client.api, text)
+    assert (report.error, [str(change.action) for change in plan.changes]) == (None, ["change"])
+    assert await keys(client, aggregate) == ["own", "p.k", "q.k"]
+
+
+async def test_an_origin_that_comes_back_before_its_keys_have_gone_makes_the_aggregate_anew(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    for name in (one, other):
+        raw.create_bucket(name)
+        raw.put(name, "k", b"v")
+    text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: p}}, {{bucket: {other}, prefix: q}}]}}}}"
+    await apply(client.api, text)
+    config = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+    sources = config["sources"]
+    marked = {**config, "sources": sources[:1], "metadata": {LEAVING: json.dumps(sources[1:])}}
+    raw.api(f"STREAM.UPDATE.KV_{aggregate}", marked)
+    plan, report = await apply(client.api, text)
+    assert (report.error, [str(change.action) for change in plan.changes]) == (None, ["recreate"])
+    assert await keys(client, aggregate) == ["p.k", "q.k"]
+
+
+async def test_replicas_go_before_their_origin_and_come_after_it(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    text = (
+        f"name: {unique('t')}\nbuckets: {{{bucket}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
+        f"aggregates: {{{aggregate}: {{origins: [{mirror}]}}}}"
+    )
+    await apply(client.api, text)
+    plan = await planner.plan(read(text.replace("{}", "{storage: memory}")), {"": client.api})
+    assert [(write.verb, write.change.name) for write in applier.writes(plan.changes)] == [
+        *((Verb.DELETE, name) for name in (aggregate, mirror, bucket)),
+        *((Verb.CREATE, name) for name in (bucket, mirror, aggregate)),
+    ]
+    plan, report = await apply(client.api, text.partition("\n")[0], prune=True)
+    assert [change.name for change in plan.changes] == [aggregate, mirror, bucket]
+    assert report.error is None
+
+
+# -- what changes under it ---------------------------------------------------------------------------------
+
+
+@pytest.mark.guarantee("topology-6")
+async def test_a_plan_whose_ground_has_moved_is_stale(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    changed, anew, gone, made, origin = (unique() for _ in range(5))
+    mirror = unique("M")
+    for name in (changed, anew, gone, origin):
+        await client.create_bucket(name)
+    buckets = ", ".join(f"{name}: {{history: 2}}" for name in (changed, anew, gone, made))
+    text = f"buckets: {{{buckets}}}\nmirrors: {{{mirror}: {{origin: {origin}}}}}"
+    plan = await planner.plan(read(text), {"": client.api})
+    assert applier.remaining(plan, await survey({"": client.api})).changes == plan.changes
+    for name in (changed, origin):
+        config = raw.api(f"STREAM.INFO.KV_{name}")["config"]
+        raw.api(f"STREAM.UPDATE.KV_{name}", {**config, "description": "x"})
+    for name in (anew, gone):
+        raw.api(f"STREAM.DELETE.KV_{name}")
+    raw.create_bucket(anew)
+    raw.create_bucket(made)
+    with pytest.raises(ConflictError) as caught:
+        applier.remaining(plan, await survey({"": client.api}))
+    for line in (
+        f"`{changed}` has been changed", f"`{anew}` has been made anew", f"`{gone}` has gone",
+        f"`{made}` has been made", f"`{origin}` has been changed",
+    ):  # fmt: skip
+        assert f"  {line}" in caught.value.message.splitlines()
+    report = await applier.carry_out({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    assert isinstance(report.error, ConflictError)
+    assert report.written == 0
+
+
+async def test_what_was_done_before_is_not_done_again(client: kvctl.Client, unique: Names) -> None:
+    first, second = unique(), unique()
+    plan = await planner.plan(read(f"buckets: {{{first}: {{}}, {second}: {{}}}}"), {"": client.api})
+    await client.create_bucket(first)
+    assert [change.name for change in applier.remaining(plan, await survey({"": client.api})).changes] == [second]
+    report = await applier.carry_out({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    assert (report.error, report.written) == (None, 1)
+
+
+async def test_a_step_that_fails_ends_it_and_running_again_completes_it(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    first, second, third = unique(), unique(), unique()
+    raw.api(f"STREAM.CREATE.T{second}", {"name": f"T{second}", "subjects": [f"$KV.{second}.x"], "storage": "file"})
+    text = f"buckets: {{{first}: {{}}, {second}: {{}}, {third}: {{}}}}"
+    plan, report = await apply(client.api, text)
+    assert isinstance(report.error, PartlyDone)
+    assert [report.outcome(change) for change in plan.changes] == [Outcome.DONE, Outcome.FAILED, Outcome.NOT_TRIED]
+    for line in (f"done: bucket `{first}`", f"failed: bucket `{second}`", f"not tried: bucket `{third}`"):
+        assert f"  {line}" in report.error.message.splitlines()
+    _, report = await apply(client.api, text.replace(f"{first}: {{}}, ", ""))
+    assert isinstance(report.error, ServerError)  # nothing had been done yet
+    raw.api(f"STREAM.DELETE.T{second}")
+    plan, report = await apply(client.api, text)
+    assert (report.error, [change.name for change in plan.changes]) == (None, [second, third])
+
+
+async def test_a_replica_that_does_not_fill_in_time_is_reported(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, aggregate = unique(), unique("A")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"x" * 5000)
+    text = f"aggregates: {{{aggregate}: {{origins: [{bucket}], max_value_size: 1KiB}}}}"
+    _, report = await apply(client.api, text, wait_for=timedelta(seconds=1))
+    assert isinstance(report.error, WaitExpired)
+    assert f"`{bucket}`: up to revision 0 of 1" in report.error.message
+    _, report = await apply(client.api, text.replace(aggregate, unique("A")), wait_for=None)
+    assert report.error is None
+
+
+async def test_a_name_that_is_taken_meanwhile(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket = unique()
+    plan = await planner.plan(read(f"buckets: {{{bucket}: {{}}}}"), {"": client.api})
+    raw.create_bucket(bucket, max_msgs_per_subject=9)
+    report = await applier.carry_out({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    assert isinstance(report.error, ConflictError)
+    assert not isinstance(report.error, BucketExists)
+    assert raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["max_msgs_per_subject"] == 9

@@ -1,0 +1,172 @@
+"""A bucket with what stands around it: shown, edited, compacted."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import PermissionDenied
+from kvctl.kv.config import Kind
+from kvctl.server import run_server
+from kvctl.topology.apply import bucket_changes
+from kvctl.topology.hazards.hazards import Hazard
+from tests.support.raw import RawClient
+from tests.topology.conftest import until
+from tests.topology.discover.test_links import mirror_of
+
+NOTHING = timedelta()
+
+
+async def filled(client: kvctl.Client, name: str, **settings: Any) -> kvctl.Bucket:
+    """A bucket of two keys with 4 revisions and one with 1, 9 entries of 10 bytes."""
+    bucket = await client.create_bucket(name, history=5, **settings)
+    for key in ["a", "b"] * 4 + ["c"]:
+        await bucket.put(key, b"0123456789")
+    return bucket
+
+
+async def evidence(client: kvctl.Client, name: str, **changes: Any) -> list[str]:
+    """What speaks against an edit."""
+    plan = await bucket_changes.plan_edit(client.api, name, changes)
+    return [hazard.evidence for hazard in plan.hazards]
+
+
+async def test_a_description_holds_bucket_origins_and_dependents(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    mirror_of(raw, f"KV_{origin}", mirror)
+    described = await bucket_changes.describe(client.api, origin)
+    assert (described.status.kind, described.upstreams) == (Kind.BUCKET, [])
+    assert [item.name for item in described.dependents or ()] == [mirror]
+    reverse = await bucket_changes.describe(client.api, mirror)
+    assert (reverse.status.kind, [up.stream for up in reverse.upstreams]) == (Kind.MIRROR, [f"KV_{origin}"])
+    assert reverse.dependents == []
+
+
+async def test_a_mirror_of_a_mirror_is_one(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    mirror_of(raw, f"KV_{origin}", mirror)
+    mirror_of(raw, mirror, f"{mirror}-2")
+    described = await bucket_changes.describe(client.api, f"{mirror}-2")
+    assert (described.status.bucket, described.status.kind) == (f"{mirror}-2", Kind.MIRROR)
+
+
+async def test_a_bucket_is_described_where_streams_cannot_be_listed() -> None:
+    users = """
+        users: [
+            {user: admin, password: admin}
+            {user: reader, password: reader, permissions: {publish: {deny: "$JS.API.STREAM.LIST"}}}
+        ]"""
+    config = f'listen: "127.0.0.1:@client@"\njetstream {{store_dir: "@store@"}}\nauthorization {{{users}}}'
+    with run_server(config=config) as server:
+        context = kvctl.Context(url=server.url, user="admin", password="admin")
+        async with kvctl.connect(context) as admin:
+            await admin.create_bucket("B")
+        context = kvctl.Context(url=server.url, user="reader", password="reader")
+        async with kvctl.connect(context) as client:
+            described = await bucket_changes.describe(client.api, "B")
+            assert (described.status.bucket, described.dependents) == ("B", None)
+            with pytest.raises(PermissionDenied):
+                await client.buckets()
+
+
+async def test_fewer_revisions_are_counted(client: kvctl.Client, bucket_name: str) -> None:
+    await filled(client, bucket_name)
+    assert await evidence(client, bucket_name, history=3) == ["history 5 -> 3 removes 2 revisions of 2 keys"]
+    assert await evidence(client, bucket_name, history=1) == ["history 5 -> 1 removes 6 revisions of 2 keys"]
+    assert await evidence(client, bucket_name, history=4) == []
+
+
+async def test_a_shorter_ttl_is_counted_by_age(client: kvctl.Client, bucket_name: str) -> None:
+    bucket = await filled(client, bucket_name)
+    await asyncio.sleep(4.2)
+    await bucket.put("young", b"")
+    assert await evidence(client, bucket_name, ttl=timedelta(seconds=4)) == [
+        "ttl none -> 4s removes 9 revisions at once and 1 more at that age"
+    ]
+    assert await evidence(client, bucket_name, ttl=timedelta(hours=1)) == [
+        "ttl none -> 1h removes 10 revisions at that age"
+    ]
+
+
+async def test_smaller_sizes_are_counted(client: kvctl.Client, bucket_name: str) -> None:
+    bucket = await filled(client, bucket_name)
+    used = (await bucket.status()).bytes
+    assert await evidence(client, bucket_name, max_value_size=9) == [
+        "max_value_size 9 is below 9 revisions, which could not be written again"
+    ]
+    assert await evidence(client, bucket_name, max_value_size=10) == []
+    assert len(await evidence(client, bucket_name, max_bytes=used - 1)) == 1
+    assert await evidence(client, bucket_name, max_bytes=used) == []
+
+
+async def test_an_empty_bucket_loses_nothing(client: kvctl.Client, bucket_name: str) -> None:
+    await client.create_bucket(bucket_name, history=64)
+    changes = {"history": 1, "ttl": timedelta(seconds=1), "max_bytes": 1, "max_value_size": 1}
+    assert await evidence(client, bucket_name, **changes) == []
+
+
+async def test_harmless_edits_ask_nothing_of_the_data(client: kvctl.Client, bucket_name: str) -> None:
+    await filled(client, bucket_name, ttl=timedelta(hours=1))
+    asked: list[str] = []
+    client.connection.trace = lambda subject, seconds, note: asked.append(subject)
+    changes = {"history": 9, "ttl": NOTHING, "description": "x", "metadata": {"a": "b"}, "compress": True}
+    assert await evidence(client, bucket_name, **changes) == []
+    info = f"$JS.API.STREAM.INFO.KV_{bucket_name}"
+    assert (asked[0], set(asked[1:])) == (info, {"$JS.API.STREAM.LIST"})  # who reads from it may be harmed
+    asked.clear()
+    assert await evidence(client, bucket_name, description="x", metadata={"a": "b"}) == []
+    assert asked == [info]
+
+
+async def test_planning_leaves_no_consumer_behind(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+    await filled(client, bucket_name)
+    await evidence(client, bucket_name, ttl=timedelta(seconds=1), max_value_size=1)
+    until(lambda: raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["total"] == 0, 25)
+
+
+async def test_compaction_waits_for_replicas_that_have_not_heard_of_the_deletions(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    """A mirror that never receives a marker keeps the key for ever: a purge is not replicated."""
+    bucket = await filled(client, unique("O"))
+    await bucket.delete("a")
+    assert await _hazards(client, bucket) == []
+    mirror = unique("M")
+    mirror_of(raw, f"KV_{bucket.name}", mirror)
+    late = await _hazards(client, bucket)
+    assert [hazard.name for hazard in late] in ([], ["lagging-replica"])
+    async with asyncio.timeout(60):
+        while await _hazards(client, bucket):
+            await asyncio.sleep(0.05)
+    stuck = await _stuck(client, raw, bucket, unique("A"))
+    held_back = await _hazards(client, bucket)
+    assert [f"aggregate `{stuck}` lags " in hazard.evidence for hazard in held_back] == [True]
+
+
+async def test_without_tombstones_no_replica_matters(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    bucket = await filled(client, unique("O"))
+    await _stuck(client, raw, bucket, unique("A"))
+    assert await _hazards(client, bucket) == []
+
+
+async def _stuck(client: kvctl.Client, raw: RawClient, bucket: kvctl.Bucket, name: str) -> str:
+    """An aggregate that is stuck at a value larger than it takes."""
+    await bucket.put("large", b"x" * 100)
+    raw.create_bucket(name, subjects=[], sources=[{"name": f"KV_{bucket.name}"}], duplicate_window=0, max_msg_size=50)
+    async with asyncio.timeout(60):
+        while not raw.api(f"STREAM.INFO.KV_{name}")["sources"][0]["lag"]:
+            await asyncio.sleep(0.02)
+    return name
+
+
+async def _hazards(client: kvctl.Client, bucket: kvctl.Bucket) -> list[Hazard]:
+    return (await bucket_changes.plan_compaction(bucket, client.api, NOTHING))[1]

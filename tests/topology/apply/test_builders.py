@@ -1,0 +1,317 @@
+"""Mirrors and aggregates built on real servers: what they hold, where they may reach, what the wait knows."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketExists, BucketNotFound, ReadOnly, RefusedError, UsageError, WaitExpired
+from kvctl.labs import Lab, run_lab
+from kvctl.server import Server, run_server
+from kvctl.topology.apply import arrival, builders
+from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology.conftest import until
+
+Names = Callable[..., str]
+
+
+async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
+    """All keys, sorted."""
+    return sorted([key async for key in client.bucket(bucket).keys()])
+
+
+async def test_a_mirror_holds_all_and_answers_reads_of_its_origin(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket, max_msgs_per_subject=5)
+    for number in range(2000):
+        raw.publish(f"$KV.{bucket}.k.{number % 500}", b"v")
+    last = raw.put(bucket, "k.last", b"v")
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    state = raw.api(f"STREAM.INFO.{mirror}")["state"]
+    assert (state["messages"], state["last_seq"]) == (2001, last)
+    asked = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.k.last"
+    until(lambda: raw.request(asked).headers["Nats-Stream"] == mirror)
+
+
+async def test_purges_at_the_origin_erase_in_replicas(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket, mirror, aggregate = await client.create_bucket(unique(), history=5), unique("M"), unique("A")
+    for value in (b"1", b"2"):
+        await bucket.put("k", value)
+    await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name, prefix="p"),)))
+    await bucket.purge("k")
+    for stream in (mirror, f"KV_{aggregate}"):
+        until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 1)
+
+
+async def test_denied_purges_leave_the_history(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket, mirror, aggregate = await client.create_bucket(unique(), history=5), unique("M"), unique("A")
+    for value in (b"1", b"2"):
+        await bucket.put("k", value)
+    await create_mirror(client, Mirror(mirror, Origin(bucket.name), deny_purge=True))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),), deny_purge=True))
+    await bucket.purge("k")
+    for stream in (mirror, f"KV_{aggregate}"):
+        until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 3)
+
+
+async def test_an_aggregate_has_the_keys_where_the_transforms_say(client: kvctl.Client, unique: Names) -> None:
+    orders, stock, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
+    for key in ("NEW.7", "NEW.8", "OLD.1"):
+        await orders.put(key, b"v")
+    await stock.put("lon.nails", b"v")
+    origins = (
+        Origin(orders.name, keys=("NEW.>",), prefix="orders.new"),
+        Origin(stock.name, maps=(("*.*", "stock.$2.$1"),)),
+    )
+    await create_aggregate(client, Aggregate(aggregate, origins))
+    assert await keys_of(client, aggregate) == ["orders.new.7", "orders.new.8", "stock.nails.lon"]
+    with pytest.raises(RefusedError):
+        await client.bucket(aggregate).put("k", b"v")
+
+
+async def test_a_writable_aggregate_takes_writes_of_its_own(client: kvctl.Client, unique: Names) -> None:
+    bucket, aggregate = await client.create_bucket(unique()), unique("A")
+    await bucket.put("theirs", b"v")
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),), writable=True))
+    await client.bucket(aggregate).put("mine", b"v")
+    assert await keys_of(client, aggregate) == ["mine", "theirs"]
+
+
+async def test_a_mirror_feeds_an_aggregate_with_the_keys_of_its_origin(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror = await client.create_bucket(unique()), unique("M")
+    await bucket.put("a.1", b"v")
+    await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
+    for origin in (Origin(stream=mirror), Origin(mirror), Origin(bucket.name, stream=mirror)):
+        await create_aggregate(client, Aggregate(aggregate := unique("A"), (origin,)))
+        assert await keys_of(client, aggregate) == ["a.1"]
+
+
+async def test_an_origin_is_added_and_its_keys_arrive(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    one, other, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
+    await one.put("k", b"1")
+    for number in range(300):
+        await other.put(f"k.{number}", b"2")
+    await create_aggregate(client, Aggregate(aggregate, (Origin(one.name, prefix="one"),)))
+    await add_aggregate_origin(client, aggregate, Origin(other.name, prefix="other"))
+    assert len(await keys_of(client, aggregate)) == 301
+    before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+    await add_aggregate_origin(client, aggregate, Origin(other.name, prefix="other"))
+    assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == before
+    with pytest.raises(RefusedError, match="is a bucket, no aggregate"):
+        await add_aggregate_origin(client, one.name, Origin(other.name))
+
+
+async def test_the_same_again_is_no_error_and_another_configuration_is(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
+    for _ in range(2):
+        await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
+        await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),)))
+    with pytest.raises(BucketExists, match="description"):
+        await create_mirror(client, Mirror(mirror, Origin(bucket.name), description="another"))
+    with pytest.raises(BucketExists, match="sources"):
+        await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name, prefix="p"),)))
+
+
+async def test_a_name_means_one_thing(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
+    await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),)))
+    for name in (bucket.name, aggregate):
+        with pytest.raises(BucketExists):
+            await create_mirror(client, Mirror(name, Origin(bucket.name)))
+    for name in (bucket.name, mirror):
+        with pytest.raises(BucketExists):
+            await create_aggregate(client, Aggregate(name, (Origin(bucket.name),)))
+
+
+async def test_a_reading_client_builds_nothing(server: Server, client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror = await client.create_bucket(unique()), unique("M")
+    async with kvctl.connect(server.url, read_only=True) as reading:
+        with pytest.raises(ReadOnly):
+            await create_mirror(reading, Mirror(mirror, Origin(bucket.name)))
+
+
+# -- waiting -----------------------------------------------------------------------------------------------
+
+
+async def test_nothing_to_wait_for_is_waited_for_until_connected(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, mirror = await client.create_bucket(unique()), unique("M")
+    await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
+    assert raw.api(f"STREAM.INFO.{mirror}")["mirror"]["active"] >= 0
+
+
+async def test_entries_that_went_meanwhile_are_not_waited_for(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, aggregate = await client.create_bucket(unique()), unique("A")
+    await bucket.put("a", b"v")
+    await bucket.put("b", b"v")
+    plan = await builders.plan_aggregate(client.api, Aggregate(aggregate, (Origin(bucket.name),)))
+    assert plan.goals[0].sequence == 2
+    raw.api(f"STREAM.PURGE.KV_{bucket.name}", {"filter": f"$KV.{bucket.name}.b"})
+    await builders.carry_out(client.api, plan)
+    await builders.wait(client.api, plan, timedelta(seconds=60))
+    assert await keys_of(client, aggregate) == ["a"]
+
+
+async def test_the_tail_of_a_purged_origin_is_not_waited_for(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, mirror = await client.create_bucket(unique()), unique("M")
+    for key in ("a", "b"):
+        await bucket.put(key, b"v")
+    raw.api(f"STREAM.PURGE.KV_{bucket.name}", {"filter": f"$KV.{bucket.name}.b"})
+    await create_mirror(client, Mirror(mirror, Origin(bucket.name)), wait_for=timedelta(seconds=60))
+
+
+async def test_servers_that_do_not_tell_the_sequence_are_asked_for_the_entry(
+    client: kvctl.Client, unique: Names
+) -> None:
+    bucket, aggregate = await client.create_bucket(unique()), unique("A")
+    await bucket.put("a", b"v")
+    wanted = Aggregate(aggregate, (Origin(bucket.name, prefix="p"),))
+    plan = await builders.plan_aggregate(client.api, wanted)
+    await builders.carry_out(client.api, plan)
+    await builders.wait(client.api, plan)
+    info = await client.api.call(f"STREAM.INFO.KV_{aggregate}")
+    del info["sources"][0]["seq"]  # as before 2.15
+    assert await arrival.arrived(client.api, info, plan.goals[0]) == 1
+
+
+async def test_a_filtered_origin_is_waited_for_up_to_the_last_entry_that_belongs_here(
+    client: kvctl.Client, unique: Names
+) -> None:
+    bucket, aggregate = await client.create_bucket(unique()), unique("A")
+    for key in ("NEW.1", "OLD.1", "OLD.2"):
+        await bucket.put(key, b"v")
+    plan = await builders.plan_aggregate(client.api, Aggregate(aggregate, (Origin(bucket.name, keys=("NEW.>",)),)))
+    assert (plan.goals[0].sequence, plan.goals[0].subject) == (1, f"$KV.{bucket.name}.NEW.1")
+
+
+# -- other domains, other accounts -------------------------------------------------------------------------
+
+
+async def test_another_domain(leaf: Lab, unique: Names) -> None:
+    mirror, filtered, aggregate = unique("M"), unique("M"), unique("A")
+    hub = External.of_domain("hub")
+    async with kvctl.connect(leaf.contexts["hub"]) as there, kvctl.connect(leaf.contexts["leaf"]) as client:
+        bucket = await there.create_bucket(unique())
+        for key in ("a.1", "b.1"):
+            await bucket.put(key, b"v")
+        await create_mirror(client, Mirror(mirror, Origin(bucket.name, external=hub)))
+        await create_mirror(client, Mirror(filtered, Origin(bucket.name, keys=("a.>",), external=hub)))
+        await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name, external=hub),)))
+        assert await keys_of(client, aggregate) == ["a.1", "b.1"]
+        assert (await client.api.call(f"STREAM.INFO.{filtered}"))["state"]["messages"] == 1
+
+
+async def test_ones_own_domain_is_no_other(leaf: Lab, unique: Names) -> None:
+    async with kvctl.connect(leaf.contexts["hub"]) as client:
+        bucket, mirror = await client.create_bucket(unique()), unique("M")
+        await bucket.put("k", b"v")
+        await create_mirror(client, Mirror(mirror, Origin(bucket.name, external=External.of_domain("hub"))))
+        assert "external" not in (await client.api.call(f"STREAM.INFO.{mirror}"))["config"]["mirror"]
+
+
+async def test_another_account(accounts: Lab, unique: Names) -> None:
+    async with (
+        kvctl.connect(accounts.contexts["origin"]) as there,
+        kvctl.connect(accounts.contexts["replica"]) as client,
+    ):
+        with suppress(BucketNotFound):
+            await there.delete_bucket("ORDERS")  # the lab exports this name alone, and other tests use it
+        bucket = await there.create_bucket("ORDERS")
+        for key in ("a.1", "b.1"):
+            await bucket.put(key, b"v")
+        mirror, aggregate, stuck = unique("M"), unique("A"), unique("M")
+        way = External("ORIGIN.API", f"DELIVER.ORDERS.{mirror}")
+        await create_mirror(client, Mirror(mirror, Origin("ORDERS", external=way)))
+        way = External("ORIGIN.API", f"DELIVER.ORDERS.{aggregate}")
+        await create_aggregate(client, Aggregate(aggregate, (Origin("ORDERS", keys=("a.>",), external=way),)))
+        assert await keys_of(client, aggregate) == ["1"]
+
+        wrong = Origin("ORDERS", external=External("ORIGIN.API", "NOT.EXPORTED"))
+        with pytest.raises(WaitExpired) as caught:
+            await create_mirror(client, Mirror(stuck, wrong), wait_for=timedelta(seconds=1))
+        assert "up to revision 0 of 2" in caught.value.message
+        assert "`$JS.API.CONSUMER.CREATE.KV_ORDERS`" in str(caught.value.hint)
+        assert "the stream `NOT.EXPORTED.>`" in str(caught.value.hint)
+
+
+NARROW = """
+server_name: @name@
+listen: 127.0.0.1:@client@
+jetstream { store_dir: "@store@" }
+accounts {
+  SYS: { users: [ { user: sys, password: sys } ] }
+  ORIGIN: {
+    jetstream: enabled
+    users: [ { user: origin, password: origin } ]
+    exports: [
+      { service: "$JS.API.CONSUMER.CREATE.KV_ORDERS", accounts: [REPLICA] }
+      { service: "$JS.API.CONSUMER.CREATE.KV_ORDERS.>", accounts: [REPLICA] }
+      { stream: "DELIVER.ORDERS.>", accounts: [REPLICA] }
+      { service: "$JS.FC.KV_ORDERS.>", accounts: [REPLICA] }
+    ]
+  }
+  REPLICA: {
+    jetstream: enabled
+    users: [ { user: replica, password: replica } ]
+    imports: [
+      { service: { account: ORIGIN, subject: "$JS.API.CONSUMER.CREATE.KV_ORDERS" },
+        to: "ORIGIN.API.CONSUMER.CREATE.KV_ORDERS" }
+      { service: { account: ORIGIN, subject: "$JS.API.CONSUMER.CREATE.KV_ORDERS.>" },
+        to: "ORIGIN.API.CONSUMER.CREATE.KV_ORDERS.>" }
+      { stream: { account: ORIGIN, subject: "DELIVER.ORDERS.>" } }
+      { service: { account: ORIGIN, subject: "$JS.FC.KV_ORDERS.>" } }
+    ]
+  }
+}
+system_account: SYS
+"""
+
+
+async def test_narrow_exports_hide_the_origin_and_the_missing_ones_are_named() -> None:
+    with run_server(name="narrow", config=NARROW) as server:
+        origin = kvctl.Context(url=server.url, user="origin", password="origin")
+        replica = kvctl.Context(url=server.url, user="replica", password="replica")
+        async with kvctl.connect(origin) as there, kvctl.connect(replica) as client:
+            bucket = await there.create_bucket("ORDERS")
+            for key in ("a.1", "b.1"):
+                await bucket.put(key, b"v")
+            way = External("ORIGIN.API", "DELIVER.ORDERS.m")
+            plan = await builders.plan_mirror(client.api, Mirror("M", Origin("ORDERS", external=way)))
+            assert not plan.hazards
+            (warning,) = plan.warnings
+            assert "`$JS.API.STREAM.INFO.KV_ORDERS` and `$JS.API.DIRECT.GET.KV_ORDERS.>`" in warning
+            assert "`ORIGIN.API.STREAM.INFO.KV_ORDERS`" in warning
+            await builders.carry_out(client.api, plan)
+            await builders.wait(client.api, plan, timedelta(seconds=60))
+            assert (await client.api.call("STREAM.INFO.M"))["state"]["messages"] == 2
+
+            silent = Origin("ORDERS", external=External("ORIGIN.API", "NOT.EXPORTED"))
+            with pytest.raises(WaitExpired, match="cannot be seen from here"):
+                await create_mirror(client, Mirror("N", silent), wait_for=timedelta(seconds=1))
+            hidden = Origin(stream="M2", external=way)
+            with pytest.raises(UsageError, match="Which bucket's keys `M2` holds"):
+                await create_aggregate(client, Aggregate("A", (hidden,)))
+
+
+@pytest.mark.slow
+async def test_a_mirror_in_another_cluster() -> None:
+    with run_lab("supercluster") as lab:
+        async with kvctl.connect(lab.contexts["lon"]) as lon, kvctl.connect(lab.contexts["nyc"]) as nyc:
+            bucket = await lon.create_bucket("ORDERS", cluster="lon")
+            await bucket.put("k", b"v")
+            await create_mirror(lon, Mirror("ORDERS_NYC", Origin("ORDERS"), cluster="nyc"))
+            entry = await nyc.bucket("ORDERS").get("k")
+            assert entry.stream == "ORDERS_NYC"

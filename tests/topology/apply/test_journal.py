@@ -1,0 +1,90 @@
+"""The journal: an apply that was killed is seen by the next one; what cannot be written stops nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kvctl
+from kvctl.server import Server
+from kvctl.topology.apply.journal import Journal
+from tests.cli.conftest import run_process
+from tests.support.raw import RawClient
+from tests.topology import killed
+
+
+def test_what_ended_early_is_told(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "deep" / "t.ndjson")
+    assert journal.interrupted() is None
+    journal.begin(3)
+    journal.note(0, "begun", "create bucket `A`", ("", "KV_A"))
+    journal.note(0, "done", "create bucket `A`", ("", "KV_A"))
+    journal.note(1, "begun", "create bucket `B`", ("", "KV_B"))
+    found = journal.interrupted()
+    assert found is not None
+    assert (found.done, found.total, found.doing) == (1, 3, "create bucket `B`")
+    assert journal.path.stat().st_mode & 0o777 == 0o600
+    with journal.path.open("a") as file:
+        file.write('{"write": 1, "sta')  # killed while it wrote
+    assert journal.interrupted() == found
+    journal.begin(1, found.filling)
+    assert (journal.interrupted() or found).total == 1
+    assert (journal.interrupted() or found).filling == found.filling
+    journal.end()
+    assert journal.interrupted() is None
+
+
+def test_a_journal_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    journal = Journal(tmp_path / "file" / "t.ndjson")
+    journal.begin(1)
+    journal.note(0, "begun", "create bucket `A`", ("", "KV_A"))
+    journal.end()
+    assert journal.interrupted() is None
+    (tmp_path / "file").write_text("[]\n7\n")
+    assert Journal(tmp_path / "file").interrupted() is None
+
+
+async def test_each_topology_has_one_for_the_servers_that_it_is_applied_to(
+    client: kvctl.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one = Journal.of("t", {"": client.api})
+    assert one.path.parent == tmp_path / "kvctl" / "topology"
+    others = [Journal.of("u", {"": client.api}), Journal.of("t", {"": client.api.at("$JS.x.API")})]
+    assert len({journal.path for journal in (one, *others)}) == 3
+
+
+def test_the_next_one_says_that_one_was_killed(
+    raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
+) -> None:
+    first, second, file = unique(), unique(), tmp_path / "t.yaml"
+    file.write_text(f"version: 1\nname: {unique('t')}\nbuckets: {{{first}: {{}}, {second}: {{}}}}\n")
+    apply = ["topology", "apply", "-f", str(file), "--yes", "-s", server.url]
+    assert killed.run(apply, at=1)[0] == killed.KILLED
+    text = f"ended after 1 of 2 writes, at create bucket `{second}`; applying again completes it"
+    assert text in run_process("topology", "plan", "-f", str(file), "-s", server.url).err
+    again = run_process(*apply)
+    assert (again.exit_code, text in again.err) == (0, True)
+    assert "ended after" not in run_process(*apply).err
+
+
+def test_what_the_killed_one_made_is_waited_for(
+    raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
+) -> None:
+    bucket, aggregate, file = unique(), unique("A"), tmp_path / "t.yaml"
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"x" * 5000)
+    file.write_text(
+        f"version: 1\nname: {unique('t')}\naggregates: {{{aggregate}: {{origins: [{bucket}], max_value_size: 1KiB}}}}\n"
+    )
+    apply = ["topology", "apply", "-f", str(file), "--yes", "--force", "smaller-limits", "-s", server.url]
+    assert killed.run(apply, at=0, answered=True)[0] == killed.KILLED
+    for _ in range(2):  # it does not fill, and that is said until it has
+        again = run_process(*apply, "--wait-for", "1s")
+        assert (again.exit_code, f"`{bucket}`: up to revision 0 of 1" in again.err) == (9, True)
+    config = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+    raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
+    file.write_text(file.read_text().replace(", max_value_size: 1KiB", ""))
+    assert run_process(*apply).exit_code == 0
+    assert run_process(*apply).err == "Nothing to change\n"

@@ -1,0 +1,49 @@
+"""Origins that join an aggregate which has forgotten its first entry: servers let them begin with what comes next."""
+
+from collections.abc import Callable
+
+import pytest
+
+import kvctl
+from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate
+from kvctl.topology.model import Aggregate, Origin
+from tests.support.raw import RawClient
+from tests.topology.conftest import Replicas, source, until
+
+Names = Callable[..., str]
+
+
+@pytest.fixture
+async def grown(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> tuple[str, str, str]:
+    """A bucket, another one, and an aggregate of the first, whose first entry was overwritten."""
+    first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
+    for bucket in (first, second):
+        raw.create_bucket(bucket)
+        raw.put(bucket, "k", b"v")
+    await create_aggregate(client, Aggregate(aggregate, (Origin(first, prefix="a"),)))
+    raw.put(first, "k", b"w")
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["first_seq"] == 2)
+    return first, second, aggregate
+
+
+async def test_left_to_the_server_what_they_hold_never_arrives(
+    raw: RawClient, replicas: Replicas, grown: tuple[str, str, str]
+) -> None:
+    _, second, aggregate = grown
+    config = replicas.info(f"KV_{aggregate}")["config"]
+    config["sources"].append(source(second, aggregate, dest="b.>"))
+    assert "error" not in raw.api(f"STREAM.UPDATE.KV_{aggregate}", config)
+    raw.put(second, "later", b"v")
+    until(lambda: f"$KV.{aggregate}.b.later" in replicas.subjects(f"KV_{aggregate}"))
+    assert f"$KV.{aggregate}.b.k" not in replicas.subjects(f"KV_{aggregate}")
+
+
+async def test_added_here_they_bring_all_they_hold(
+    client: kvctl.Client, replicas: Replicas, grown: tuple[str, str, str]
+) -> None:
+    first, second, aggregate = grown
+    await add_aggregate_origin(client, aggregate, Origin(second, prefix="b"))
+    assert replicas.subjects(f"KV_{aggregate}").keys() == {f"$KV.{aggregate}.{key}" for key in ("a.k", "b.k")}
+    # What it takes is the same as if it had been there from the beginning.
+    await add_aggregate_origin(client, aggregate, Origin(second, prefix="b"))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(first, prefix="a"), Origin(second, prefix="b"))))

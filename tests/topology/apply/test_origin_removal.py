@@ -1,0 +1,170 @@
+"""Origins taken out of aggregates, and which keys go with them."""
+
+from collections.abc import Callable
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketNotFound, HazardRefused, NotFoundError, RefusedError
+from kvctl.kv.stream_kind import LEAVING
+from kvctl.server import Server
+from kvctl.topology.apply import origin_removal
+from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
+from kvctl.topology.model import Aggregate, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology import killed
+from tests.topology.conftest import Replicas, source, until
+
+Names = Callable[..., str]
+
+
+async def filled(client: kvctl.Client, name: str, *keys: str) -> str:
+    """A bucket with these keys, two revisions each."""
+    bucket = await client.create_bucket(name, history=2)
+    for key in keys * 2:
+        await bucket.put(key, b"v")
+    return name
+
+
+async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
+    return sorted([key async for key in client.bucket(bucket).keys()])
+
+
+async def test_its_keys_go_and_others_stay(client: kvctl.Client, replicas: Replicas, unique: Names) -> None:
+    one, other = await filled(client, unique(), "a", "b"), await filled(client, unique(), "a", "c")
+    name = unique("A")
+    await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
+    found = await origin_removal.plan(client.api, name, other)
+    assert (found.whole, found.keys, found.mixed) == ([f"$KV.{name}.other.>"], [], [])
+    assert (await origin_removal.carry_out(client.api, found)).messages == 4
+    assert await keys_of(client, name) == ["one.a", "one.b"]
+    await client.bucket(other).put("d", b"v")
+    await client.bucket(one).put("e", b"v")
+    until(lambda: f"$KV.{name}.one.e" in replicas.subjects(f"KV_{name}"))  # then the other's would have come, too
+    assert await keys_of(client, name) == ["one.a", "one.b", "one.e"]
+
+
+async def test_data_is_kept_when_asked_to(client: kvctl.Client, unique: Names) -> None:
+    one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
+    await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
+    found = await origin_removal.plan(client.api, name, other, keep_data=True)
+    assert (await origin_removal.carry_out(client.api, found)).messages == 0
+    assert await keys_of(client, name) == ["one.a", "other.b"]
+    sources = (await client.api.call(f"STREAM.INFO.KV_{name}"))["config"]["sources"]
+    assert [item["name"] for item in sources] == [f"KV_{one}"]
+
+
+async def test_of_overlapping_places_each_key_is_looked_at(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    one, other = await filled(client, unique(), "a", "both"), await filled(client, unique(), "b", "both")
+    name = unique("A")
+    replicas.aggregate(name, source(one, name), source(other, name), max_msgs_per_subject=10)
+    until(lambda: replicas.info(f"KV_{name}")["state"]["messages"] == 8)
+    found = await origin_removal.plan(client.api, name, other)
+    assert (found.whole, found.keys, found.mixed) == ([], [f"$KV.{name}.b"], [f"$KV.{name}.both"])
+    assert (await origin_removal.carry_out(client.api, found)).messages == 2
+    assert await keys_of(client, name) == ["a", "both"]
+
+
+async def test_what_was_written_to_a_writable_aggregate_stays(client: kvctl.Client, unique: Names) -> None:
+    one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
+    origins = (Origin(one, prefix="one"), Origin(other, prefix="other"))
+    await create_aggregate(client, Aggregate(name, origins, writable=True))
+    await client.bucket(name).put("other.mine", b"v")
+    await origin_removal.carry_out(client.api, await origin_removal.plan(client.api, name, other))
+    assert await keys_of(client, name) == ["one.a", "other.mine"]
+
+
+async def test_the_streams_of_one_bucket_are_one_origin(client: kvctl.Client, unique: Names) -> None:
+    one, other, mirror, name = (
+        await filled(client, unique(), "a"),
+        await filled(client, unique(), "b"),
+        unique("M"),
+        unique("A"),
+    )
+    await create_mirror(client, Mirror(mirror, Origin(other)))
+    origins = (Origin(one, prefix="one"), Origin(other, stream=mirror, prefix="other"))
+    await create_aggregate(client, Aggregate(name, origins))
+    await origin_removal.carry_out(client.api, await origin_removal.plan(client.api, name, other))
+    assert await keys_of(client, name) == ["one.a"]
+
+
+async def test_running_again_after_an_interruption_removes_the_rest(client: kvctl.Client, unique: Names) -> None:
+    one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
+    await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
+    await origin_removal.carry_out(client.api, await origin_removal.plan(client.api, name, other, keep_data=True))
+    await origin_removal.carry_out(client.api, await origin_removal.plan(client.api, name, other))
+    assert await keys_of(client, name) == ["one.a"]
+    with pytest.raises(NotFoundError):
+        await origin_removal.plan(client.api, name, other)
+
+
+async def test_the_last_origin_stays(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, damaged, name = await filled(client, unique(), "a"), unique("A"), unique("A")
+    config = replicas.aggregate(damaged, source(bucket, damaged))["config"]
+    left = raw.api(f"STREAM.UPDATE.KV_{damaged}", config | {"sources": []})
+    assert left["config"]["subjects"] == [f"KV_{damaged}"]  # neither a bucket nor an aggregate any more
+
+    await create_aggregate(client, Aggregate(name, (Origin(bucket),)))
+    found = await origin_removal.plan(client.api, name, bucket)
+    with pytest.raises(HazardRefused, match="last origin") as caught:
+        await origin_removal.carry_out(client.api, found)
+    assert "--force last-origin" in str(caught.value.hint)
+    await origin_removal.carry_out(client.api, found, force=["last-origin"])
+    await client.bucket(name).put("k", b"v")
+    assert await keys_of(client, name) == ["k"]
+
+
+async def test_what_is_not_there_is_not_removed(client: kvctl.Client, unique: Names) -> None:
+    bucket, name, denying = await filled(client, unique(), "a"), unique("A"), unique("A")
+    await create_aggregate(client, Aggregate(name, (Origin(bucket),)))
+    await create_aggregate(client, Aggregate(denying, (Origin(bucket),), deny_purge=True))
+    with pytest.raises(NotFoundError, match="is no origin"):
+        await origin_removal.plan(client.api, name, "another")
+    with pytest.raises(RefusedError, match="no aggregate"):
+        await origin_removal.plan(client.api, bucket, "another")
+    with pytest.raises(BucketNotFound):
+        await origin_removal.plan(client.api, unique("NONE"), bucket)
+    with pytest.raises(RefusedError, match="denies purges"):
+        await origin_removal.plan(client.api, denying, bucket)
+
+
+async def test_write_since_the_plan_survives_the_removal(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "x", "y"), unique("A")
+    origins = (Origin(one, prefix="one"), Origin(other, prefix="two"))
+    await create_aggregate(client, Aggregate(name, origins, writable=True))
+    found = await origin_removal.plan(client.api, name, other)
+    raw.put(name, "two.x", b"LOCAL")
+    taken = await origin_removal.carry_out(client.api, found)
+    assert taken.kept == [f"$KV.{name}.two.x"]
+    assert await keys_of(client, name) == ["one.a", "two.x"]
+    assert (await client.bucket(name).get("two.x")).value == b"LOCAL"
+
+
+async def test_origin_added_since_the_plan_survives_the_removal(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    one, other, third = [await filled(client, unique(), "a") for _ in range(3)]
+    name = unique("A")
+    await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="two"))))
+    found = await origin_removal.plan(client.api, name, other)
+    await add_aggregate_origin(client, name, Origin(third, prefix="three"))
+    await origin_removal.carry_out(client.api, found)
+    sources = raw.api(f"STREAM.INFO.KV_{name}")["config"]["sources"]
+    assert [item["name"] for item in sources] == [f"KV_{one}", f"KV_{third}"]
+    assert await keys_of(client, name) == ["one.a", "three.a"]
+
+
+@pytest.mark.parametrize(("at", "answered"), [(0, True), (1, False), (1, True), (2, False)])
+async def test_removal_that_was_killed_is_finished_by_the_next_with_success(
+    client: kvctl.Client, raw: RawClient, server: Server, unique: Names, at: int, answered: bool
+) -> None:
+    one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
+    await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="two"))))
+    args = ["aggregate", "remove-origin", name, other, "--yes", "-s", server.url]
+    assert killed.run(args, at=at, answered=answered)[0] == killed.KILLED
+    assert killed.run(args)[0] == 0
+    assert await keys_of(client, name) == ["one.a"]
+    assert LEAVING not in raw.api(f"STREAM.INFO.KV_{name}")["config"]["metadata"]
+    assert killed.run(args)[0] == NotFoundError.exit_code

@@ -1,0 +1,234 @@
+"""Repairs on real servers: poisoned mirrors made anew, aggregates fed again, whatever is interrupted completed."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import RefusedError, WaitExpired
+from kvctl.jetstream.api import Api
+from kvctl.topology.apply import refill, repair
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
+from kvctl.topology.audit.audit import audit
+from kvctl.topology.audit.findings import Difference
+from kvctl.topology.discover import replicas
+from kvctl.topology.discover.inventory import survey
+from kvctl.topology.model import Aggregate, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology.audited import SHORTLY, audited, one, said
+from tests.topology.conftest import Replicas, source, until
+
+Names = Callable[..., str]
+WRITES = ("STREAM.CREATE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.PURGE.")
+
+
+async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta(seconds=60)) -> None:
+    """What `audit NAME --repair` does: complete what was interrupted, then repair what differs."""
+    world = await survey({"": client.api})
+    for left in repair.stand_ins(world, [name]):
+        await repair.complete(left, limit)
+    for replica in replicas.named(replicas.in_view(await survey({"": client.api})), [name]):
+        differences: list[Difference] = []
+        outcomes = await audit(replica, SHORTLY, report=differences.append)
+        if (needed := repair.needed(replica, outcomes, differences)) is not None:
+            await repair.carry_out(needed, limit)
+
+
+async def leftovers(client: kvctl.Client) -> list[str]:
+    """Streams and sources that only repairs make."""
+    world = await survey({"": client.api})
+    return [
+        link.info["config"]["name"]
+        for link in world.links
+        if is_stand_in(link.info["config"]) or is_temporary(link.source)
+    ]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def kill_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> list[str]:
+    """Let the process die after so many writes to the server; the list has those that were made."""
+    call, made = Api.call, []
+
+    async def counted(self: Api, endpoint: str, *args: Any, **settings: Any) -> dict[str, Any]:
+        if not endpoint.startswith(WRITES):
+            return await call(self, endpoint, *args, **settings)
+        if len(made) >= writes:
+            raise Killed
+        made.append(endpoint)
+        return await call(self, endpoint, *args, **settings)
+
+    monkeypatch.setattr(Api, "call", counted)
+    return made
+
+
+class TestMirrors:
+    @pytest.fixture
+    async def poisoned(self, client: kvctl.Client, raw: RawClient, unique: Names) -> tuple[str, str]:
+        """A bucket made anew, and a mirror that answers with the values of the one before."""
+        bucket, mirror = unique("ORIGIN"), unique("M")
+        raw.create_bucket(bucket)
+        for number in range(5):
+            raw.put(bucket, f"k.{number}", b"old")
+        await create_mirror(client, Mirror(mirror, Origin(bucket), description="near the readers"))
+        raw.api(f"STREAM.DELETE.KV_{bucket}")
+        raw.create_bucket(bucket)
+        for number in range(3):
+            raw.put(bucket, f"k.{number}", b"new")
+        return bucket, mirror
+
+    def read(self, raw: RawClient, bucket: str, mirror: str, key: str) -> bytes:
+        """What the mirror holds of a key."""
+        return raw.request(f"$JS.API.DIRECT.GET.{mirror}.$KV.{bucket}.{key}").data
+
+    async def test_a_poisoned_one_is_made_anew(
+        self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str]
+    ) -> None:
+        bucket, mirror = poisoned
+        before = raw.api(f"STREAM.INFO.{mirror}")["config"]
+        assert self.read(raw, bucket, mirror, "k.1") == b"old"  # and so it would answer for ever
+        await repaired(client, bucket)
+        assert self.read(raw, bucket, mirror, "k.1") == b"new"
+        assert raw.api(f"STREAM.INFO.{mirror}")["config"] == before
+        assert (await one(client, bucket)).consistent
+        assert await leftovers(client) == []
+
+    @pytest.mark.guarantee("replicas-5", by="kill")
+    @pytest.mark.parametrize("writes", range(6))
+    async def test_killed_at_any_write_it_is_completed_by_the_next(
+        self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str], writes: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        bucket, mirror = poisoned
+        before = raw.api(f"STREAM.INFO.{mirror}")["config"]
+        with monkeypatch.context() as patch:
+            made = kill_after(patch, writes)
+            try:
+                await repaired(client, bucket)
+            except Killed:
+                assert len(made) == writes
+        await repaired(client, mirror)
+        assert raw.api(f"STREAM.INFO.{mirror}")["config"] == before
+        assert self.read(raw, bucket, mirror, "k.1") == b"new"
+        assert (await one(client, bucket)).consistent
+        assert await leftovers(client) == []
+
+    async def test_there_are_no_more_writes_than_those(
+        self, client: kvctl.Client, poisoned: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = kill_after(monkeypatch, 100)
+        await repaired(client, poisoned[0])
+        assert len(made) == 5
+
+    @pytest.mark.guarantee("replicas-5")
+    async def test_one_that_would_not_fill_stays(
+        self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket, mirror = poisoned
+
+        async def never(*_: Any, **__: Any) -> None:
+            raise WaitExpired(f"`kvctl-repair-{mirror}` exists, and after 1 s does not hold all")
+
+        monkeypatch.setattr("kvctl.topology.apply.arrival.until_filled", never)
+        world = await survey({"": client.api})
+        (replica,) = replicas.named(replicas.in_view(world), [bucket])
+        with pytest.raises(WaitExpired) as caught:
+            await repair.carry_out(repair.Repair(replica))
+        assert caught.value.message.startswith(f"Mirror `{mirror}` stays as it is")
+        assert self.read(raw, bucket, mirror, "k.1") == b"old"
+        assert await leftovers(client) == []
+
+
+class TestAggregates:
+    @pytest.fixture
+    async def merged(self, client: kvctl.Client, raw: RawClient, unique: Names) -> tuple[str, str, str]:
+        """Two buckets in one writable aggregate, below `a` and `b`; keys of its own; all kinds of damage."""
+        first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
+        for bucket in (first, second):
+            raw.create_bucket(bucket)
+            for number in range(8):
+                raw.put(bucket, f"k.{number}", b"v")
+        origins = (Origin(first, prefix="a"), Origin(second, prefix="b"))
+        await create_aggregate(client, Aggregate(aggregate, origins, writable=True))
+        raw.put(aggregate, "own", b"mine")
+        raw.put(aggregate, "a.k.1", b"wrong")
+        raw.put(aggregate, "b.k.2", b"", {"KV-Operation": "DEL"})
+        raw.api(f"STREAM.PURGE.KV_{aggregate}", {"filter": f"$KV.{aggregate}.a.k.3"})
+        raw.api(f"STREAM.PURGE.KV_{second}", {"filter": f"$KV.{second}.k.4"})
+        return first, second, aggregate
+
+    @pytest.mark.guarantee("replicas-5")
+    @pytest.mark.parametrize("many", [refill.MANY, 0])
+    async def test_get_again_what_is_wrong_and_keep_their_own(
+        self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], many: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(refill, "MANY", many)
+        aggregate = merged[2]
+        before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+        assert said(await audited(client, aggregate)) == [
+            ("missing", "a.k.3", None), ("differing", "a.k.1", "local-write"),
+            ("missing", "b.k.2", "local-write"), ("extra", "b.k.4", None),
+        ]  # fmt: skip
+        await repaired(client, aggregate)
+        outcomes = await audited(client, aggregate)
+        assert said(outcomes) == []
+        assert [(item.consistent, item.local) for item in outcomes] == [(True, 1)] * 2
+        assert (await client.bucket(aggregate).get("own")).value == b"mine"
+        assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == before
+        raw.put(merged[0], "k.1", b"later")
+        until(lambda: raw.request(f"$JS.API.DIRECT.GET.KV_{aggregate}.$KV.{aggregate}.a.k.1").data == b"later")
+
+    @pytest.mark.guarantee("replicas-5", by="kill")
+    @pytest.mark.parametrize("writes", range(4))
+    async def test_killed_at_any_write_it_is_completed_by_the_next(
+        self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], writes: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        aggregate = merged[2]
+        before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+        with monkeypatch.context() as patch:
+            made = kill_after(patch, writes)
+            try:
+                await repaired(client, aggregate)
+            except Killed:
+                assert len(made) == writes
+        await repaired(client, aggregate)
+        assert all(outcome.consistent for outcome in await audited(client, aggregate))
+        assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == before
+
+    async def test_one_that_has_forgotten_its_first_entries_gets_everything(
+        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+    ) -> None:
+        """A source that joins late brings nothing by itself, if the aggregate's first entry is gone."""
+        first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
+        for bucket in (first, second):
+            raw.create_bucket(bucket)
+            raw.put(bucket, "k", b"v")
+        replicas.aggregate(aggregate, source(first, aggregate, dest="a.>"))
+        until(lambda: replicas.info(f"KV_{aggregate}")["state"]["last_seq"] == 1)
+        raw.put(first, "k", b"w")
+        until(lambda: replicas.info(f"KV_{aggregate}")["state"]["last_seq"] == 2)
+        config = replicas.info(f"KV_{aggregate}")["config"]
+        config["sources"].append(source(second, aggregate, dest="b.>"))
+        raw.api(f"STREAM.UPDATE.KV_{aggregate}", config)
+        until(lambda: all(item["active"] >= 0 for item in replicas.info(f"KV_{aggregate}")["sources"]))
+        assert said(await audited(client, aggregate)) == [("missing", "b.k", "lagging")]
+        await repaired(client, aggregate)
+        assert all(outcome.consistent for outcome in await audited(client, aggregate))
+
+    async def test_one_that_denies_purges_is_left_alone(
+        self, client: kvctl.Client, raw: RawClient, unique: Names
+    ) -> None:
+        bucket, aggregate = unique("ORIGIN"), unique("AGG")
+        raw.create_bucket(bucket)
+        raw.put(bucket, "k", b"v")
+        await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),), deny_purge=True))
+        raw.api(f"STREAM.PURGE.KV_{bucket}")
+        with pytest.raises(RefusedError, match="denies purges"):
+            await repaired(client, aggregate)

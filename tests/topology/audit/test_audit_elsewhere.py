@@ -1,0 +1,210 @@
+"""Audits across clusters, domains and accounts, on a cluster, and beside a writer that runs as hard as it can."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketNotFound
+from kvctl.labs import Lab
+from kvctl.server import Server
+from kvctl.topology.apply import repair
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.audit.audit import audit
+from kvctl.topology.discover import replicas
+from kvctl.topology.discover.inventory import survey
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology.audited import SHORTLY, audited, one, said
+from tests.topology.conftest import until
+
+Names = Callable[..., str]
+
+WRITER = """
+import random, sys
+from tests.support.raw import RawClient
+url, bucket, keys = sys.argv[1:]
+chance, number = random.Random(7), 0
+with RawClient(url) as raw:
+    while True:
+        for _ in range(100):
+            number += 1
+            hot = chance.random() < 0.3
+            key, dice = f"k.{chance.randrange(10 if hot else int(keys))}", chance.random()
+            if dice < 0.04:
+                raw.publish(f"$KV.{bucket}.{key}", b"", {"KV-Operation": "DEL"})
+            elif dice < 0.08:
+                raw.publish(f"$KV.{bucket}.{key}", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
+            else:
+                raw.publish(f"$KV.{bucket}.{key}", b"%d" % number)
+        raw.flush()
+"""
+
+
+@contextmanager
+def writing(url: str, bucket: str, keys: int) -> Iterator[None]:
+    """A process that puts, deletes and purges keys of the bucket without a pause, some of them all the time."""
+    here = Path(__file__).parents[3]
+    process = subprocess.Popen([sys.executable, "-c", WRITER, url, bucket, str(keys)], cwd=here)
+    try:
+        yield
+        assert process.poll() is None, "the writer stopped"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def replicated(client: kvctl.Client, bucket: str, mirror: str, aggregate: str, keys: int) -> None:
+    """The bucket filled, a mirror of it, and an aggregate that has it below `p`."""
+    await client.bucket(bucket).put_many((f"k.{number}", b"v%d" % number) for number in range(keys))
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket, prefix="p"),), writable=True))
+
+
+@pytest.mark.guarantee("replicas-4", by="race")
+async def test_nothing_is_reported_beside_a_writer_but_what_is_wrong(
+    client: kvctl.Client, server: Server, raw: RawClient, unique: Names
+) -> None:
+    bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
+    raw.create_bucket(bucket)
+    await replicated(client, bucket, mirror, aggregate, 500)
+    raw.put(bucket, "steady", b"v")
+    with writing(server.url, bucket, 500):
+        begun = until(lambda: raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["last_seq"] > 1000 and time.monotonic())
+        for _ in range(3):
+            for outcome in await audited(client, bucket, patience=timedelta(seconds=120)):
+                assert (outcome.error, said(outcome), outcome.consistent) == (None, [], True)
+        raw.put(aggregate, "p.steady", b"wrong")
+        raw.api(f"STREAM.PURGE.KV_{aggregate}", {"filter": f"$KV.{aggregate}.p.k.499"})
+        outcome = await one(client, aggregate, patience=timedelta(seconds=120))
+        assert ("differing", "p.steady", "local-write") in said(outcome)
+        rate = raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["last_seq"] / (time.monotonic() - begun)
+        assert rate > 20, "the writer hardly wrote"
+
+
+@pytest.mark.guarantee("replicas-4", by="race")
+@pytest.mark.slow
+async def test_many_audits_beside_a_writer(own_server: Server) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        with RawClient(own_server.url) as raw:
+            raw.create_bucket("ORIGIN")
+        await replicated(client, "ORIGIN", "M", "AGG", 5000)
+        with writing(own_server.url, "ORIGIN", 5000):
+            for _ in range(20):
+                for outcome in await audited(client, "ORIGIN", patience=timedelta(seconds=60)):
+                    assert (outcome.error, said(outcome)) == (None, [])
+
+
+@pytest.mark.guarantee("replicas-4")
+async def test_keys_that_expire_are_no_drift(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
+    raw.create_bucket(bucket, max_age=2 * 10**9, duplicate_window=10**9)
+    for number in range(20):
+        raw.put(bucket, f"k.{number}", b"v")
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    until(lambda: raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 0)
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),)))
+    for number in range(20):
+        raw.put(bucket, f"k.{number}", b"w")
+    while raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"]:
+        for outcome in await audited(client, bucket):
+            assert said(outcome) == []
+
+
+async def test_what_expired_in_the_origin_alone_is_extra_and_named(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, mirror = unique("ORIGIN"), unique("M")
+    raw.create_bucket(bucket, max_age=10**9, duplicate_window=10**9)
+    raw.put(bucket, "k", b"v")
+    stream = {"name": mirror, "mirror": {"name": f"KV_{bucket}"}, "max_msgs_per_subject": 1, "allow_direct": True}
+    raw.api(f"STREAM.CREATE.{mirror}", stream)
+    until(lambda: raw.api(f"STREAM.INFO.{mirror}")["state"]["messages"] == 1)
+    until(lambda: raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 0)
+    assert said(await one(client, mirror)) == [("extra", "k", "ttl-not-inherited")]
+
+
+async def test_foreign_keys_are_compared_as_they_stand(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
+    raw.create_bucket(bucket)
+    for key in ("star.*", "star.a", "more.>", "b\udcff"):
+        raw.put(bucket, key, b"v")
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),), writable=True))
+    merged, mirrored = await audited(client, bucket)
+    assert (mirrored.keys, said(mirrored)) == (4, [])
+    # Servers let no subject with a wildcard through a transform.
+    assert said(merged) == [("missing", "more.>", None), ("missing", "star.*", None)]
+    raw.put(aggregate, "b\udcff", b"wrong")
+    assert said(await one(client, aggregate))[-1] == ("differing", "b\udcff", "local-write")
+
+
+async def test_on_a_cluster_with_replicas(cluster: Lab, unique: Names) -> None:
+    async with kvctl.connect(cluster.contexts["cluster"]) as client:
+        bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
+        await client.create_bucket(bucket, replicas=3, history=3)
+        await replicated(client, bucket, mirror, aggregate, 200)
+        assert [item.consistent for item in await audited(client, bucket)] == [True, True]
+        await client.bucket(aggregate).put("p.k.1", b"wrong")
+        assert said(await one(client, aggregate)) == [("differing", "p.k.1", "local-write")]
+
+
+@pytest.mark.guarantee("replicas-6")
+async def test_across_clusters(supercluster: Lab, unique: Names) -> None:
+    bucket, mirror = unique("ORIGIN"), unique("M")
+    async with kvctl.connect(supercluster.contexts["lon"]) as lon, kvctl.connect(supercluster.contexts["nyc"]) as nyc:
+        await lon.create_bucket(bucket, cluster="lon")
+        await lon.bucket(bucket).put_many((f"k.{number}", b"v") for number in range(100))
+        await create_mirror(nyc, Mirror(mirror, Origin(bucket), cluster="nyc"), wait_for=timedelta(seconds=30))
+        for client in (lon, nyc):
+            outcome = await one(client, bucket, patience=timedelta(seconds=10))
+            assert (outcome.replica, outcome.keys, outcome.consistent) == (mirror, 100, True)
+
+
+@pytest.mark.guarantee("replicas-6")
+async def test_across_domains_and_repaired_there(leaf: Lab, unique: Names) -> None:
+    bucket, mirror = unique("ORIGIN"), unique("M")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        await hub.create_bucket(bucket)
+        await hub.bucket(bucket).put_many((f"k.{number}", b"old") for number in range(5))
+        await create_mirror(edge, Mirror(mirror, Origin(bucket, external=External.of_domain("hub"))))
+        outcome = await one(edge, bucket)
+        assert (outcome.where, outcome.keys, outcome.consistent) == ("hub", 5, True)
+        await hub.delete_bucket(bucket)
+        await hub.create_bucket(bucket)
+        await hub.bucket(bucket).put("k.1", b"new")
+        world = await survey({"": edge.api, "hub": hub.api})
+        (replica,) = replicas.named(replicas.in_view(world), [mirror])
+        (outcome,) = await audit(replica, SHORTLY)
+        assert (outcome.differences, outcome.causes) == (5, {"recreated-origin"})
+        await repair.carry_out(repair.Repair(replica))
+        assert (await one(edge, mirror)).consistent
+
+
+@pytest.mark.guarantee("replicas-6")
+async def test_across_accounts_by_names_and_single_keys(accounts: Lab, unique: Names) -> None:
+    """Exports that let nobody list the origin, but allow its info and its keys."""
+    mirror = unique("M")
+    origin = Origin("ORDERS", external=External("ORIGIN.API", "DELIVER.ORDERS.m"))
+    async with (
+        kvctl.connect(accounts.contexts["origin"]) as owner,
+        kvctl.connect(accounts.contexts["replica"]) as other,
+    ):
+        with suppress(BucketNotFound):  # of other tests: the exports are for this name alone
+            await owner.delete_bucket("ORDERS")
+        await owner.create_bucket("ORDERS")
+        await owner.bucket("ORDERS").put_many((f"k.{number}", b"v") for number in range(20))
+        await create_mirror(other, Mirror(mirror, origin))
+        outcome = await one(other, mirror)
+        assert (outcome.where, outcome.keys, outcome.consistent) == ("ORIGIN.API", 20, True)
+        await owner.api.call("STREAM.PURGE.KV_ORDERS", {"filter": "$KV.ORDERS.k.7"})
+        assert said(await one(other, mirror)) == [("extra", "k.7", None)]
+        await owner.delete_bucket("ORDERS")
+        (outcome,) = await audited(other, mirror)
+        assert outcome.consistent is None

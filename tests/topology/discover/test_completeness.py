@@ -1,0 +1,243 @@
+"""What counts prove: replicas that have come as far as their origins, and hold less, or more."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.doctor.replication import of_standing
+from kvctl.errors import KeyNotFound
+from kvctl.topology.discover import overview
+from kvctl.topology.discover.completeness import (
+    Reading,
+    lacking,
+    late_start,
+    surplus,
+)
+from kvctl.topology.discover.health import State, standings
+from kvctl.topology.discover.inventory import World, survey
+from tests.support.raw import RawClient
+from tests.topology.conftest import Replicas, source, until
+
+Names = Callable[..., str]
+KEYS = 12
+
+
+def info(name: str, messages: int, keys: int, *, first: int = 1, **config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name, "max_msgs_per_subject": 1, **config}
+    if name.startswith("KV_") and "sources" not in found:
+        found["subjects"] = [f"$KV.{name[3:]}.>"]
+    state = {"messages": messages, "num_subjects": keys, "first_seq": first, "first_ts": "2026-01-01T00:00:00Z"}
+    return {"config": found, "state": state}
+
+
+MIRROR: dict[str, Any] = {"mirror": {"name": "KV_O"}}
+
+
+def of(origin: dict[str, Any], **settings: Any) -> list[Reading]:
+    return [Reading(0, {"name": origin["config"]["name"]}, origin, **settings)]
+
+
+class TestOfAMirror:
+    def test_lacks_entries_that_its_origin_has(self) -> None:
+        assert lacking(info("M", 3, 3, **MIRROR), of(info("KV_O", 3, 3))) == ""
+        text = lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3)))
+        assert text == "`M` holds 2 entries of 2 keys, and `O` 3 entries of 3 keys"
+
+    def test_lacks_nothing_that_may_be_on_its_way(self) -> None:
+        assert lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3), pending=1)) == ""
+        assert lacking(info("M", 1, 1, **MIRROR), of(info("KV_O", 3, 3), pending=1)) != ""
+
+    def test_of_a_shorter_history_is_compared_by_keys(self) -> None:
+        origin = info("KV_O", 9, 3, max_msgs_per_subject=5)
+        assert lacking(info("M", 3, 3, **MIRROR), of(origin)) == ""
+        assert lacking(info("M", 2, 2, **MIRROR), of(origin)) != ""
+
+    def test_holds_more_than_its_origin(self) -> None:
+        assert surplus(info("M", 4, 4, **MIRROR), of(info("KV_O", 3, 3))) != ""
+        longer = info("M", 4, 3, **MIRROR | {"max_msgs_per_subject": 5})
+        assert surplus(longer, of(info("KV_O", 3, 3))) == ""
+
+    def test_with_a_filter_cannot_be_counted(self) -> None:
+        filtered = info("M", 1, 1, mirror={"name": "KV_O", "filter_subject": "$KV.O.a"})
+        assert lacking(filtered, [Reading(0, filtered["config"]["mirror"], info("KV_O", 3, 3))]) == ""
+
+
+class TestOfAnAggregate:
+    def readings(self, *counts: int) -> tuple[list[dict[str, Any]], list[Reading]]:
+        names = "BCD"[: len(counts)]
+        sources = [source(name, "A", dest=f"{name.lower()}.>") for name in names]
+        origins = [info(f"KV_{name}", number, number) for name, number in zip(names, counts, strict=True)]
+        return sources, [Reading(at, *pair) for at, pair in enumerate(zip(sources, origins, strict=True))]
+
+    def test_holds_at_least_the_sum_of_its_origins(self) -> None:
+        sources, readings = self.readings(3, 4)
+        assert lacking(info("KV_A", 7, 7, sources=sources), readings) == ""
+        assert lacking(info("KV_A", 6, 6, sources=sources), readings) != ""
+
+    def test_whose_origins_land_on_each_other_cannot_be_counted(self) -> None:
+        sources = [source("B", "A"), source("C", "A")]
+        readings = [Reading(at, one, info(one["name"], 3, 3)) for at, one in enumerate(sources)]
+        assert lacking(info("KV_A", 3, 3, sources=sources), readings) == ""
+
+    def test_with_writes_of_its_own_may_hold_more(self) -> None:
+        sources, readings = self.readings(3)
+        assert surplus(info("KV_A", 4, 4, sources=sources), readings) != ""
+        assert surplus(info("KV_A", 4, 4, sources=sources, subjects=["$KV.A.>"]), readings) == ""
+
+
+@pytest.mark.parametrize(
+    ("start", "late"),
+    [
+        ({"opt_start_seq": 1}, False),
+        ({"opt_start_seq": 5}, False),
+        ({"opt_start_seq": 6}, True),
+        ({"opt_start_time": "2025-12-31T00:00:00Z"}, False),
+        ({"opt_start_time": "2026-01-02T00:00:00Z"}, True),
+        ({}, False),
+    ],
+)
+def test_a_source_that_begins_behind_its_origin_s_first_entry(start: dict[str, Any], late: bool) -> None:
+    reading = Reading(0, {"name": "KV_O", **start}, info("KV_O", 3, 3, first=5))
+    assert bool(late_start(reading)) == late
+
+
+# -- on servers ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(raw: RawClient, replicas: Replicas, unique: Names) -> tuple[str, str, str, str]:
+    """Two buckets, a mirror of the first, and an aggregate of both."""
+    first, second, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
+    for bucket in (first, second):
+        raw.create_bucket(bucket)
+        for number in range(KEYS):
+            raw.put(bucket, f"k{number}", b"v")
+    replicas.mirror(mirror, first)
+    replicas.aggregate(aggregate, source(first, aggregate, dest="a.>"), source(second, aggregate, dest="b.>"))
+    until(lambda: len(replicas.subjects(mirror)) == KEYS and len(replicas.subjects(f"KV_{aggregate}")) == 2 * KEYS)
+    return first, second, mirror, aggregate
+
+
+async def states(client: kvctl.Client, *streams: str) -> dict[str, set[State]]:
+    world = await survey({"": client.api})
+    links = tuple(link for link in world.links if link.info["config"]["name"] in streams)
+    found: dict[str, set[State]] = {}
+    for standing in await standings(World(world.places, links), second_look=0.3):
+        found.setdefault(standing.link.info["config"]["name"], set()).add(standing.state)
+        severities = [str(finding.severity) for finding in of_standing(standing)]
+        expected = {State.OK: [], State.UNCONFIRMED: ["note"]}.get(standing.state, ["error"])
+        assert severities == expected, standing
+    return found
+
+
+Filled = tuple[str, str, str, str]
+
+
+async def test_healthy_replicas_are_ok(client: kvctl.Client, filled: Filled) -> None:
+    _, _, mirror, aggregate = filled
+    found = await states(client, mirror, f"KV_{aggregate}")
+    assert found == {mirror: {State.OK}, f"KV_{aggregate}": {State.OK}}
+
+
+async def test_healthy_replicas_are_ok_while_origins_are_written_to(client: kvctl.Client, filled: Filled) -> None:
+    first, second, mirror, aggregate = filled
+    done = False
+
+    async def write(name: str) -> None:
+        bucket, number = client.bucket(name), 0
+        while not done:
+            number += 1
+            with suppress(KeyNotFound):
+                await (bucket.delete if number % 3 == 0 else bucket.purge)(f"k{number % 50}")
+            await bucket.put(f"k{number % 40}", b"v")
+
+    writing = [asyncio.create_task(write(name)) for name in (first, second)]
+    for _ in range(10):
+        found = await states(client, mirror, f"KV_{aggregate}")
+        assert set().union(*found.values()) <= {State.OK, State.BEHIND}
+    done = True
+    await asyncio.gather(*writing)
+
+
+@pytest.mark.parametrize("purge", [{}, {"filter": "one"}, {"seq": 5}])
+async def test_replicas_that_were_purged_miss_entries(
+    client: kvctl.Client, raw: RawClient, filled: Filled, purge: dict[str, Any]
+) -> None:
+    first, _, mirror, aggregate = filled
+    for stream, subject in ((mirror, f"$KV.{first}.k3"), (f"KV_{aggregate}", f"$KV.{aggregate}.a.k3")):
+        request = {"filter": subject} if "filter" in purge else purge
+        assert "error" not in raw.api(f"STREAM.PURGE.{stream}", request or None)
+    found = await states(client, mirror, f"KV_{aggregate}")
+    assert found == {mirror: {State.MISSING_ENTRIES}, f"KV_{aggregate}": {State.MISSING_ENTRIES}}
+
+
+async def test_buckets_are_shown_with_what_their_replicas_lack(
+    client: kvctl.Client, raw: RawClient, filled: Filled
+) -> None:
+    first, second, mirror, aggregate = filled
+    assert [(await overview.look(client.api, name)).doubts for name in filled] == [[], [], [], []]
+    for stream in (mirror, f"KV_{aggregate}"):
+        raw.api(f"STREAM.PURGE.{stream}", {"seq": 5})
+    doubts = {name: (await overview.look(client.api, name)).doubts for name in filled}
+    assert {name: len(found) for name, found in doubts.items()} == {first: 2, second: 1, mirror: 1, aggregate: 1}
+    assert f"`{mirror}` holds 8 entries of 8 keys, and `{first}` 12 entries of 12 keys" in doubts[first]
+
+
+async def test_an_emptied_aggregate_of_some_keys_misses_entries(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    bucket, aggregate = unique(), unique("A")
+    raw.create_bucket(bucket)
+    for key in ("a.1", "b.1"):
+        raw.put(bucket, key, b"v")
+    replicas.aggregate(aggregate, source(bucket, aggregate, "a.*", "a.{{wildcard(1)}}"))
+    until(lambda: replicas.subjects(f"KV_{aggregate}"))
+    assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {State.OK}}
+    raw.api(f"STREAM.PURGE.KV_{aggregate}")
+    assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {State.MISSING_ENTRIES}}
+
+
+async def test_an_origin_that_was_purged_leaves_doubt(client: kvctl.Client, raw: RawClient, filled: Filled) -> None:
+    first, _, mirror, aggregate = filled
+    raw.api(f"STREAM.PURGE.KV_{first}")
+    found = await states(client, mirror, f"KV_{aggregate}")
+    assert found == {mirror: {State.UNCONFIRMED}, f"KV_{aggregate}": {State.UNCONFIRMED}}
+
+
+async def test_a_rollup_of_all_from_one_origin_empties_the_others_keys(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, filled: Filled
+) -> None:
+    first, _, _, aggregate = filled
+    raw.put(first, "k0", b"only", {"Nats-Rollup": "all"})
+    until(lambda: len(replicas.subjects(f"KV_{aggregate}")) == 1)
+    assert State.MISSING_ENTRIES in (await states(client, f"KV_{aggregate}"))[f"KV_{aggregate}"]
+
+
+async def test_an_aggregate_beyond_its_origin_s_last_revision_has_one_that_was_recreated(
+    client: kvctl.Client, raw: RawClient, filled: Filled
+) -> None:
+    first, _, _, aggregate = filled
+    raw.api(f"STREAM.DELETE.KV_{first}")
+    raw.create_bucket(first)
+    raw.put(first, "k0", b"new")
+    found = await states(client, f"KV_{aggregate}")
+    assert found == {f"KV_{aggregate}": {State.RECREATED_ORIGIN, State.OK}}
+
+
+async def test_a_source_with_a_late_start_misses_entries(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    raw.create_bucket(bucket)
+    for number in range(KEYS):
+        raw.put(bucket, f"k{number}", b"v")
+    replicas.mirror(mirror, bucket, mirror={"opt_start_seq": 4})
+    replicas.aggregate(aggregate, source(bucket, aggregate, opt_start_seq=4))
+    for stream in (mirror, f"KV_{aggregate}"):
+        until(lambda stream=stream: len(replicas.subjects(stream)) == KEYS - 3)
+    found = await states(client, mirror, f"KV_{aggregate}")
+    assert found == {mirror: {State.MISSING_ENTRIES}, f"KV_{aggregate}": {State.MISSING_ENTRIES}}

@@ -1,0 +1,136 @@
+"""How replicas stand, shown on real servers: that nothing lags proves nothing, and what does."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import kvctl
+from kvctl.labs import Lab
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.discover import health
+from kvctl.topology.discover.health import Standing, State
+from kvctl.topology.discover.inventory import World, survey
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology.conftest import Replicas, source, until
+
+Names = Callable[..., str]
+QUICK = 0.2
+
+
+async def look(client: kvctl.Client, *names: str) -> dict[str, Standing]:
+    """How the named replicas of one origin each stand; others on the server are not looked at."""
+    world = await survey({"": client.api})
+    links = tuple(link for link in world.links if link.info["config"]["name"].removeprefix("KV_") in names)
+    return {item.name: item for item in await health.standings(World(world.places, links), QUICK)}
+
+
+async def test_what_holds_the_last_entry_is_ok(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    origin, mirror, some, none = unique("O"), unique("M"), unique("A"), unique("A")
+    raw.create_bucket(origin)
+    for key in ("a.1", "a.2", "b.1"):
+        last = raw.put(origin, key, b"v")
+    await create_mirror(client, Mirror(mirror, Origin(origin)))
+    await create_aggregate(client, Aggregate(some, (Origin(origin, keys=("a.>",)),)))
+    await create_aggregate(client, Aggregate(none, (Origin(origin, keys=("c.>",)),)))
+    found = await look(client, mirror, some, none)
+    assert {name: item.state for name, item in found.items()} == dict.fromkeys((mirror, some, none), State.OK)
+    assert (found[mirror].arrived, found[mirror].origin_last) == (last, last)
+
+
+async def test_an_origin_whose_last_entries_were_erased_is_held_in_full(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    for key in ("a", "b", "c"):
+        raw.put(origin, key, b"v")
+    raw.api(f"STREAM.PURGE.KV_{origin}", {"filter": f"$KV.{origin}.c"})
+    replicas.mirror(mirror, origin)
+    until(lambda: replicas.info(mirror)["state"]["messages"] == 2)
+    assert (await look(client, mirror))[mirror].state is State.OK
+
+
+async def test_what_cannot_take_an_entry_stalls(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    origin, aggregate = unique("O"), unique("A")
+    raw.create_bucket(origin)
+    raw.put(origin, "small", b"v")
+    replicas.aggregate(aggregate, source(origin, aggregate), max_msg_size=300)
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
+    last = raw.put(origin, "large", b"v" * 500)
+    found = (await look(client, aggregate))[aggregate]
+    assert (found.state, found.evidence) == (State.STALLED, f"at revision {last - 1} of {last}, and nothing arrives")
+
+
+async def test_what_arrives_between_two_looks_is_there(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    origin, aggregate = unique("O"), unique("A")
+    raw.create_bucket(origin)
+    raw.put(origin, "small", b"v")
+    config = replicas.aggregate(aggregate, source(origin, aggregate), max_msg_size=300)["config"]
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
+    raw.put(origin, "large", b"v" * 500)
+    world = await survey({"": client.api})
+    links = tuple(link for link in world.links if link.info["config"]["name"] == f"KV_{aggregate}")
+    raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"] == 2)
+    assert [item.state for item in await health.standings(World(world.places, links), 0)] == [State.OK]
+
+
+async def test_a_missing_origin_and_one_that_nobody_heard_of(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    lost, far = unique("M"), unique("M")
+    replicas.mirror(lost, "NEVER_THERE")
+    replicas.mirror(far, "X", mirror={"external": {"api": "$JS.nowhere.API"}})
+    found = await look(client, lost, far)
+    assert (found[lost].state, found[lost].evidence) == (State.MISSING_ORIGIN, "`NEVER_THERE` does not exist")
+    assert found[far].state is State.NEVER_CONNECTED
+    raw.api(f"STREAM.DELETE.{far}")  # every look at the server would wait for its domain
+
+
+async def test_a_mirror_of_an_earlier_incarnation(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    raw.put(origin, "a", b"old")
+    raw.put(origin, "b", b"old")
+    replicas.mirror(mirror, origin)
+    until(lambda: replicas.info(mirror)["state"]["messages"] == 2)
+    raw.api(f"STREAM.DELETE.KV_{origin}")
+    raw.create_bucket(origin)
+    raw.put(origin, "a", b"new")
+    found = (await look(client, mirror))[mirror]
+    assert found.upstream.lag == 0
+    assert found.state is State.RECREATED_ORIGIN
+    assert f"`{mirror}` has come to revision 2" in found.evidence
+
+
+async def test_an_origin_out_of_view_leaves_it_open(leaf: Lab, unique: Names) -> None:
+    origin, mirror = unique("O"), unique("M")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        await (await hub.create_bucket(origin)).put("k", b"v")
+        await create_mirror(edge, Mirror(mirror, Origin(origin, external=External.of_domain("hub"))))
+        world = await survey({"": edge.api})
+        (link,) = (link for link in world.links if link.info["config"]["name"] == mirror)
+        seen, unseen = await health.standings(World(world.places, (link, replace(link, origin=None))))
+        assert (seen.state, unseen.state) == (State.OK, State.UNCONFIRMED)
+        await edge.delete_bucket(mirror)
+
+
+async def test_streams_whose_servers_are_silent_are_unreachable(client: kvctl.Client, unique: Names) -> None:
+    origin, mirror = unique("O"), unique("M")
+    await client.create_bucket(origin)
+    await create_mirror(client, Mirror(mirror, Origin(origin)))
+    world = await survey({"": client.api})
+    (link,) = (link for link in world.links if link.info["config"]["name"] == mirror)
+    place = replace(link.place, unreachable=(f"KV_{origin}",))
+    (found,) = await health.standings(World({"": place}, (replace(link, place=place, origin=None),)))
+    assert (found.state, found.evidence) == (
+        State.UNREACHABLE, f"the servers that hold `{origin}` do not answer",
+    )  # fmt: skip

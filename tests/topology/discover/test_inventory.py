@@ -1,0 +1,56 @@
+"""All streams in view: listed by pages, and followed from reader to origin with as few requests as can be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import KvctlError
+from kvctl.jetstream.api import Api
+from kvctl.labs import Lab
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.discover.inventory import survey
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+
+
+async def test_origins_in_another_domain_are_found_by_one_request(
+    leaf: Lab, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_way = External.of_domain("hub")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        buckets = [(await hub.create_bucket(unique())).name for _ in range(3)]
+        mirrors = {unique("M"): bucket for bucket in buckets}
+        for mirror, bucket in mirrors.items():
+            await create_mirror(edge, Mirror(mirror, Origin(bucket, external=hub_way)))
+        aggregate, origins = unique("A"), [Origin(name, external=hub_way, prefix=name) for name in buckets[::-1]]
+        await create_aggregate(edge, Aggregate(aggregate, (*origins, Origin(next(iter(mirrors)), prefix="near"))))
+        asked: list[str] = []
+        call = Api.call
+
+        async def counted(self: Api, endpoint: str, *rest: Any, **settings: Any) -> dict[str, Any]:
+            asked.append(f"{self.prefix}.{endpoint}")
+            return await call(self, endpoint, *rest, **settings)
+
+        monkeypatch.setattr(Api, "call", counted)
+        world = await survey({"hub": hub.api, "edge": edge.api})
+        links = {link.info["config"]["name"]: link for link in world.links}
+        assert all(links[mirror].origin_place is world.places["hub"] for mirror in mirrors)
+        assert [(links[mirror].origin or {})["config"]["name"] for mirror in mirrors] == [
+            f"KV_{name}" for name in buckets
+        ]
+        mine = [link for link in world.links if link.info["config"]["name"] == f"KV_{aggregate}"]
+        assert [link.source["name"] for link in mine] == [
+            *(f"KV_{name}" for name in buckets[::-1]),
+            next(iter(mirrors)),
+        ]
+        assert [(link.origin_place or link.place).name for link in mine] == ["hub", "hub", "hub", "edge"]
+        followed = [text for text in asked if text.startswith("$JS.hub.API.STREAM.INFO")]
+        assert len(followed) < 4
+
+
+async def test_an_error_names_the_context(leaf: Lab) -> None:
+    async with kvctl.connect(leaf.contexts["leaf"]) as client:
+        with pytest.raises(KvctlError) as caught:
+            await survey({"far": client.api.at("$JS.nowhere.API")})
+        assert caught.value.message.endswith("in context `far`")

@@ -1,0 +1,60 @@
+"""Whether a mirror was made from the origin that is there now: told from two infos."""
+
+from typing import Any
+
+import pytest
+
+from kvctl.topology.discover.mirror_origin import Lineage, lineage
+
+EARLY, MADE, LATER, LATEST = (f"2026-01-01T00:00:0{number}Z" for number in range(1, 5))
+
+
+def info(name: str, created: str, first: int, last: int, first_ts: str, **config: Any) -> dict[str, Any]:
+    count = last - first + 1
+    state = {"first_seq": first, "last_seq": last, "messages": count, "first_ts": first_ts}
+    return {"config": {"name": name, **config}, "created": created, "state": state}
+
+
+def mirror(first: int, last: int, first_ts: str, **mirror: Any) -> dict[str, Any]:
+    return info("M", MADE, first, last, first_ts, mirror={"name": "KV_B", **mirror})
+
+
+def origin(created: str, first: int, last: int, first_ts: str) -> dict[str, Any]:
+    return info("KV_B", created, first, last, first_ts)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "evidence"),
+    [
+        (origin(LATER, 1, 3, LATER), mirror(1, 5, EARLY), "`M` has come to revision 5, and `B` itself only to 3"),
+        (origin(LATER, 1, 9, LATER), mirror(1, 9, EARLY), "`M` holds entries of 2026-01-01T00:00:01"),
+        (origin(LATER, 1, 9, LATER), mirror(6, 9, LATEST), "`M` begins at revision 6, and `B` at 1"),
+        (origin(EARLY, 1, 3, EARLY), mirror(1, 5, EARLY), "deleted or restored"),
+    ],
+    ids=["ahead", "older entries", "first entries missed", "rolled back"],
+)
+def test_an_origin_made_anew_is_recognised(there: dict[str, Any], here: dict[str, Any], evidence: str) -> None:
+    found = lineage(here, there)
+    assert found.same is False
+    assert evidence in found.evidence
+    assert [hazard.name for hazard in found.hazards()] == ["recreated-origin"]
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        (origin(EARLY, 1, 9, EARLY), mirror(3, 7, EARLY)),
+        (origin(LATER, 1, 9, LATEST), mirror(1, 0, "0001-01-01T00:00:00Z")),
+        (origin(LATER, 1, 9, LATEST), mirror(1, 9, LATEST)),
+        (origin(LATER, 1, 9, LATEST), mirror(6, 9, LATEST, filter_subject="$KV.B.a")),
+    ],
+    ids=["behind", "made before its origin", "made before, and filled", "some keys alone"],
+)
+def test_a_mirror_of_what_is_there_is_none_of_another(there: dict[str, Any], here: dict[str, Any]) -> None:
+    assert lineage(here, there) == Lineage(True)
+
+
+def test_a_restored_origin_may_hold_the_same_entries() -> None:
+    found = lineage(mirror(1, 9, EARLY), origin(LATER, 1, 9, EARLY))
+    assert (found.same, found.hazards()) == (None, [])
+    assert "may hold what was there before" in found.evidence

@@ -1,0 +1,161 @@
+"""What is seen of buckets and replicas: who answers here, how far each has come, what it was made from."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketNotFound
+from kvctl.labs import Lab, run_lab
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.discover import overview
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology.conftest import Replicas, until
+
+Names = Callable[..., str]
+
+
+async def test_a_bucket_and_its_mirror_answer_alike_on_one_server(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket)
+    empty = await overview.look(client.api, bucket)
+    assert (empty.answered_by, empty.alternates, empty.hazards) == (None, None, [])
+    revision = raw.put(bucket, "k", b"v")
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    seen = await overview.look(client.api, bucket)
+    assert set(seen.answered_by or ()) <= {f"KV_{bucket}", mirror}
+    assert seen.lineages[mirror].same is True
+    (item,) = seen.dependents or ()
+    assert (item.name, item.last_revision, item.upstream.state) == (mirror, revision, "connected")
+    reverse = await overview.look(client.api, mirror)
+    (origin,) = reverse.origins
+    assert origin is not None
+    assert (origin["state"]["last_seq"], reverse.lineage and reverse.lineage.same) == (revision, True)
+
+
+async def test_an_origin_made_anew_is_told_from_the_one_that_was_mirrored(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"old")
+    replicas.mirror(mirror, bucket)
+    until(lambda: replicas.subjects(mirror))
+    raw.api(f"STREAM.DELETE.KV_{bucket}")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"new")
+    for name in (bucket, mirror):
+        seen = await overview.look(client.api, name)
+        found = seen.lineage or seen.lineages[mirror]
+        assert (found.same, "made anew" in found.evidence) == (False, True)
+
+
+async def test_a_writer_makes_no_mirror_look_poisoned(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket)
+    replicas.mirror(mirror, bucket)
+    handle = client.bucket(bucket)
+    done = False
+
+    async def write() -> None:
+        while not done:
+            await handle.put("k", b"v")
+
+    writing = asyncio.create_task(write())
+    for name in [bucket, mirror] * 10:
+        seen = await overview.look(client.api, name)
+        assert (seen.lineage or seen.lineages[mirror]).same
+    done = True
+    await writing
+
+
+async def test_alternates_are_in_the_order_of_the_one_who_asks(supercluster: Lab, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    async with (
+        kvctl.connect(supercluster.contexts["lon"]) as lon,
+        kvctl.connect(supercluster.contexts["nyc"]) as nyc,
+    ):
+        await (await lon.create_bucket(bucket, cluster="lon")).put("k", b"v")
+        await create_mirror(lon, Mirror(mirror, Origin(bucket), cluster="nyc"))
+        ours = {"name": f"KV_{bucket}", "cluster": "lon", "domain": ""}
+        theirs = {"name": mirror, "cluster": "nyc", "domain": ""}
+        for client, order in ((lon, [ours, theirs]), (nyc, [theirs, ours])):
+            for name in (bucket, mirror):
+                seen = await overview.look(client.api, name)
+                assert seen.alternates == order
+                assert seen.answered_by == [order[0]["name"]]
+
+
+async def test_a_copy_at_the_edge_answers_there(leaf: Lab, unique: Names) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        await (await hub.create_bucket(bucket)).put("k", b"v")
+        way = Origin(bucket, external=External.of_domain("hub"))
+        await create_mirror(edge, Mirror(mirror, way))
+        await create_aggregate(edge, Aggregate(aggregate, (way,)))
+        seen = await overview.look(edge.api, mirror)
+        assert (seen.answered_by, seen.alternates) == ([mirror], None)
+        assert seen.lineage is not None
+        assert seen.lineage.same
+        seen = await overview.look(edge.api, aggregate)
+        assert (seen.answered_by, seen.hazards) == ([f"KV_{aggregate}"], [])
+        assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
+
+
+async def test_a_copy_in_another_account_is_seen_as_far_as_its_exports_go(accounts: Lab, unique: Names) -> None:
+    mirror = unique("M")
+    async with (
+        kvctl.connect(accounts.contexts["origin"]) as there,
+        kvctl.connect(accounts.contexts["replica"]) as client,
+    ):
+        with suppress(BucketNotFound):
+            await there.delete_bucket("ORDERS")  # the lab exports this name alone, and other tests use it
+        await (await there.create_bucket("ORDERS")).put("k", b"v")
+        way = External("ORIGIN.API", f"DELIVER.ORDERS.{mirror}")
+        await create_mirror(client, Mirror(mirror, Origin("ORDERS", external=way)))
+        seen = await overview.look(client.api, mirror)
+        assert seen.answered_by  # by mirrors of other tests, too: they share the origin that the lab exports
+        assert "KV_ORDERS" not in seen.answered_by
+        assert seen.hazards == []
+        assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
+        assert seen.lineage is not None
+        assert seen.lineage.same
+        assert (await overview.look(there.api, "ORDERS")).dependents == []  # other accounts cannot be seen
+
+
+async def test_replicas_on_three_servers_stand_like_others(cluster: Lab, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    async with kvctl.connect(cluster.contexts["cluster"]) as client:
+        await (await client.create_bucket(bucket, replicas=3)).put("k", b"v")
+        await create_mirror(client, Mirror(mirror, Origin(bucket), replicas=3))
+        for name in (bucket, mirror):
+            seen = await overview.look(client.api, name)
+            assert {item["name"] for item in seen.alternates or ()} == {f"KV_{bucket}", mirror}
+            assert set(seen.answered_by or ()) <= {f"KV_{bucket}", mirror}
+            assert (seen.lineage or seen.lineages[mirror]).same
+
+
+@pytest.mark.slow
+async def test_what_is_known_when_the_origin_s_cluster_is_dead() -> None:
+    with run_lab("supercluster") as lab:
+        async with kvctl.connect(lab.contexts["lon"]) as lon:
+            await (await lon.create_bucket("ORDERS", cluster="lon")).put("k", b"v")
+            await create_mirror(lon, Mirror("ORDERS_NYC", Origin("ORDERS"), cluster="nyc"))
+        lab.servers["lon"].kill()
+        async with kvctl.connect(lab.contexts["nyc"]) as nyc:
+            assert (await nyc.bucket("ORDERS").get("k")).stream == "ORDERS_NYC"
+            begun = time.monotonic()
+            seen = await overview.look(nyc.api, "ORDERS")
+            assert time.monotonic() - begun < 15
+            assert (seen.description, seen.answered_by) == (None, ["ORDERS_NYC"])
+            assert [item.name for item in seen.dependents or ()] == ["ORDERS_NYC"]
+            seen = await overview.look(nyc.api, "ORDERS_NYC")
+            assert (seen.origins, seen.lineage, seen.answered_by) == ([None], None, ["ORDERS_NYC"])

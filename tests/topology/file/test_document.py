@@ -1,0 +1,103 @@
+"""The topology file: what it says, and where it is wrong."""
+
+import pytest
+
+from kvctl.documents import parser
+from kvctl.errors import UsageError
+from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.plan.rendered import render
+
+CONTRACT = """
+version: 1
+contexts:
+  hub: {context: prod-hub}
+  edge: {url: nats://127.0.0.1:4223, domain: leaf}
+buckets:
+  ORDERS: {history: 5, ttl: 30d, replicas: 3, cluster: lon, in: hub}
+mirrors:
+  ORDERS_NYC: {origin: ORDERS, cluster: nyc, in: hub}
+aggregates:
+  EDGE:
+    in: edge
+    origins:
+      - {bucket: ORDERS, domain: hub, keys: ["NEW.>"], prefix: orders.new}
+      - {bucket: STOCK, domain: hub, map: {"*.*": "stock.$2.$1"}}
+"""
+
+
+def read(text: str) -> Topology:
+    return read_topology(parser.parse(text.encode(), "t.yaml"))
+
+
+def test_the_contract_s_example() -> None:
+    topology = read(CONTRACT)
+    assert topology.places == {"ORDERS": "hub", "ORDERS_NYC": "hub", "EDGE": "edge"}
+    assert topology.contexts["edge"] == {"url": "nats://127.0.0.1:4223", "domain": "leaf"}
+    streams = {stream["name"]: stream for stream in render(topology).streams}
+    assert list(streams) == ["KV_ORDERS", "ORDERS_NYC", "KV_EDGE"]
+    mirror = streams["ORDERS_NYC"]
+    assert (mirror["max_msgs_per_subject"], mirror["max_age"]) == (5, 30 * 86400 * 10**9)
+    assert mirror["placement"] == {"cluster": "nyc"}
+    hub = {"external": {"api": "$JS.hub.API"}}
+    place = "$KV.EDGE.stock.{{wildcard(2)}}.{{wildcard(1)}}"
+    assert streams["KV_EDGE"]["sources"] == [
+        {"name": "KV_ORDERS", **hub, "opt_start_seq": 1,
+         "subject_transforms": [{"src": "$KV.ORDERS.NEW.>", "dest": "$KV.EDGE.orders.new.>"}]},
+        {"name": "KV_STOCK", **hub, "opt_start_seq": 1,
+         "subject_transforms": [{"src": "$KV.STOCK.*.*", "dest": place}]},
+    ]  # fmt: skip
+
+
+def test_every_setting_of_a_bucket_can_stand_in_it() -> None:
+    topology = read(
+        "version: 1\nbuckets: {B: {description: d, history: 2, ttl: 1h, marker_ttl: 5m, replicas: 3, storage: memory, "
+        "max_value_size: 1KiB, max_bytes: 1MiB, compress: true, cluster: c, tag: t, metadata: {a: b}, "
+        "republish: a.>=b.>, republish_headers_only: true, atomic: true}, C: {}}"
+    )
+    bucket = topology.buckets["B"]
+    assert (bucket.tags, bucket.max_value_size, bucket.metadata) == (("t",), 1024, {"a": "b"})
+    assert bucket.republish is not None
+    assert bucket.republish.headers_only
+    assert topology.buckets["C"].history == 1
+
+
+def test_an_origin_can_be_written_as_on_the_command_line() -> None:
+    topology = read("version: 1\naggregates: {A: {origins: ['bucket=B,keys=NEW.>,prefix=p', C], writable: true}}")
+    (stream,) = render(topology).streams
+    assert [source["name"] for source in stream["sources"]] == ["KV_B", "KV_C"]
+    assert stream["subjects"] == ["$KV.A.>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("buckets: {}", "The file has no `version`", "`version: 1`"),
+        ("version: 2", "t.yaml:1:1: version: This kvctl reads version 1, not `2`", ""),
+        ("version: 1\nbuckets:\n  B:\n    histroy: 5", "t.yaml:4:5: buckets.B.histroy: `histroy` is not", "`history`?"),
+        ("version: 1\nbucket: {}", "t.yaml:2:1: bucket: `bucket` is not a field of a topology file", "`buckets`?"),
+        ("version: 1\nbuckets: {B: {history: 65}}", "t.yaml:2:15: buckets.B.history: `history` is 1 to 64", ""),
+        ("version: 1\nbuckets: {B: {tags: [a, '']}}", "t.yaml:2:25: buckets.B.tags.1: `tags` is text", ""),
+        ("version: 1\nmirrors: {M: {origin: B, keys: [a, b..c]}}", "t.yaml:2:36: mirrors.M.keys.1: `b..c` is not", ""),
+        ("version: 1\nmirrors: {M: {origin: a b}}", "t.yaml:2:15: mirrors.M.origin: `a b` is not a bucket name", ""),
+        ("version: 1\nbuckets: {B: {history: many}}", "buckets.B.history: `history` is a whole number", ""),
+        ("version: 1\nbuckets: {B: {ttl: soon}}", "buckets.B.ttl: ", ""),
+        ("version: 1\nbuckets: {B: {compress: maybe}}", "`compress` is true or false", ""),
+        ("version: 1\nbuckets: {a b: {}}", "buckets.a b: `a b` is not a bucket name", ""),
+        ("version: 1\nbuckets: [B]", "buckets: `buckets` is a mapping of names", ""),
+        ("version: 1\nmirrors: {M: {}}", "mirrors.M: Mirror `M` has no `origin`", ""),
+        ("version: 1\nmirrors: {KV_M: {origin: B}}", "mirrors.KV_M: A mirror is no bucket", ""),
+        ("version: 1\naggregates: {A: {}}", "aggregates.A: An aggregate needs an origin", ""),
+        ("version: 1\naggregates: {A: {origins: B}}", "`origins` is a list", ""),
+        ("version: 1\naggregates:\n  A:\n    origins:\n      - {bucket: B}\n      - {buckt: B}",
+         "t.yaml:6:10: aggregates.A.origins.1.buckt: `buckt` is not a field of an origin", "`bucket`?"),
+        ("version: 1\nbuckets: {B: {}}\nmirrors: {B: {origin: C}}", "`B` stands twice in the file", ""),
+        ("version: 1\ncontexts: {hub: {}}\nbuckets: {B: {in: hbu}}", "`hbu` is not a context of this file", "`hub`?"),
+        ("version: 1\nbuckets: {B: {in: hub}}", "`hub` is not a context of this file", "There are none"),
+        ("- a", "A topology file is a mapping", ""),
+    ],
+)  # fmt: skip
+def test_an_error_says_where_and_what_was_meant(text: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")

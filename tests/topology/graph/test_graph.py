@@ -1,0 +1,304 @@
+"""What reads from what, drawn: which nodes and edges there are, and that no name breaks out of any format."""
+
+import re
+import shutil
+import subprocess
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.documents.parser import Document
+from kvctl.errors import BucketNotFound
+from kvctl.kv.stream_kind import Kind
+from kvctl.topology.discover.health import Standing, State
+from kvctl.topology.discover.inventory import Link, Place, World
+from kvctl.topology.discover.links import Upstream, upstreams
+from kvctl.topology.file.document import read_topology
+from kvctl.topology.graph import diagram, text_tree
+from kvctl.topology.graph.box_layout import layout
+from kvctl.topology.graph.file_graph import of_topology
+from kvctl.topology.graph.graph import Edge, Graph, Node
+from kvctl.topology.graph.live_graph import of_world
+from kvctl.topology.graph.rules import rules_of
+from kvctl.topology.graph.svg import svg
+from tests.topology.conftest import source
+
+CONTRACT: dict[str, Any] = {
+    "contexts": {"hub": {"context": "prod-hub"}, "edge": {"url": "nats://127.0.0.1:4223", "domain": "leaf"}},
+    "buckets": {
+        "ORDERS": {"history": 5, "cluster": "lon", "in": "hub"},
+        "STOCK": {"cluster": "lon", "in": "hub"},
+        "CONFIG": {"in": "hub"},
+    },
+    "mirrors": {
+        "ORDERS_NYC": {"origin": "ORDERS", "cluster": "nyc", "in": "hub"},
+        "ORDERS_SYD": {"origin": "ORDERS_NYC", "cluster": "syd", "in": "hub"},
+    },
+    "aggregates": {
+        "EDGE": {
+            "in": "edge",
+            "origins": [
+                {"bucket": "ORDERS", "domain": "hub", "keys": ["NEW.>"], "prefix": "orders.new"},
+                {"bucket": "STOCK", "domain": "hub", "map": {"*.*": "stock.$2.$1"}},
+                {"bucket": "PARTNER", "api": "PARTNER.API"},
+            ],
+        }
+    },
+}
+HOSTILE = [
+    'a]-->"<script>alert(1)</script>',
+    "`*_x_*` #quot; &amp; %%",
+    'x\\" ] ; subgraph\n end',
+    "é\u202e\x1b[31m\x00",
+]
+
+
+def graph_of(file: dict[str, Any], *names: str) -> Graph:
+    return of_topology(read_topology(Document({"version": 1, **file}, "t.yaml")), names)
+
+
+def lines_of(graph: Graph) -> str:
+    """The text, as in a pipe."""
+    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in text_tree.text(graph))
+
+
+def links(graph: Graph) -> set[tuple[str, str]]:
+    names = {node.id: node.name for node in graph.nodes}
+    return {(names[edge.origin], names[edge.replica]) for edge in graph.edges}
+
+
+class TestOfAFile:
+    def test_names_what_reads_from_what(self) -> None:
+        graph = graph_of(CONTRACT)
+        assert links(graph) == {
+            ("ORDERS", "ORDERS_NYC"), ("ORDERS_NYC", "ORDERS_SYD"), ("ORDERS", "EDGE"), ("STOCK", "EDGE"),
+            ("PARTNER", "EDGE"),
+        }  # fmt: skip
+        assert {node.name: (node.kind, node.where) for node in graph.nodes} == {
+            "ORDERS": ("bucket", "context hub, cluster lon"),
+            "STOCK": ("bucket", "context hub, cluster lon"),
+            "CONFIG": ("bucket", "context hub"),
+            "ORDERS_NYC": ("mirror", "context hub, cluster nyc"),
+            "ORDERS_SYD": ("mirror", "context hub, cluster syd"),
+            "EDGE": ("aggregate", "context edge, domain leaf"),
+            "PARTNER": ("outside", "account behind PARTNER.API"),
+        }
+        words = {tuple(edge.words) for edge in graph.edges}
+        assert words == {(), ("NEW.> → orders.new.>",), ("*.* → stock.$2.$1",)}
+
+    def test_an_origin_elsewhere_is_not_the_bucket_of_its_name_here(self) -> None:
+        graph = graph_of({"buckets": {"B": {}}, "aggregates": {"A": {"origins": [{"bucket": "B", "domain": "hub"}]}}})
+        assert [(node.name, node.kind) for node in graph.nodes] == [
+            ("A", "aggregate"),
+            ("B", "bucket"),
+            ("B", "outside"),
+        ]
+
+    def test_is_cut_to_what_leads_to_a_name_and_from_it(self) -> None:
+        assert {node.name for node in graph_of(CONTRACT, "ORDERS_NYC").nodes} == {"ORDERS", "ORDERS_NYC", "ORDERS_SYD"}
+        assert {node.name for node in graph_of(CONTRACT, "CONFIG").nodes} == {"CONFIG"}
+        with pytest.raises(BucketNotFound):
+            graph_of(CONTRACT, "NONE")
+
+    def test_as_text(self, snapshot: SnapshotAssertion) -> None:
+        assert lines_of(graph_of(CONTRACT)) == snapshot
+
+    def test_as_mermaid(self, snapshot: SnapshotAssertion) -> None:
+        assert diagram.mermaid(graph_of(CONTRACT)) == snapshot
+
+    def test_as_dot(self, snapshot: SnapshotAssertion) -> None:
+        assert diagram.dot(graph_of(CONTRACT)) == snapshot
+
+    def test_circles_end(self) -> None:
+        graph = graph_of({"aggregates": {"A": {"origins": ["B"]}, "B": {"origins": ["A"]}}})
+        assert lines_of(graph) == "A  aggregate\n└─▶ B  aggregate\n    └─▶ A  aggregate (above)\n"
+        ElementTree.fromstring(svg(graph))
+
+
+@pytest.mark.parametrize(
+    ("taken", "reader", "rules"),
+    [
+        ({"name": "KV_B"}, "M", ()),
+        ({"name": "M"}, "M2", ()),
+        ({"name": "KV_B", "filter_subject": "$KV.B.a.*"}, "M", (("a.*", ""),)),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.a.>", "dest": "$KV.B.b.>"}]}, "M", (("a.>", "b.>"),)),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "$KV.A.>"}]}, "KV_A", ()),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.*.x", "dest": "$KV.A.{{wildcard(1)}}.x"}]}, "KV_A",
+         (("*.x", ""),)),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.*", "dest": "$KV.A.p.{{wildcard(1)}}"}]}, "KV_A",
+         (("*", "p.$1"),)),
+        ({"name": "KV_B"}, "KV_A", ((">", "$KV.B.>"),)),
+        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "$KV.C.>"}]}, "KV_A", ((">", "$KV.C.>"),)),
+    ],
+)  # fmt: skip
+def test_rules_are_said_in_keys_and_what_leads_out_of_the_bucket_in_full(
+    taken: dict[str, Any], reader: str, rules: tuple[tuple[str, str], ...]
+) -> None:
+    assert rules_of(taken, reader) == rules
+
+
+def info(name: str, **config: Any) -> dict[str, Any]:
+    live = config.pop("live", {})
+    if name.startswith("KV_") and "sources" not in config:
+        config["subjects"] = [f"$KV.{name[3:]}.>"]
+    return {"config": {"name": name, "max_msgs_per_subject": 1, **config}, "state": {"last_seq": 7}, **live}
+
+
+def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
+    """A bucket with a mirror that is well and an aggregate that is not, in two clusters; and one that is alone."""
+    origin = info("KV_ORDERS", live={"cluster": {"name": "lon"}})
+    mirror = info("COPY", mirror={"name": "KV_ORDERS"}, live={"cluster": {"name": "nyc"}})
+    sources = [
+        source("ORDERS", "EDGE", "NEW.>"),
+        source("GONE", "EDGE"),
+        source("FAR", "EDGE", external={"api": "$JS.hub.API"}),
+    ]
+    aggregate = info("KV_EDGE", sources=sources, live={"cluster": {"name": "lon"}})
+    infos = {item["config"]["name"]: item for item in (origin, mirror, aggregate, info("KV_ALONE"), info("OTHER"))}
+    place = Place("", None, None, infos, unreachable)  # type: ignore[arg-type]
+    standings = [
+        Standing(Link(place, mirror, mirror["config"]["mirror"], place, origin), "COPY", Kind.MIRROR,
+                 upstreams(mirror)[0], State.OK),
+        *(
+            Standing(
+                Link(place, aggregate, taken, place if found else None, found), "EDGE", Kind.AGGREGATE,
+                Upstream(taken["name"], 3, None, None, (), (), None, None), state, "in words",
+            )
+            for taken, found, state in zip(
+                sources, (origin, None, None), (State.BEHIND, State.MISSING_ORIGIN, State.NEVER_CONNECTED), strict=True
+            )
+        ),
+    ]  # fmt: skip
+    return of_world(World({"": place}, tuple(item.link for item in standings)), standings, names)
+
+
+class TestOfLiveServers:
+    def test_shows_origins_that_are_out_of_view_or_missing(self) -> None:
+        graph = live_graph()
+        assert links(graph) == {("ORDERS", "COPY"), ("ORDERS", "EDGE"), ("GONE", "EDGE"), ("FAR", "EDGE")}
+        assert {node.name: node.kind for node in graph.nodes if node.kind in ("outside", "missing")} == {
+            "GONE": "missing", "FAR": "outside",
+        }  # fmt: skip
+        assert graph.alone == ("ALONE",)
+
+    def test_leaves_out_what_stands_alone_unless_it_is_named(self) -> None:
+        assert [node.name for node in live_graph("ALONE").nodes] == ["ALONE"]
+        assert {node.name for node in live_graph("COPY").nodes} == {"ORDERS", "COPY"}
+
+    def test_shows_what_does_not_answer(self) -> None:
+        graph = live_graph(unreachable=("KV_GONE", "KV_HIDDEN", "EVENTS"))
+        # Any of them may be a replica.
+        assert {node.name for node in graph.nodes if node.kind == "unreachable"} == {"GONE", "HIDDEN", "EVENTS"}
+
+    def test_as_text_with_health(self, snapshot: SnapshotAssertion) -> None:
+        assert lines_of(live_graph()) == snapshot
+
+    def test_as_mermaid_with_health(self, snapshot: SnapshotAssertion) -> None:
+        assert diagram.mermaid(live_graph()) == snapshot
+
+    def test_as_json(self, snapshot: SnapshotAssertion) -> None:
+        assert live_graph().to_json() == snapshot
+
+
+def hostile(*texts: str) -> Graph:
+    """Nodes, places, rules and evidence that hold these texts."""
+    nodes = [Node(f"n{at}{text}", text, text, "bucket", cluster=text) for at, text in enumerate(texts)]
+    place = Place("", None, None, {})  # type: ignore[arg-type]
+    upstream = Upstream(texts[0], 3, 1.0, texts[0], (), (), None, None)
+    standing = Standing(Link(place, {}, {}, None, None), texts[0], Kind.BUCKET, upstream, State.FAILING, texts[0])
+    edges = [Edge(nodes[0].id, node.id, ((texts[0], texts[-1]),), standing) for node in nodes[1:]]
+    return Graph(tuple(nodes), tuple(edges))
+
+
+class TestWhateverNamesHold:
+    @given(st.lists(st.text(min_size=1) | st.sampled_from(HOSTILE), min_size=2, max_size=4))
+    @settings(max_examples=60, deadline=None)
+    def test_no_format_is_broken(self, texts: list[str]) -> None:
+        graph = hostile(*texts)
+        assert_mermaid(diagram.mermaid(graph), len(graph.nodes), len(graph.edges))
+        assert_dot(diagram.dot(graph), len(graph.nodes), len(graph.edges))
+        root = ElementTree.fromstring(svg(graph))
+        assert {element.tag.partition("}")[2] for element in root.iter()} <= {
+            "svg", "title", "style", "defs", "marker", "path", "rect", "text", "tspan", "g", "circle",
+        }  # fmt: skip
+
+    @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+    def test_graphviz_takes_it(self) -> None:
+        subprocess.run(["dot", "-Tsvg"], input=diagram.dot(hostile(*HOSTILE)).encode(), check=True, capture_output=True)
+
+
+_LABEL = r'"(?:[^\W_]|_|[ .,:/$=()→-]|#\d+;|<br/>)*"'
+_STYLING = r"linkStyle \d+ stroke:#\w+|classDef absent [\w:-]+|class [n\d,]+ absent"
+_NODE = rf"n\d+(?:\[\({_LABEL}\)\]|\(\[{_LABEL}\]\)|\[\[{_LABEL}\]\]|\[{_LABEL}\])"
+
+
+def assert_mermaid(text: str, nodes: int, edges: int) -> None:
+    """Every line is of a known form, with labels of letters, harmless signs and numbers of others."""
+    found = {"node": 0, "edge": 0}
+    for line in text.splitlines()[1:]:
+        if re.fullmatch(rf"\s+{_NODE}", line):
+            found["node"] += 1
+        elif re.fullmatch(rf"\s+n\d+ -->(\|{_LABEL}\|)? n\d+", line):
+            found["edge"] += 1
+        else:
+            assert re.fullmatch(rf"  (subgraph g\d+\[{_LABEL}\]|end|{_STYLING})", line), line
+    assert found == {"node": nodes, "edge": edges}
+
+
+def assert_dot(text: str, nodes: int, edges: int) -> None:
+    """Outside of quoted strings there are only the statements that were meant."""
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "Q", text, flags=re.DOTALL)
+    assert "\n".join(line for line in bare.splitlines() if re.match(r"\s+n\d+ \[", line)).count("label=Q") == nodes
+    assert len(re.findall(r"^  n\d+ -> n\d+ \[label=Q color=Q fontcolor=Q\]$", bare, re.MULTILINE)) == edges
+    assert bare.count("{") == bare.count("}") == 1 + bare.count("subgraph")
+
+
+class TestPicture:
+    def test_is_the_same_every_time(self) -> None:
+        assert svg(graph_of(CONTRACT)) == svg(graph_of(CONTRACT))
+
+    @pytest.mark.parametrize("count", [1, 3, 12])
+    def test_boxes_never_overlap_and_lie_within(self, count: int) -> None:
+        clusters = ("lon", "nyc", "syd")
+        names = [f"REGION_{number}" for number in range(count)]
+        file = {
+            "buckets": {name: {"cluster": clusters[at % 3]} for at, name in enumerate(names)},
+            "mirrors": {f"{name}_COPY": {"origin": name, "cluster": "lon"} for name in names[1:]},
+            "aggregates": {
+                "WORLD": {"origins": [{"bucket": name, "prefix": name} for name in names]},
+                "REPORT": {"origins": ["WORLD", {"bucket": names[0], "keys": "a.>"}], "cluster": "nyc"},
+            },
+        }
+        placed = layout(graph_of(file))
+        boxes = [*placed.boxes.values(), *(lane for lanes in placed.lanes.values() for lane in lanes)]
+        for at, box in enumerate(boxes):
+            assert box.x >= 0
+            assert box.y >= 0
+            assert box.x + box.width <= placed.width
+            assert box.y + box.height <= placed.height
+            for other in boxes[at + 1 :]:
+                apart = box.x + box.width <= other.x or other.x + other.width <= box.x
+                assert apart or box.y + box.height <= other.y or other.y + other.height <= box.y
+
+    def test_headings_fit_in(self) -> None:
+        prefix = ".".join(["LONG"] * 20)
+        placed = layout(graph_of({"aggregates": {"A": {"origins": [{"bucket": "B", "api": prefix}]}}}))
+        assert placed.width > len(f"account behind {prefix}") * 7
+
+    def test_nothing_is_an_empty_picture(self) -> None:
+        ElementTree.fromstring(svg(graph_of({})))
+        assert lines_of(graph_of({})) == ""
+
+    def test_origins_stand_left_of_their_replicas(self) -> None:
+        graph = graph_of(CONTRACT)
+        boxes = layout(graph).boxes
+        assert all(boxes[edge.origin].x < boxes[edge.replica].x for edge in graph.edges)
+
+    def test_long_names_are_cut_and_whole_in_the_title(self) -> None:
+        picture = svg(graph_of({"buckets": {"A" * 252: {}}}))
+        assert f"<title>{'A' * 252}</title>" in picture
+        assert f"{'A' * 22}…{'A' * 21}</text>" in picture

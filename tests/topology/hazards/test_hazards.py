@@ -1,0 +1,186 @@
+"""Which edits would lose data, and the words they are refused with."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kvctl.errors import HazardRefused
+from kvctl.kv.config import BucketConfig
+from kvctl.kv.stream_kind import KIND
+from kvctl.topology.hazards.hazards import (  # fmt: skip
+    AGE,
+    BYTES,
+    HISTORY,
+    SIZE,
+    SUBJECTS,
+    Cost,
+    Hazard,
+    looks_at,
+    lossy,
+    of_foreign,
+    refuse,
+)
+
+BEFORE = BucketConfig("B", history=5, ttl=timedelta(days=1), max_bytes=1000, max_value_size=100).to_stream()
+
+
+@pytest.mark.parametrize(
+    ("change", "aspects"),
+    [
+        ({}, set()),
+        ({"max_msgs_per_subject": 4}, {HISTORY}),
+        ({"max_msgs_per_subject": 5}, set()),
+        ({"max_msgs_per_subject": 6}, set()),
+        ({"max_msgs_per_subject": -1}, set()),
+        ({"max_age": 1}, {AGE}),
+        ({"max_age": 0}, set()),
+        ({"max_age": 10**18}, set()),
+        ({"max_bytes": 999}, {BYTES}),
+        ({"max_bytes": -1}, set()),
+        ({"max_msg_size": 99}, {SIZE}),
+        ({"max_msg_size": -1}, set()),
+        ({"subjects": ["$KV.C.>"]}, {SUBJECTS}),
+        ({"description": "x", "num_replicas": 3, "compression": "s2", "allow_atomic": True}, set()),
+    ],
+    ids=str,
+)
+def test_only_smaller_limits_and_other_subjects_are_looked_at(change: dict[str, Any], aspects: set[str]) -> None:
+    assert looks_at(BEFORE, BEFORE | change) == aspects
+
+
+def test_a_limit_where_there_was_none_is_a_smaller_one() -> None:
+    without = BucketConfig("B").to_stream() | {"max_msgs_per_subject": -1}
+    assert looks_at(without, BEFORE) == {HISTORY, AGE, BYTES, SIZE}
+    assert looks_at(BEFORE, without) == set()
+
+
+@pytest.mark.parametrize("absent", [{}, {"max_bytes": 0}, {"max_bytes": -1}, {"max_bytes": None}], ids=str)
+def test_smallest_limit_is_smaller_than_none_however_that_is_written(absent: dict[str, Any]) -> None:
+    assert looks_at(absent, {"max_bytes": 1}) == {BYTES}
+    assert looks_at({"max_bytes": 1}, absent) == set()
+    assert looks_at(absent, absent) == set()
+    assert looks_at({"max_bytes": 1}, {"max_bytes": 1}) == set()
+    assert looks_at({"max_bytes": 2}, {"max_bytes": 1}) == {BYTES}
+
+
+def test_a_stream_that_never_had_subjects_changes_none() -> None:
+    aggregate = {**BEFORE, "subjects": []}
+    assert looks_at(aggregate, aggregate | {"subjects": ["$KV.B.>"]}) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "cost", "evidence"),
+    [
+        (
+            {"max_msgs_per_subject": 2},
+            Cost(messages=9, over_history=5, keys_over_history=2),
+            "history 5 -> 2 removes 5 revisions of 2 keys",
+        ),
+        (
+            {"max_msgs_per_subject": 1},
+            Cost(messages=2, over_history=1, keys_over_history=1),
+            "history 5 -> 1 removes 1 revision of 1 key",
+        ),
+        (
+            {"max_age": 60 * 10**9},
+            Cost(messages=9, expired=9),
+            "ttl 1d -> 1m removes all 9 revisions at once",
+        ),
+        (
+            {"max_age": 60 * 10**9},
+            Cost(messages=9, expired=2),
+            "ttl 1d -> 1m removes 2 revisions at once and 7 more at that age",
+        ),
+        (
+            {"max_age": 60 * 10**9},
+            Cost(messages=1, expired=1),
+            "ttl 1d -> 1m removes all 1 revision at once",
+        ),
+        ({"max_age": 60 * 10**9}, Cost(messages=9), "ttl 1d -> 1m removes 9 revisions at that age"),
+        (
+            {"max_bytes": 100},
+            Cost(messages=9, bytes=612),
+            "max_bytes 100 is 512 B below what is in use by 9 revisions: no new key fits",
+        ),
+        (
+            {"max_bytes": 100, "discard": "old"},
+            Cost(messages=9, bytes=612),
+            "max_bytes 100 is 512 B below what is in use by 9 revisions: the oldest go",
+        ),
+        (
+            {"max_bytes": 100},
+            Cost(messages=1, bytes=101),
+            "max_bytes 100 is 1 B below what is in use by 1 revision: no new key fits",
+        ),
+        (
+            {"max_msg_size": 10},
+            Cost(messages=9, oversized=3),
+            "max_value_size 10 is below 3 revisions, which could not be written again",
+        ),
+        (
+            {"subjects": ["$KV.C.>"]},
+            Cost(messages=9, keys_outside=4),
+            "subjects $KV.B.> -> $KV.C.> puts 4 keys out of reach",
+        ),
+    ],
+)
+def test_the_evidence_says_how_much_would_go(change: dict[str, Any], cost: Cost, evidence: str) -> None:
+    assert lossy(BEFORE, BEFORE | change, cost) == [Hazard("lossy-edit", evidence)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"max_msgs_per_subject": 1}, {"max_age": 1}, {"max_bytes": 10}, {"max_msg_size": 1}, {"subjects": ["x.>"]}],
+    ids=str,
+)
+def test_where_nothing_would_go_nothing_is_a_hazard(change: dict[str, Any]) -> None:
+    assert lossy(BEFORE, BEFORE | change, Cost()) == []
+
+
+def test_bucket_that_is_exactly_full_loses_nothing() -> None:
+    assert lossy(BEFORE, BEFORE | {"max_bytes": 100}, Cost(messages=1, bytes=100)) == []
+
+
+def test_evidence_of_a_stream_without_a_ttl_says_none() -> None:
+    found = lossy({"name": "S"}, {"name": "S", "max_age": 10**9}, Cost(messages=2, expired=1))
+    assert [hazard.evidence for hazard in found] == ["ttl none -> 1s removes 1 revision at once and 1 more at that age"]
+
+
+def test_cost_is_completed_and_keeps_what_was_measured() -> None:
+    assert Cost(messages=2).having(bytes=3) == Cost(messages=2, bytes=3)
+
+
+def test_stream_of_a_table_is_not_for_bucket_commands() -> None:
+    [hazard] = of_foreign({"name": "KVT_T", "metadata": {KIND: "table"}})
+    assert hazard == Hazard("foreign-kind", "`KVT_T` belongs to a table, which would break", "`kvctl table` is for it")
+    assert of_foreign(BEFORE) == []
+
+
+def test_hint_names_each_remedy_and_each_hazard_once() -> None:
+    found = [Hazard("a", "1", "Wait"), Hazard("b", "2"), Hazard("a", "3", "Wait"), Hazard("b", "4", "Ask")]
+    with pytest.raises(HazardRefused) as refused:
+        refuse(found, None, "No")
+    assert refused.value.message == "No:\n  1\n  2\n  3\n  4"
+    assert refused.value.hint == "Wait. Ask. `--force a --force b` does it all the same"
+
+
+def test_all_hazards_are_reported_at_once() -> None:
+    cost = Cost(messages=9, bytes=5000, over_history=5, keys_over_history=2, oversized=1)
+    change = {"max_msgs_per_subject": 1, "max_bytes": 10, "max_msg_size": 10}
+    found = lossy(BEFORE, BEFORE | change, cost)
+    assert len(found) == 3
+    with pytest.raises(HazardRefused) as refused:
+        refuse(found, [], "The edit of `B` would lose data")
+    assert len(refused.value.message.splitlines()) == 4
+    assert refused.value.hint == "`--force lossy-edit` does it all the same"
+    assert refused.value.exit_code == 1
+
+
+def test_a_forced_hazard_is_none() -> None:
+    hazards = [Hazard("lossy-edit", "one"), Hazard("lagging-replica", "two")]
+    refuse(hazards, ["lossy-edit", "lagging-replica"], "What")
+    with pytest.raises(HazardRefused, match="two") as refused:
+        refuse(hazards, ["lossy-edit"], "What")
+    assert (refused.value.name, "one" in refused.value.message) == ("lagging-replica", False)
+    refuse([], None, "What")

@@ -1,0 +1,249 @@
+"""Hazards of what happens later: origins made anew, edits, streams of others, circles through accounts."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.doctor import checkup
+from kvctl.errors import HazardRefused, RefusedError, ServerError, UsageError
+from kvctl.jetstream import streams
+from kvctl.server import Server, run_server
+from kvctl.topology.apply import bucket_changes
+from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
+from kvctl.topology.discover import inventory
+from kvctl.topology.hazards import hazards, inspection
+from kvctl.topology.hazards.cycle import Reading, circles
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology.conftest import Replicas, refused, source, until
+
+Names = Callable[..., str]
+
+
+def answers(raw: RawClient, bucket: str, key: str, times: int = 60) -> set[bytes]:
+    """The values that direct gets of a key bring, from whatever replica."""
+    return {raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}").data for _ in range(times)}
+
+
+async def edit(client: kvctl.Client, bucket: str, force: tuple[str, ...] = (), **changes: Any) -> None:
+    """What `kvctl bucket edit` does."""
+    plan = await bucket_changes.plan_edit(client.api, bucket, changes)
+    hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose or hide data")
+    await client.api.call(f"STREAM.UPDATE.KV_{bucket}", plan.edit.after)
+
+
+# -- origins made anew -------------------------------------------------------------------------------------
+
+
+async def test_recreated_origin(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket)
+    for key in ("a", "b"):
+        raw.put(bucket, key, b"old")
+    replicas.mirror(mirror, bucket)
+    until(lambda: len(replicas.subjects(mirror)) == 2)
+    raw.api(f"STREAM.DELETE.KV_{bucket}")
+    raw.create_bucket(bucket)
+    for _ in range(3):
+        raw.put(bucket, "a", b"new")
+    until(lambda: b"old" in answers(raw, bucket, "a"))  # and says lag 0
+    assert replicas.info(mirror)["mirror"]["lag"] == 0
+    (hazard,) = await inspection.hazards(client.api, replicas.info(mirror))
+    assert (hazard.name, "serves the old ones for ever" in hazard.evidence) == ("recreated-origin", True)
+    assert "audit" in hazard.remedy
+
+
+# -- edits -------------------------------------------------------------------------------------------------
+
+
+async def test_lossy_edit(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket = unique()
+    config = raw.create_bucket(bucket, max_msgs_per_subject=5)["config"]
+    for value in (b"1", b"2", b"3"):
+        raw.put(bucket, "k", value)
+    assert "removes 2 revisions of 1 key" in await refused(edit(client, bucket, history=1))
+    assert "error" not in raw.api(f"STREAM.UPDATE.KV_{bucket}", {**config, "max_msgs_per_subject": 1})  # no word of it
+    assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 1
+
+
+async def test_an_origin_s_edit_that_makes_its_mirror_lie(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"v")
+    replicas.mirror(mirror, bucket)
+    until(lambda: replicas.subjects(mirror))
+    text = await refused(edit(client, bucket, history=5))
+    assert f"`{mirror}` reads from it: history 1 is shorter" in text
+    text = await refused(edit(client, bucket, ttl=timedelta(seconds=1), force=("lossy-edit",)))
+    assert "--force ttl-not-inherited" in text
+    await edit(client, bucket, ttl=timedelta(seconds=1), force=("lossy-edit", "ttl-not-inherited"))
+    until(lambda: not replicas.subjects(f"KV_{bucket}"))
+    assert b"v" in answers(raw, bucket, "k")  # expired, and the mirror serves it
+    await edit(client, bucket, description="harmless")  # nothing that was not there before
+
+
+async def test_an_edit_of_a_mirror_is_looked_at_like_its_creation(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror = await client.create_bucket(unique(), history=3), unique("M")
+    await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
+    assert "--force shorter-history" in await refused(edit(client, mirror, history=1))
+    assert "--force shorter-ttl" in await refused(edit(client, mirror, ttl=timedelta(hours=1)))
+
+
+async def test_a_mirror_cannot_rename(unique: Names) -> None:
+    with pytest.raises(UsageError, match="keeps the names of its keys"):
+        Mirror("M", Origin("B", prefix="p"))
+
+
+# -- streams of others -------------------------------------------------------------------------------------
+
+
+async def test_foreign_kind(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket = unique()
+    marked = raw.create_bucket(bucket, max_msgs_per_subject=5, metadata={"kvctl.kind": "table"})["config"]
+    for value in (b"1", b"2"):
+        raw.put(bucket, "k", value)
+    unmarked = {**marked, "max_msgs_per_subject": 1}
+    assert "error" not in raw.api(f"STREAM.UPDATE.KV_{bucket}", unmarked)
+    assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 1  # what the table relied on is gone
+
+    text = await refused(edit(client, bucket, description="x"))
+    assert f"`KV_{bucket}` belongs to a table, which would break" in text
+    assert "`kvctl table` is for it. `--force foreign-kind` does it all the same" in text
+    await edit(client, bucket, description="x", force=("foreign-kind",))
+    handle = client.bucket(bucket)
+    assert [entry.value async for entry in handle.history()] == [b"2"]  # reading harms nobody
+    for attempt in (handle.put("k", b"3"), handle.delete("k"), handle.purge("k")):
+        with pytest.raises(HazardRefused, match="belongs to a table"):
+            await attempt
+    for wanted in (Aggregate(unique("A"), (Origin(bucket),)), Aggregate(unique("A"), (Origin(bucket, keys=("k",)),))):
+        assert "--force foreign-kind" in await refused(create_aggregate(client, wanted))
+    filtered = Mirror(unique("M"), Origin(bucket, keys=("k",)))
+    assert "--force foreign-kind" in await refused(create_mirror(client, filtered))
+    await create_mirror(client, Mirror(unique("M"), Origin(bucket)))  # whole, and so the same
+
+
+async def test_no_write_of_a_key_reaches_a_table(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    name = unique("T")
+    config = {"name": f"KVT_{name}", "subjects": [f"$KVT.{name}.>"], "metadata": {"kvctl.kind": "table"}}
+    assert "error" not in raw.api(f"STREAM.CREATE.KVT_{name}", config)
+    assert raw.request(f"$KV.{name}.k", b"v").headers["Status"] == "503"  # whoever tries
+    for attempt in (client.bucket(name).put("k", b"v"), client.bucket(name).get("k"), edit(client, name, history=3)):
+        with pytest.raises(RefusedError, match=f"`{name}` is a table, no bucket") as caught:
+            await attempt
+        assert caught.value.hint == "`kvctl table` is for it"
+
+
+# -- circles -----------------------------------------------------------------------------------------------
+
+ACCOUNTS = """
+listen: 127.0.0.1:@client@
+jetstream { store_dir: "@store@" }
+accounts {
+  SYS: { users: [ { user: sys, password: sys } ] }
+  ONE: { jetstream: enabled, users: [ { user: one, password: one } ], @one@ }
+  TWO: { jetstream: enabled, users: [ { user: two, password: two } ], @two@ }
+}
+system_account: SYS
+"""
+"""Each account imports the whole API of the other one."""
+
+
+def _shared(own: str, stream: str, other: str, theirs: str) -> str:
+    return f"""
+    exports: [
+      {{ service: "$JS.API.>", response: stream }}, {{ service: "$JS.FC.{stream}.>" }}, {{ stream: "D.{own}.>" }}
+    ]
+    imports: [
+      {{ service: {{ account: {other}, subject: "$JS.API.>" }}, to: "{other}.API.>" }}
+      {{ service: {{ account: {other}, subject: "$JS.FC.{theirs}.>" }} }}
+      {{ stream: {{ account: {other}, subject: "D.{other}.>" }} }}
+    ]"""
+
+
+@pytest.fixture
+def joined() -> Iterator[Server]:
+    """Two accounts that read from each other."""
+    config = ACCOUNTS.replace("@one@", _shared("ONE", "KV_X", "TWO", "KV_Y")).replace(
+        "@two@", _shared("TWO", "KV_Y", "ONE", "KV_X")
+    )
+    with run_server(name="joined", config=config) as running:
+        yield running
+
+
+async def test_cycle_across_accounts(joined: Server) -> None:
+    contexts = {name: kvctl.Context(url=joined.url, user=name, password=name) for name in ("one", "two")}
+    there, back = External("TWO.API", "D.TWO.x"), External("ONE.API", "D.ONE.y")
+    with (
+        RawClient(joined.url, user="one", password="one") as one,
+        RawClient(joined.url, user="two", password="two") as two,
+    ):
+        one.create_bucket("X", sources=[source("Y", "X", external=there.to_json())], duplicate_window=0)
+        two.create_bucket("Y", sources=[source("X", "Y", external=back.to_json())], duplicate_window=0)
+        for raw, name in ((one, "X"), (two, "Y")):
+            until(lambda raw=raw, name=name: raw.api(f"STREAM.INFO.KV_{name}")["sources"][0]["active"] >= 0)
+        one.put("X", "k", b"v")
+        until(lambda: one.api("STREAM.INFO.KV_X")["state"]["last_seq"] > 100)  # one put
+        async with kvctl.connect(contexts["one"]) as ours, kvctl.connect(contexts["two"]) as theirs:
+            seen = await inventory.survey({"one": ours.api, "two": theirs.api})
+            doubts = [item for item in await checkup.examine(ours.api) if item.check == "cycle"]
+        one.api("STREAM.DELETE.KV_X")
+        two.api("STREAM.DELETE.KV_Y")
+        readings = [
+            Reading((link.place.name, link.info["config"]["name"]),
+                    (link.origin_place.name, link.source["name"]), link.source)
+            for link in seen.links if link.origin_place
+        ]  # fmt: skip
+        (circle,) = circles(readings)
+        assert set(circle) == {("one", "KV_X"), ("two", "KV_Y")}
+        assert [(str(item.severity), item.subject) for item in doubts] == [("warning", "X")]
+
+        one.create_bucket("X")
+        two.create_bucket("Y", sources=[source("X", "Y", external=back.to_json())], duplicate_window=0)
+    async with kvctl.connect(contexts["one"]) as ours:
+        base = await ours.create_bucket("BASE")
+        await ours.delete_bucket("X")
+        await create_aggregate(ours, Aggregate("X", (Origin(base.name),)))
+        text = await refused(add_aggregate_origin(ours, "X", Origin("Y", prefix="y", external=there)))
+        assert "`Y` itself reads a `X` under `ONE.API`: if that is this one" in text
+        assert "--force cycle" in text
+
+
+async def test_a_bucket_and_its_own_mirror_do_not_feed_one_aggregate(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    raw.create_bucket(bucket)
+    replicas.mirror(mirror, bucket)
+    both = [source(bucket, aggregate, dest="a.>"), source(bucket, aggregate, dest="b.>") | {"name": mirror}]
+    answer = raw.api(f"STREAM.CREATE.KV_{aggregate}", {"name": f"KV_{aggregate}", "sources": both})
+    assert answer["error"]["err_code"] == 10052
+    with pytest.raises(ServerError) as error:
+        await streams.create(client.api, {"name": f"KV_{aggregate}", "sources": both})
+    assert error.value.hint == "A stream would read another one twice, or itself, through others"
+    origins = (Origin(bucket, prefix="a"), Origin(bucket, stream=mirror, prefix="b"))
+    with pytest.raises(RefusedError) as caught:
+        await create_aggregate(client, Aggregate(aggregate, origins))
+    assert f"would read `{bucket}` twice, directly and through `{mirror}`" in caught.value.message
+
+
+# -- what exists -------------------------------------------------------------------------------------------
+
+
+def test_replicas_that_never_heard_of_their_origins_are_told_by_their_age() -> None:
+    def info(age: int, **live: Any) -> dict[str, Any]:
+        config = {"name": "M", "mirror": {"name": "KV_B", "external": {"api": "$JS.nowhere.API"}}}
+        live = {"name": "KV_B", "lag": 0, "active": -1, **live}
+        created, now = "2026-01-01T00:00:00Z", f"2026-01-01T00:00:{age:02}Z"
+        return {"config": config, "mirror": live, "created": created, "ts": now}
+
+    assert inspection.of_replica(info(2), [None]) == []
+    (hazard,) = inspection.of_replica(info(20), [None])
+    assert (hazard.name, "in domain `nowhere`" in hazard.evidence) == ("unconnected", True)
+    gone = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
+    (hazard,) = inspection.of_replica(info(2, **gone), [None])
+    assert hazard.name == "missing-origin"

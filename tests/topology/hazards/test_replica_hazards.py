@@ -1,0 +1,376 @@
+"""Each hazard: first the damage, done on a real server with raw stream JSON; then what kvctl says to it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketNotFound, WaitExpired
+from kvctl.labs import Lab
+from kvctl.topology.apply import builders
+from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
+from kvctl.topology.hazards import inspection, stream_edit
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology.conftest import Replicas, refused, source, until
+
+Names = Callable[..., str]
+SECOND = timedelta(seconds=1)
+
+
+def statuses(raw: RawClient, bucket: str, key: str, times: int = 100) -> set[str]:
+    """The statuses of many direct gets of one key; an empty one is a value."""
+    asked = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
+    return {raw.request(asked).headers.get("Status", "")[:3] for _ in range(times)}
+
+
+async def names_of(client: kvctl.Client, stream: str) -> set[str]:
+    """The hazards that kvctl finds in a stream that exists."""
+    info = await client.api.call(f"STREAM.INFO.{stream}")
+    return {hazard.name for hazard in await inspection.hazards(client.api, info)}
+
+
+# -- mirrors -----------------------------------------------------------------------------------------------
+
+
+async def test_filtered_mirror(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "NEW.1", b"v")
+    raw.put(bucket, "OLD.1", b"v")
+    replicas.mirror(mirror, bucket, mirror={"filter_subject": f"$KV.{bucket}.NEW.>"})
+    until(lambda: "404" in statuses(raw, bucket, "OLD.1"))
+    assert await names_of(client, mirror) == {"filtered-mirror"}
+
+    wanted = Mirror(unique("M"), Origin(bucket, keys=("NEW.>",)))
+    text = await refused(create_mirror(client, wanted))
+    assert f"kvctl aggregate create NAME --origin {bucket} --keys" in text
+    assert "--force filtered-mirror" in text
+    await create_mirror(client, wanted, force=["filtered-mirror"])
+
+
+async def test_a_filtered_mirror_is_harmless_where_nobody_asks_it(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket, allow_direct=False)
+    for key in ("a.1", "b.1", "c.1"):
+        raw.put(bucket, key, b"v")
+    await create_mirror(client, Mirror(mirror, Origin(bucket, keys=("a.>", "b.>"))))
+    info = raw.api(f"STREAM.INFO.{mirror}")
+    assert (info["state"]["messages"], info["config"]["mirror_direct"]) == (2, False)
+
+
+async def test_renaming_mirror(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"v")
+    rules = [{"src": f"$KV.{bucket}.>", "dest": f"$KV.{mirror}.>"}]
+    replicas.mirror(mirror, bucket, mirror={"subject_transforms": rules})
+    until(lambda: "404" in statuses(raw, bucket, "k"))
+    assert await names_of(client, mirror) == {"renaming-mirror"}
+
+
+async def test_shorter_ttl(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"v")
+    replicas.mirror(mirror, bucket, max_age=500_000_000)
+    until(lambda: "404" in statuses(raw, bucket, "k"))
+    assert await names_of(client, mirror) == {"shorter-ttl"}
+    assert "shorter-ttl" in await refused(create_mirror(client, Mirror(unique("M"), Origin(bucket), ttl=SECOND)))
+    aggregate = Aggregate(unique("A"), (Origin(bucket),), ttl=SECOND)
+    assert "ttl 1s is shorter" in await refused(create_aggregate(client, aggregate))
+
+
+async def test_shorter_history(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket, max_msgs_per_subject=3)
+    first = raw.put(bucket, "k", b"1")
+    raw.put(bucket, "k", b"2")
+    replicas.mirror(mirror, bucket)
+    asked = json.dumps({"seq": first}).encode()
+    until(lambda: raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}", asked).headers.get("Status", "").startswith("404"))
+    assert await names_of(client, mirror) == {"shorter-history"}
+    assert "shorter-history" in await refused(create_mirror(client, Mirror(unique("M"), Origin(bucket), history=1)))
+    await create_mirror(client, Mirror(inheriting := unique("M"), Origin(bucket)))
+    assert await names_of(client, inheriting) == set()
+
+
+async def test_ttl_not_inherited(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    raw.create_bucket(bucket, max_age=1_500_000_000, duplicate_window=1_500_000_000)
+    raw.put(bucket, "k", b"v")
+    replicas.mirror(mirror, bucket)
+    replicas.aggregate(aggregate, source(bucket, aggregate))
+    until(lambda: replicas.subjects(mirror) and replicas.subjects(f"KV_{aggregate}"))
+    until(lambda: not replicas.subjects(f"KV_{bucket}"))
+    until(lambda: "" in statuses(raw, bucket, "k"))  # expired, and the mirror serves it
+    assert replicas.subjects(f"KV_{aggregate}")
+    assert await names_of(client, mirror) == await names_of(client, f"KV_{aggregate}") == {"ttl-not-inherited"}
+
+    longer = timedelta(hours=1)
+    assert "ttl-not-inherited" in await refused(create_mirror(client, Mirror(unique("M"), Origin(bucket), ttl=longer)))
+    wanted = Aggregate(unique("A"), (Origin(bucket),), ttl=longer)
+    assert "ttl-not-inherited" in await refused(create_aggregate(client, wanted))
+
+
+async def test_an_aggregate_of_several_ttls_has_the_longest_and_says_what_stays(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    second = 1_000_000_000
+    marking, expiring, lasting, aggregate = unique(), unique(), unique(), unique("A")
+    ages = {"max_age": second, "duplicate_window": second}
+    raw.create_bucket(marking, **ages, allow_msg_ttl=True, subject_delete_marker_ttl=60 * second)
+    raw.create_bucket(expiring, **ages)
+    raw.create_bucket(lasting)
+    wanted = Aggregate(aggregate, tuple(Origin(name, prefix=name) for name in (marking, expiring, lasting)))
+    plan = await builders.plan_aggregate(client.api, wanted)
+    assert (plan.config["max_age"], plan.hazards) == (0, [])
+    assert [warning.split("`")[1] for warning in plan.warnings] == [expiring]
+    assert f"`marker_ttl` on `{expiring}`" in plan.warnings[0]
+    for name in (marking, expiring, lasting):
+        raw.put(name, "k", b"v")
+    await builders.carry_out(client.api, plan)
+    await builders.wait(client.api, plan)
+    until(lambda: not raw.request(f"$JS.API.DIRECT.GET.KV_{expiring}.$KV.{expiring}.k").data)
+    bucket = client.bucket(aggregate)
+    keys = {f"{expiring}.k", f"{lasting}.k"}
+    for _ in range(1200):
+        if (found := {key async for key in bucket.keys()}) == keys:
+            break
+        await asyncio.sleep(0.05)
+    assert found == keys  # what left a marker has gone, what left none stays
+    longest = replace(wanted, name=unique("A"), origins=wanted.origins[:2], ttl=timedelta(hours=1))
+    assert {hazard.name for hazard in (await builders.plan_aggregate(client.api, longest)).hazards} == {
+        "ttl-not-inherited"
+    }
+
+
+async def test_ttl_of_keys_not_inherited(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    bucket, mirror, inheriting = unique(), unique("M"), unique("M")
+    raw.create_bucket(bucket, allow_msg_ttl=True)
+    raw.put(bucket, "k", b"v", {"Nats-TTL": "2s"})
+    replicas.mirror(mirror, bucket)
+    until(lambda: replicas.subjects(mirror))
+    assert await names_of(client, mirror) == {"ttl-not-inherited"}
+    await create_mirror(client, Mirror(inheriting, Origin(bucket)))
+    until(lambda: not replicas.subjects(f"KV_{bucket}") and not replicas.subjects(inheriting))
+    assert replicas.subjects(mirror)
+
+
+async def test_origin_not_direct(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket, allow_direct=False)
+    made = replicas.mirror(mirror, bucket)
+    assert made["config"]["mirror_direct"] is False  # asked for, and silently dropped
+    assert statuses(raw, bucket, "k", times=1) == {"503"}
+    assert await names_of(client, mirror) == {"origin-not-direct"}
+    assert "origin-not-direct" in await refused(create_mirror(client, Mirror(unique("M"), Origin(bucket))))
+    await create_mirror(client, Mirror(unique("M"), Origin(bucket)), force=["origin-not-direct"])
+
+
+async def test_missing_origin(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    absent, mirror = unique(), unique("M")
+    assert replicas.mirror(mirror, absent)["did_create"]  # no word of it
+    with pytest.raises(BucketNotFound, match=f"Origin `{absent}` does not exist"):
+        await create_mirror(client, Mirror(unique("M"), Origin(absent)))
+    with pytest.raises(BucketNotFound):
+        await create_aggregate(client, Aggregate(unique("A"), (Origin(absent),)))
+    await create_mirror(client, Mirror(unique("M"), Origin(absent)), force=["missing-origin"], wait_for=None)
+
+
+# -- aggregates --------------------------------------------------------------------------------------------
+
+
+async def test_outside_prefix(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, aggregate = unique(), unique("A")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"v")
+    replicas.aggregate(aggregate, {"name": f"KV_{bucket}"})
+    until(lambda: replicas.subjects(f"KV_{aggregate}"))
+    assert [key async for key in client.bucket(aggregate).keys()] == []  # it holds the key, and shows none
+    assert await names_of(client, f"KV_{aggregate}") == {"outside-prefix"}
+
+
+async def test_key_collision(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    for bucket in (one, other):
+        raw.create_bucket(bucket)
+        raw.put(bucket, "k", bucket.encode())
+    replicas.aggregate(aggregate, source(one, aggregate), source(other, aggregate))
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["last_seq"] == 2)
+    raw.put(one, "k", b"", {"KV-Operation": "DEL"})
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["last_seq"] == 3)
+    assert [key async for key in client.bucket(aggregate).keys()] == []  # `other` still has it
+    assert await names_of(client, f"KV_{aggregate}") == {"key-collision"}
+
+    wanted = Aggregate(unique("A"), (Origin(one), Origin(other)))
+    assert "a deletion in one hides the other's" in await refused(create_aggregate(client, wanted))
+    apart = Aggregate(unique("A"), (Origin(one, prefix="one"), Origin(other, prefix="other")))
+    await create_aggregate(client, apart)
+
+
+async def test_key_collision_of_stored_keys_under_overlapping_names(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    raw.create_bucket(one)
+    raw.create_bucket(other)
+    raw.put(one, "stock.k", b"1")
+    raw.put(one, "else", b"1")
+    raw.put(other, "k", b"2")
+    wanted = Aggregate(aggregate, (Origin(one), Origin(other, prefix="stock")))
+    assert "`stock.k`" in await refused(create_aggregate(client, wanted))
+    raw.put(other, "k", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
+    await create_aggregate(client, Aggregate(aggregate, (Origin(one),)))
+    assert "`stock.k`" in await refused(add_aggregate_origin(client, aggregate, Origin(other, prefix="stock")))
+    raw.api(f"STREAM.PURGE.KV_{other}")
+    plan = await builders.plan_origin(client.api, aggregate, Origin(other, prefix="stock"))
+    assert not plan.hazards
+    assert "none that is stored does" in plan.warnings[0]
+
+
+async def test_key_collision_of_keys_that_differ_in_a_dropped_token(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    bucket, aggregate = unique(), unique("A")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "lon.x", b"1")
+    raw.put(bucket, "nyc.x", b"2")
+    replicas.aggregate(aggregate, source(bucket, aggregate, "*.*", "{{wildcard(2)}}"))
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["last_seq"] == 2)
+    assert [key async for key in client.bucket(aggregate).keys()] == ["x"]
+    assert await names_of(client, f"KV_{aggregate}") == {"key-collision"}
+    wanted = Aggregate(unique("A"), (Origin(bucket, maps=(("*.*", "$2"),)),))
+    assert "differ only in token 1" in await refused(create_aggregate(client, wanted))
+
+
+async def test_duplicate_window(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    one, other, aggregate, sound = unique(), unique(), unique("A"), unique("A")
+    for bucket in (one, other):
+        raw.create_bucket(bucket)
+        raw.put(bucket, "k", b"v", {"Nats-Msg-Id": "import-1"})
+    sources = [source(bucket, aggregate, dest=f"{bucket}.>") for bucket in (one, other)]
+    replicas.aggregate(aggregate, *sources, duplicate_window=120 * 10**9)
+    until(lambda: replicas.subjects(f"KV_{aggregate}"))
+    time.sleep(0.5)  # what does not come cannot be waited for
+    assert len(replicas.subjects(f"KV_{aggregate}")) == 1
+    assert await names_of(client, f"KV_{aggregate}") == {"duplicate-window"}
+
+    await create_aggregate(client, Aggregate(sound, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
+    assert len(replicas.subjects(f"KV_{sound}")) == 2
+
+
+async def test_an_edit_of_a_stream_is_judged_like_an_aggregate_that_is_made(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    for bucket in (one, other):
+        raw.create_bucket(bucket)
+    await create_aggregate(client, Aggregate(aggregate, (Origin(one, prefix="one"),)))
+    info = replicas.info(f"KV_{aggregate}")
+
+    async def named(stream: dict[str, Any], **changes: Any) -> set[str]:
+        found = await stream_edit.hazards_of(client.api, stream, {**stream["config"], **changes})
+        return {hazard.name for hazard in found}
+
+    assert await named(info, duplicate_window=120 * 10**9) == {"duplicate-window"}
+    assert await named(info, description="x") == set()
+    both = [source(one, aggregate), source(other, aggregate)]
+    assert await named(info, sources=both) == {"key-collision"}
+    assert await named(info, sources=[{"name": f"KV_{one}"}]) == {"outside-prefix"}
+    plain = replicas.info(f"KV_{one}")
+    assert await named(plain, duplicate_window=10**9) == set()
+    assert await named(plain, sources=[source(other, one)]) == {"duplicate-window"}
+
+
+async def test_smaller_limits(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+    bucket, aggregate = unique(), unique("A")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "large", b"v" * 1000)
+    raw.put(bucket, "small", b"v")
+    replicas.aggregate(aggregate, source(bucket, aggregate), max_msg_size=500)
+    until(lambda: replicas.info(f"KV_{aggregate}")["sources"][0]["active"] >= 0)
+    time.sleep(0.5)  # what does not come cannot be waited for
+    live = replicas.info(f"KV_{aggregate}")["sources"][0]
+    assert (replicas.subjects(f"KV_{aggregate}"), live.get("error")) == ({}, None)  # stuck, in silence
+    assert await names_of(client, f"KV_{aggregate}") == {"smaller-limits"}
+
+    by_value = Aggregate(unique("A"), (Origin(bucket),), max_value_size=500)
+    by_size = Aggregate(unique("A"), (Origin(bucket),), max_bytes=500)
+    for wanted in (by_value, by_size):
+        assert "smaller-limits" in await refused(create_aggregate(client, wanted))
+    assert "smaller-limits" in await refused(create_mirror(client, Mirror(unique("M"), Origin(bucket), max_bytes=500)))
+
+
+# -- both --------------------------------------------------------------------------------------------------
+
+
+async def test_cycle_across_domains(leaf: Lab, unique: Names) -> None:
+    here, there = unique("X"), unique("Y")
+    with RawClient(leaf.contexts["hub"].url) as hub, RawClient(leaf.contexts["leaf"].url) as edge:
+        to_leaf = {"external": {"api": "$JS.leaf.API"}}
+        to_hub = {"external": {"api": "$JS.hub.API"}}
+        for raw, name, other, way in ((hub, here, there, to_leaf), (edge, there, here, to_hub)):
+            raw.create_bucket(name, sources=[source(other, name, **way)], duplicate_window=0)
+        until(lambda: edge.api(f"STREAM.INFO.KV_{there}")["sources"][0]["active"] >= 0)
+        until(lambda: hub.api(f"STREAM.INFO.KV_{here}")["sources"][0]["active"] >= 0)
+        hub.put(here, "k", b"v")
+        until(lambda: hub.api(f"STREAM.INFO.KV_{here}")["state"]["last_seq"] > 100)  # one put
+        hub.api(f"STREAM.DELETE.KV_{here}")
+        edge.api(f"STREAM.DELETE.KV_{there}")
+
+    async with kvctl.connect(leaf.contexts["hub"]) as hub_client, kvctl.connect(leaf.contexts["leaf"]) as leaf_client:
+        await hub_client.create_bucket(unique())
+        base = await leaf_client.create_bucket(unique())
+        await create_aggregate(leaf_client, Aggregate(there, (Origin(base.name),)))
+        reading = Origin(there, external=External.of_domain("leaf"))
+        await create_aggregate(hub_client, Aggregate(here, (reading,)))
+        back = Origin(here, prefix="back", external=External.of_domain("hub"))
+        text = await refused(add_aggregate_origin(leaf_client, there, back))
+        assert f"`{there}` in domain `leaf` <- `{here}` in domain `hub` <- `{there}` in domain `leaf`" in text
+
+
+async def test_cycle_in_one_account(client: kvctl.Client, unique: Names) -> None:
+    bucket, one, other = await client.create_bucket(unique()), unique("A"), unique("A")
+    await create_aggregate(client, Aggregate(one, (Origin(bucket.name),)))
+    await create_aggregate(client, Aggregate(other, (Origin(one),)))
+    text = await refused(add_aggregate_origin(client, one, Origin(other, prefix="back")))
+    assert f"`{one}` <- `{other}` <- `{one}`" in text
+
+
+async def test_unconnected(leaf: Lab, unique: Names) -> None:
+    mirror = unique("M")
+    with RawClient(leaf.contexts["leaf"].url) as raw:
+        made = Replicas(raw).mirror(mirror, "ORDERS", mirror={"external": {"api": "$JS.nowhere.API"}})
+        time.sleep(0.5)
+        live = raw.api(f"STREAM.INFO.{mirror}")["mirror"]
+        assert made["did_create"]
+        assert (live["lag"], live["active"], live.get("error")) == (0, -1, None)  # all is well, by that
+    async with kvctl.connect(leaf.contexts["leaf"]) as client:
+        nowhere = Origin("ORDERS", external=External.of_domain("nowhere"))
+        assert "Nobody answers in domain `nowhere`" in await refused(
+            create_mirror(client, Mirror(mirror + "2", nowhere))
+        )
+        with pytest.raises(WaitExpired, match="never connected"):
+            await create_mirror(client, Mirror(mirror + "2", nowhere), force=["unconnected"], wait_for=SECOND)
+
+
+async def test_all_hazards_are_named_at_once(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket = unique()
+    raw.create_bucket(bucket, max_msgs_per_subject=5)
+    wanted = Mirror(unique("M"), Origin(bucket, keys=("a.>",)), history=1, ttl=SECOND)
+    text = await refused(create_mirror(client, wanted))
+    assert "--force filtered-mirror --force shorter-ttl --force shorter-history" in text
+    text = await refused(create_mirror(client, wanted, force=["shorter-ttl", "filtered-mirror"]))
+    assert "--force shorter-history" in text
+    assert "--force shorter-ttl" not in text

@@ -1,0 +1,60 @@
+"""The order of changes, from which each state in between leads to the same end."""
+
+from typing import Any
+
+from kvctl.kv.stream_kind import Kind
+from kvctl.topology.plan.order import ordered
+from kvctl.topology.plan.plan import Action, Change
+
+
+def change(action: Action, name: str, *, origins: str = "", reads: str = "", **more: Any) -> Change:
+    return Change(
+        action=action,
+        kind=Kind.AGGREGATE,
+        name=name,
+        place="",
+        stream=name,
+        origins=[("", origin) for origin in origins],
+        reads=[("", origin) for origin in reads],
+        **more,
+    )
+
+
+def order(*changes: Change) -> str:
+    return "".join(item.name for item in ordered(changes))
+
+
+def test_what_is_made_comes_before_what_reads_it() -> None:
+    assert order(change(Action.CREATE, "R", origins="O"), change(Action.CREATE, "O")) == "OR"
+    assert order(change(Action.CHANGE, "R", origins="O"), change(Action.RECREATE, "O")) == "OR"
+
+
+def test_what_follows_an_origin_comes_before_that_changes_or_is_made_anew() -> None:
+    follower = change(Action.CHANGE, "R", origins="O", reads="O", follows=True)
+    for action in (Action.CHANGE, Action.RECREATE):
+        assert order(change(action, "O"), follower) == "RO"
+    assert order(change(Action.CHANGE, "O"), change(Action.CHANGE, "R", origins="O", reads="O")) == "OR"
+
+
+def test_what_follows_an_old_origin_and_gets_a_new_one_stands_between_them() -> None:
+    changes = (
+        change(Action.CHANGE, "A"),
+        change(Action.CHANGE, "R", origins="AN", reads="A", follows=True),
+        change(Action.CREATE, "N"),
+    )
+    assert order(*changes) == "NRA"
+
+
+def test_an_origin_loses_keys_before_it_gets_a_reader() -> None:
+    source: dict[str, Any] = {"name": "X"}
+    changes = change(Action.CHANGE, "R", origins="O", follows=True), change(Action.CHANGE, "O", leaving=[source])
+    assert order(*changes) == "OR"
+
+
+def test_deletions_are_last_readers_first_but_for_those_that_make_way_for_a_name() -> None:
+    gone = change(Action.DELETE, "G"), change(Action.DELETE, "H", origins="G"), change(Action.DELETE, "N")
+    assert order(*gone, change(Action.CREATE, "N")) == "NNHG"
+
+
+def test_a_circle_has_some_order() -> None:
+    assert order(change(Action.CREATE, "A", origins="B"), change(Action.CREATE, "B", origins="A")) == "BA"

@@ -1,0 +1,448 @@
+"""Plans: what a file changes, what it leaves alone, in which order, and what speaks against it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.documents import parser
+from kvctl.errors import BucketExists, UnreachableError
+from kvctl.jetstream.api import Api
+from kvctl.kv import catalog
+from kvctl.kv.stream_kind import TOPOLOGY
+from kvctl.labs import Lab
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.discover.inventory import survey
+from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.plan import description, planner
+from kvctl.topology.plan.desired import Drafts
+from kvctl.topology.plan.origin_place import Locator
+from kvctl.topology.plan.plan import (
+    Change,
+    Plan,
+    compare,
+    fingerprint,
+)
+from tests.support.raw import RawClient
+
+Names = Callable[..., str]
+
+
+def read(text: str) -> Topology:
+    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
+
+
+async def plan(client: kvctl.Client, text: str, *, prune: bool = False) -> Plan:
+    return await planner.plan(read(text), {"": client.api}, prune=prune)
+
+
+def steps(found: Plan) -> list[str]:
+    """`+ NAME`, `~ NAME field: before -> after`"""
+    return [step(change) for change in found.changes]
+
+
+def step(change: Change) -> str:
+    lines = [line for item in description.differences(change) for line in description.difference_lines(item)]
+    return f"{description.SIGNS[change.action]} {change.name} {'; '.join(lines)}".rstrip()
+
+
+def names(found: Plan) -> set[str]:
+    return {hazard.name for hazard in found.hazards}
+
+
+# -- what differs ------------------------------------------------------------------------------------------
+
+
+async def test_what_is_not_there_is_made_origins_first(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, first, second = unique(), unique("M"), unique("A"), unique("A")
+    found = await plan(
+        client,
+        f"aggregates: {{{second}: {{origins: [{first}]}}, {first}: {{origins: [{{stream: {mirror}, prefix: p}}]}}}}\n"
+        f"mirrors: {{{mirror}: {{origin: {bucket}}}}}\nbuckets: {{{bucket}: {{history: 3, ttl: 1h}}}}",
+    )
+    assert [change.name for change in found.changes] == [bucket, mirror, first, second]
+    assert found.hazards == []
+    configs = {change.name: change.after for change in found.changes}
+    for config in configs.values():
+        assert config is not None
+        assert (config["max_msgs_per_subject"], config["max_age"]) == (3, 3600 * 10**9)
+        assert config["metadata"] == {TOPOLOGY: "default"}
+    assert (configs[first] or {})["sources"] == [
+        {"name": mirror, "opt_start_seq": 1,
+         "subject_transforms": [{"src": f"$KV.{bucket}.>", "dest": f"$KV.{first}.p.>"}]}
+    ]  # fmt: skip
+    assert found.summary == {"create": 4, "change": 0, "delete": 0, "recreate": 0}
+
+
+@pytest.mark.guarantee("topology-5")
+async def test_only_the_fields_that_the_file_names_differ(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    raw.create_bucket(bucket, max_msgs_per_subject=7, description="theirs", metadata={"team": "a"}, max_bytes=10**6)
+    await create_mirror(client, Mirror(mirror, Origin(bucket), description="theirs"))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket, prefix="p"),), writable=True))
+    text = (
+        f"buckets: {{{bucket}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
+        f"aggregates: {{{aggregate}: {{origins: [{{bucket: {bucket}, prefix: p}}]}}}}"
+    )
+    assert steps(await plan(client, text)) == []
+    found = await plan(client, text.replace(f"{bucket}: {{}}", f"{bucket}: {{history: 9, metadata: {{owner: b}}}}"))
+    assert steps(found)[-1] == f"~ {bucket} history: 7 -> 9; metadata.owner: b"
+    after = found.changes[-1].after or {}
+    kept = {name: text for name, text in after["metadata"].items() if not name.startswith("_nats.")}
+    assert kept == {"team": "a", "owner": "b", TOPOLOGY: "default"}
+    assert (after["description"], after["max_bytes"]) == ("theirs", 10**6)
+
+
+async def test_however_sources_are_written_is_no_difference(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    one, other, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
+    raw.create_bucket(one, allow_direct=False)
+    raw.create_bucket(other)
+    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "storage": "file", "max_msgs_per_subject": 1, "mirror": {
+        "name": f"KV_{one}", "subject_transforms": [{"src": f"$KV.{one}.a.>", "dest": f"$KV.{one}.a.>"}]}})  # fmt: skip
+    sources = [
+        {"name": f"KV_{name}", "opt_start_seq": 1,
+         "subject_transforms": [{"src": f"$KV.{name}.>", "dest": f"$KV.{aggregate}.{name}.>"}]}
+        for name in (other, one)
+    ]  # fmt: skip
+    raw.api(f"STREAM.CREATE.KV_{aggregate}", {"name": f"KV_{aggregate}", "storage": "file", "max_msgs_per_subject": 1,
+                                              "sources": sources})  # fmt: skip
+    text = (
+        f"mirrors: {{{mirror}: {{origin: {one}, keys: a.>}}}}\naggregates: {{{aggregate}: {{origins: "
+        f"[{{bucket: {one}, prefix: {one}}}, {{bucket: {other}, prefix: {other}}}]}}}}"
+    )
+    assert steps(await plan(client, text)) == []
+
+
+async def test_what_replicas_have_from_their_origins_follows_these(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, own, aggregate = unique(), unique("M"), unique("M"), unique("A")
+    await client.create_bucket(bucket, history=3)
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    await create_mirror(client, Mirror(own, Origin(bucket), history=9))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(mirror),)))
+    found = await plan(
+        client,
+        f"buckets: {{{bucket}: {{history: 5, marker_ttl: 1m}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}, "
+        f"{own}: {{origin: {bucket}}}}}\naggregates: {{{aggregate}: {{origins: [{mirror}]}}}}",
+    )
+    assert steps(found) == [
+        f"~ {aggregate} history: 3 -> 5; allow_msg_ttl: yes",
+        f"~ {mirror} history: 3 -> 5; allow_msg_ttl: yes",
+        f"~ {own} allow_msg_ttl: yes",
+        f"~ {bucket} history: 3 -> 5; allow_msg_ttl: yes; marker_ttl: 1m",
+    ]
+    assert found.hazards == []
+
+
+async def test_any_number_of_buckets_is_planned_by_a_listing(
+    client: kvctl.Client, raw: RawClient, unique: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [unique() for _ in range(20)]
+    for name in names:
+        raw.create_bucket(name)
+    mirrors = "".join(f"  {unique('M')}: {{origin: {name}}}\n" for name in names)
+    topology = read("buckets:\n" + "".join(f"  {name}: {{history: 3}}\n" for name in names) + f"mirrors:\n{mirrors}")
+    asked: list[str] = []
+    call = Api.call
+
+    async def counted(self: Api, endpoint: str, *rest: Any, **settings: Any) -> dict[str, Any]:
+        asked.append(endpoint)
+        return await call(self, endpoint, *rest, **settings)
+
+    monkeypatch.setattr(Api, "call", counted)
+    found = await planner.plan(topology, {"": client.api})
+    assert len(found.changes) == 40
+    assert set(asked) == {"STREAM.LIST", "INFO"}
+
+
+# -- what is made anew -------------------------------------------------------------------------------------
+
+
+async def test_what_no_server_can_change_is_made_anew_with_what_reads_it(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, aggregate, other = unique(), unique("M"), unique("A"), unique()
+    await (await client.create_bucket(bucket)).put("k", b"v")
+    await client.create_bucket(other)
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(mirror),)))
+    text = (
+        f"buckets: {{{bucket}: {{storage: memory}}, {other}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
+        f"aggregates: {{{aggregate}: {{origins: [{mirror}]}}}}"
+    )
+    found = await plan(client, text)
+    assert steps(found) == [f"-/+ {bucket} storage: file -> memory", f"-/+ {mirror}", f"-/+ {aggregate}"]
+    assert [change.refilled for change in found.changes] == [False, True, True]
+    assert all(change.asks_name and change.drops and change.drops[0] == 1 for change in found.changes)
+    found = await plan(client, text.replace("storage: memory", "").replace(f"origin: {bucket}", f"origin: {other}"))
+    assert steps(found)[0] == f"-/+ {mirror} origin: {bucket} -> {other}"
+    found = await plan(client, f"mirrors: {{{mirror}: {{origin: {bucket}, storage: memory}}}}")
+    assert steps(found) == [f"-/+ {mirror} storage: file -> memory"]  # its content stays the same
+
+
+async def test_a_mirror_outside_of_the_file_would_be_poisoned(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    await client.create_bucket(bucket)
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    assert names(await plan(client, f"buckets: {{{bucket}: {{storage: memory}}}}")) == {"recreated-origin"}
+
+
+async def test_an_origin_with_a_longer_history_lengthens_that_of_the_aggregate(
+    client: kvctl.Client, unique: Names
+) -> None:
+    one, other, aggregate, own = unique(), unique(), unique("A"), unique("A")
+    await client.create_bucket(one, history=2)
+    for name, history in ((aggregate, None), (own, 3)):
+        await create_aggregate(client, Aggregate(name, (Origin(one, prefix="1"),), history=history))
+    origins = f"origins: [{{bucket: {one}, prefix: 1}}, {{bucket: {other}, prefix: 2}}]"
+    text = f"buckets: {{{other}: {{history: 5}}}}\naggregates: {{{aggregate}: {{{origins}}}, {own}: {{{origins}}}}}"
+    found = {change.name: step(change) for change in (await plan(client, text)).changes}
+    assert "history: 2 -> 5" in found[aggregate]
+    assert "history" not in found[own]
+
+
+async def test_an_origin_that_goes_takes_its_keys_with_it(client: kvctl.Client, unique: Names) -> None:
+    one, other, aggregate, mirror = unique(), unique(), unique("A"), unique("M")
+    for name in (one, other):
+        await client.create_bucket(name)
+    origins = (Origin(one, prefix="1"), Origin(other, prefix="2"))
+    await create_aggregate(client, Aggregate(aggregate, origins))
+    text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: 1}}]}}}}"
+    found = await plan(client, text)
+    assert steps(found) == [f"~ {aggregate} origins: - bucket={other},prefix=2"]
+    assert description.remarks(found.changes[0]) == [f"what came from `{other}` alone is taken out"]
+    await create_mirror(client, Mirror(mirror, Origin(aggregate)))
+    assert names(await plan(client, text)) == {"recreated-origin"}  # purges do not reach it
+    found = await plan(client, f"{text}\nmirrors: {{{mirror}: {{origin: {aggregate}}}}}")
+    assert [(str(change.action), change.name) for change in found.changes] == [
+        ("change", aggregate),
+        ("recreate", mirror),
+    ]
+    await create_aggregate(client, Aggregate(denying := unique("A"), origins, deny_purge=True))
+    assert steps(await plan(client, text.replace(aggregate, denying)))[0].startswith(f"-/+ {denying}")
+
+
+async def test_that_an_origin_takes_along_what_it_overwrote_is_said(client: kvctl.Client, unique: Names) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    for name in (one, other):
+        await client.create_bucket(name)
+    await create_aggregate(client, Aggregate(aggregate, (Origin(one), Origin(other, prefix="2"))))
+    found = await plan(client, f"aggregates: {{{aggregate}: {{origins: [{one}]}}}}")
+    mend = f"`kvctl topology audit {aggregate} --repair` brings it back"
+    assert found.warnings == [f"What `{other}` overwrote in `{aggregate}` of other origins goes, too: {mend}"]
+
+
+async def test_an_origin_that_comes_is_added_and_one_that_changes_makes_the_aggregate_anew(
+    client: kvctl.Client, unique: Names
+) -> None:
+    one, other, aggregate = unique(), unique(), unique("A")
+    for name in (one, other):
+        await client.create_bucket(name)
+    await create_aggregate(client, Aggregate(aggregate, (Origin(one, prefix="1"),)))
+    text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: 1}}, {{bucket: {other}, prefix: 2}}]}}}}"
+    assert steps(await plan(client, text)) == [f"~ {aggregate} origins: + bucket={other},prefix=2"]
+    found = await plan(client, text.replace("prefix: 1", "prefix: x"))
+    assert steps(found) == [
+        f"-/+ {aggregate} origins: - bucket={one},prefix=1; origins: + bucket={one},prefix=x; "
+        f"origins: + bucket={other},prefix=2"
+    ]
+
+
+# -- what is deleted ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.guarantee("topology-3")
+async def test_only_what_the_topology_marked_is_deleted_readers_first(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    title, bucket, mirror, theirs, unmarked = unique("t"), unique(), unique("M"), unique(), unique()
+    raw.create_bucket(unmarked)
+    raw.create_bucket(theirs, metadata={TOPOLOGY: "another"})
+    raw.create_bucket(bucket, metadata={TOPOLOGY: title})
+    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "storage": "file", "metadata": {TOPOLOGY: title},
+                                        "mirror": {"name": f"KV_{bucket}"}})  # fmt: skip
+    found = await plan(client, f"name: {title}")
+    assert (steps(found), [change.name for change in found.unlisted]) == ([], [bucket, mirror])
+    found = await plan(client, f"name: {title}", prune=True)
+    assert steps(found) == [f"- {mirror}", f"- {bucket}"]
+    assert not any(change.asks_name for change in found.changes)
+    text = f"name: {title}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}"
+    (deletion,) = (await plan(client, text, prune=True)).changes
+    assert (deletion.name, deletion.readers, deletion.asks_name) == (bucket, (mirror,), True)
+
+
+async def test_what_is_about_to_read_from_it_counts_too(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    title, bucket, mirror = unique("t"), unique(), unique("M")
+    raw.create_bucket(bucket, metadata={TOPOLOGY: title})
+    found = await plan(client, f"name: {title}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}", prune=True)
+    assert steps(found)[-1] == f"- {bucket}"
+    assert (found.changes[-1].readers, found.changes[-1].asks_name) == ((mirror,), True)
+
+
+async def test_one_place_by_two_names_is_pruned_once_and_never_of_what_is_wanted(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    title, wanted, gone = unique("t"), unique(), unique()
+    for name in (wanted, gone):
+        raw.create_bucket(name, metadata={TOPOLOGY: title})
+    topology = read(f"name: {title}\ncontexts: {{a: {{}}, b: {{}}}}\nbuckets: {{{wanted}: {{in: b}}}}")
+    found = await planner.plan(topology, {"a": client.api, "b": client.api}, prune=True)
+    assert steps(found) == [f"- {gone}"]
+
+
+async def test_what_another_topology_made_stays_marked_as_its_own(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket = unique()
+    raw.create_bucket(bucket, metadata={TOPOLOGY: "another"})
+    (change,) = (await plan(client, f"buckets: {{{bucket}: {{history: 2}}}}")).changes
+    assert (change.after or {})["metadata"][TOPOLOGY] == "another"
+
+
+# -- what speaks against it --------------------------------------------------------------------------------
+
+
+async def test_all_hazards_are_found_at_once(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror, aggregate, losing, lost = unique(), unique("M"), unique("A"), unique(), unique("NONE")
+    await client.create_bucket(bucket, history=5)
+    holder = await client.create_bucket(losing, history=2)
+    for value in (b"1", b"2"):
+        await holder.put("k", value)
+    found = await plan(
+        client,
+        f"buckets: {{{losing}: {{history: 1}}}}\nmirrors: {{{mirror}: {{origin: {bucket}, keys: a.>, history: 1}}}}\n"
+        f"aggregates: {{{aggregate}: {{origins: [{bucket}, {{bucket: {losing}}}, {lost}]}}}}",
+    )
+    assert names(found) == {"filtered-mirror", "shorter-history", "key-collision", "missing-origin", "lossy-edit"}
+    by_name = {change.name: [hazard.name for hazard in change.hazards] for change in found.changes}
+    assert by_name[losing] == ["lossy-edit"]
+    assert all(any(f"`{name}`" in hazard.evidence for name in by_name) for hazard in found.hazards)
+    shorter = next(hazard.evidence for hazard in found.hazards if hazard.name == "shorter-history")
+    assert shorter.startswith(f"`{mirror}`: history 1 is shorter than `{bucket}` has (5)")
+
+
+async def test_what_was_accepted_before_is_not_said_again(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    await client.create_bucket(bucket, history=5)
+    await create_mirror(client, Mirror(mirror, Origin(bucket), history=1), force=["shorter-history"])
+    text = f"mirrors: {{{mirror}: {{origin: {bucket}, history: 1, description: x}}}}"
+    assert steps(found := await plan(client, text)) == [f"~ {mirror} description: x"]
+    assert found.hazards == []
+
+
+async def test_a_change_of_an_origin_is_judged_by_all_that_read_from_it(client: kvctl.Client, unique: Names) -> None:
+    bucket, mirror = unique(), unique("M")
+    await client.create_bucket(bucket)
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    found = await plan(client, f"buckets: {{{bucket}: {{ttl: 1h}}}}")
+    assert names(found) == {"ttl-not-inherited"}
+    assert f"`{mirror}` would serve" in found.hazards[0].evidence
+    found = await plan(client, f"buckets: {{{bucket}: {{history: 3}}}}")
+    assert found.hazards[0].evidence.startswith(f"`{mirror}` reads from `{bucket}`: history 1 is shorter than")
+
+
+async def test_cycles_are_found_in_the_file(client: kvctl.Client, unique: Names) -> None:
+    one, other = unique("A"), unique("A")
+    text = f"aggregates: {{{one}: {{origins: [{other}], writable: true}}, {other}: {{origins: [{one}]}}}}"
+    found = await plan(client, text)
+    (evidence,) = [hazard.evidence for hazard in found.hazards if hazard.name == "cycle"]
+    assert evidence == f"`{other}` <- `{one}` <- `{other}`: every write would go round for ever"
+
+
+async def test_mirrors_that_read_each_other(client: kvctl.Client, unique: Names) -> None:
+    one, other, aggregate = unique("M"), unique("M"), unique("A")
+    text = (
+        f"mirrors: {{{one}: {{origin: {other}}}, {other}: {{origin: {one}}}}}\n"
+        f"aggregates: {{{aggregate}: {{origins: [{one}]}}}}"
+    )
+    assert names(await plan(client, text)) == {"cycle"}
+
+
+async def test_cycles_are_found_across_domains(leaf: Lab, unique: Names) -> None:
+    one, other = unique("A"), unique("A")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        bucket = await hub.create_bucket(unique())
+        await create_aggregate(edge, Aggregate(one, (Origin(bucket.name, external=External.of_domain("hub")),)))
+        found = await planner.plan(
+            read(
+                f"contexts: {{hub: {{}}, edge: {{}}}}\naggregates:\n  {other}: {{in: hub, origins: [{{bucket: {one}, "
+                f"domain: leaf}}]}}\n  {one}: {{in: edge, origins: [{{bucket: {bucket.name}, domain: hub}}, "
+                f"{{bucket: {other}, domain: hub, prefix: p}}]}}"
+            ),
+            {"hub": hub.api, "edge": edge.api},
+        )
+        assert "cycle" in names(found)
+
+
+async def test_a_domain_where_nobody_answers(leaf: Lab, unique: Names) -> None:
+    async with kvctl.connect(leaf.contexts["leaf"]) as client:
+        found = await plan(client, f"mirrors: {{{unique('M')}: {{origin: {unique()}, origin_domain: nowhere}}}}")
+        assert names(found) == {"unconnected"}
+
+
+async def test_an_origin_in_another_domain_need_not_be_in_the_file(leaf: Lab, unique: Names) -> None:
+    mirror = unique("M")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as client:
+        bucket = await hub.create_bucket(unique(), history=4)
+        found = await plan(client, f"mirrors: {{{mirror}: {{origin: {bucket.name}, origin_domain: hub}}}}")
+        assert found.hazards == []
+        assert (found.changes[0].after or {})["max_msgs_per_subject"] == 4
+        await create_mirror(client, Mirror(mirror, Origin(bucket.name, external=External.of_domain("hub"))))
+        assert steps(await plan(client, f"mirrors: {{{mirror}: {{origin: {bucket.name}, origin_domain: hub}}}}")) == []
+
+
+# -- what stands in the way --------------------------------------------------------------------------------
+
+
+async def test_a_name_that_means_something_else_is_a_conflict(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
+    await client.create_bucket(bucket)
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),)))
+    for text in (
+        f"buckets: {{{aggregate}: {{}}}}",
+        f"buckets: {{{mirror}: {{}}}}",
+        f"mirrors: {{{bucket}: {{origin: {aggregate}}}}}",
+        f"aggregates: {{{bucket}: {{origins: [{mirror}]}}}}",
+    ):
+        with pytest.raises(BucketExists, match="A name means one thing"):
+            await plan(client, text)
+
+
+async def test_what_cannot_be_seen_is_not_planned(client: kvctl.Client, unique: Names) -> None:
+    bucket = unique()
+    world = await survey({"": client.api})
+    place = replace(world.places[""], unreachable=(f"KV_{bucket}",))
+    world = replace(world, places={"": place})
+    topology = read(f"buckets: {{{bucket}: {{}}}}")
+    with pytest.raises(UnreachableError, match="cannot be seen"):
+        compare(Drafts(topology, Locator(topology, world.places)), world)
+
+
+# -- what was seen -----------------------------------------------------------------------------------------
+
+
+async def test_a_fingerprint_tells_lives_and_configurations_apart(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    bucket = await client.create_bucket(unique())
+    seen: list[str] = [fingerprint(None)]
+
+    async def look() -> str:
+        info: dict[str, Any] = await client.api.call(f"STREAM.INFO.KV_{bucket.name}")
+        return fingerprint(info)
+
+    seen.append(await look())
+    await bucket.put("k", b"v")
+    assert await look() == seen[-1]
+    edit = await catalog.plan_edit(client.api, bucket.name, {"history": 2})
+    await catalog.apply_edit(client.api, edit)
+    seen.append(await look())
+    await bucket.destroy()
+    await client.create_bucket(bucket.name, history=2)
+    seen.append(await look())
+    assert len(set(seen)) == 4

@@ -1,0 +1,68 @@
+"""Saved plans: read back as they were, private, and refused when they are damaged or newer."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kvctl
+from kvctl.documents import parser
+from kvctl.errors import UsageError
+from kvctl.topology.apply.builders import create_mirror
+from kvctl.topology.file.document import read_topology
+from kvctl.topology.model import Mirror, Origin
+from kvctl.topology.plan import plan_file, planner
+
+
+async def saved(client: kvctl.Client, path: Path, unique: Callable[..., str]) -> plan_file.Saved:
+    bucket, mirror = unique(), unique("M")
+    await client.create_bucket(bucket)
+    await create_mirror(client, Mirror(mirror, Origin(bucket)))
+    text = (
+        f"version: 1\nbuckets: {{{bucket}: {{storage: memory}}, {unique()}: {{ttl: 90s}}}}\n"
+        f"mirrors: {{{mirror}: {{origin: {bucket}, description: é}}}}"
+    )
+    document = parser.parse(text.encode(), "t.yaml")
+    found = await planner.plan(read_topology(document), {"": client.api})
+    result = plan_file.Saved(document.data, "t.yaml", found, prune=True, forced=("cycle",))
+    plan_file.save(str(path), result)
+    return result
+
+
+async def test_a_plan_is_read_back_as_it_was(client: kvctl.Client, tmp_path: Path, unique: Callable[..., str]) -> None:
+    path = tmp_path / "x.plan"
+    for _ in range(2):  # also over an existing one
+        written = await saved(client, path, unique)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["x.plan"]
+    read = plan_file.load(path.read_bytes(), "x.plan")
+    assert read.topology() == written.topology()
+    assert (read.prune, read.forced, read.source) == (True, ("cycle",), "t.yaml")
+    assert read.plan.seen == written.plan.seen
+    for one, other in zip(read.plan.changes, written.plan.changes, strict=True):
+        assert (one.action, one.kind, one.where, one.after) == (other.action, other.kind, other.where, other.after)
+        assert (one.drops, one.hazards, list(one.origins)) == (other.drops, list(other.hazards), list(other.origins))
+        assert list(one.differences) == list(other.differences)
+
+
+async def test_what_is_no_plan_is_refused(client: kvctl.Client, tmp_path: Path, unique: Callable[..., str]) -> None:
+    path = tmp_path / "x.plan"
+    await saved(client, path, unique)
+    content = path.read_bytes()
+    newer = json.dumps({**json.loads(content), "version": 2}).encode()
+    for damaged, message in (
+        (b"version: 1\nbuckets: {}", "is not a saved plan"),
+        (b"", "is not a saved plan"),
+        (newer, r"version `2`, and this kvctl reads version 1"),
+        (content[: len(content) // 2], "x.plan"),
+        (content.replace(b"90", b"91"), "is damaged"),
+        (content.replace(b'"sha256"', b'"sha255"'), "is damaged"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            plan_file.load(damaged, "x.plan")
+
+
+async def test_a_plan_that_cannot_be_written(client: kvctl.Client, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Cannot write"):
+        plan_file.save(str(tmp_path / "none" / "x.plan"), plan_file.Saved({}, "t.yaml", planner.Plan([])))
