@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 
 import kvctl
-from kvctl.versions.objects import OBJECTS
 from kvctl.versions.repositories import Repositories
 from kvctl.versions.repository import Repository
-from kvctl.versions.store import Change, Condition
+from kvctl.versions.store.protocol import Change, Condition
+from kvctl.versions.tree.objects import OBJECTS
 
 VALUE = b"v" * 100
 TASKS = 16

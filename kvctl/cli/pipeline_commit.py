@@ -62,7 +62,7 @@ async def commit(
     from kvctl.cli.repo_views import show_made
     from kvctl.pipeline.jobs.commit import commit as record
     from kvctl.pipeline.options import parse
-    from kvctl.versions.committing import clean
+    from kvctl.versions.commits import clean
 
     place, target = parse_branch(at), spark_target(master, remote, conf)
     if not message.strip():

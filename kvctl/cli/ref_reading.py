@@ -62,7 +62,7 @@ async def _rows(
 async def _described(
     repository: "Repository", at: "At", entries: Sequence["VersionedEntry"], encoding: str | None
 ) -> list[dict[str, Any]]:
-    from kvctl.versions import staged_revisions
+    from kvctl.versions.branch import staged_revisions
 
     revisions = await staged_revisions.of_entries(repository, at.ref, entries)
     return [entry_row(at, entry, revisions, encoding) for entry in entries]
@@ -132,7 +132,7 @@ async def history(
 async def _version_rows(
     repository: "Repository", at: "At", versions: Collection["KeyVersion"], encoding: str | None
 ) -> list[Row]:
-    from kvctl.versions import staged_revisions
+    from kvctl.versions.branch import staged_revisions
 
     staged = {version.key: version.value for version in versions if version.commit is None}
     revisions = await staged_revisions.at_ref(repository, at.ref, staged)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 async def dumping(session: Session, place: str, filters: Sequence[str]) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
     """`dump NAME@REF`: what writes the dump into a file."""
-    from kvctl.versions import dumping
     from kvctl.versions.repositories import opened
+    from kvctl.versions.transfer import ref_dump as dumping
 
     at = parse_at(place)
     found, repository = await opened((await session.client()).api, at.repository)
@@ -32,8 +32,8 @@ async def dumping(session: Session, place: str, filters: Sequence[str]) -> Calla
 
 async def load(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
     """`load NAME@BRANCH`"""
-    from kvctl.versions import loading
+    from kvctl.versions.transfer import branch_load
 
     at = parse_branch(place)
     repository = await open_branch(session, at, write=not options.dry_run)
-    return await loading.load(repository, at.ref, source, options)
+    return await branch_load.load(repository, at.ref, source, options)

@@ -22,7 +22,7 @@ IDENTITY = re.compile(r"[0-9a-f]{40}\Z")
 
 async def put(session: Session, place: str, key: str, value: bytes, *, if_different: bool) -> None:
     """`put NAME@BRANCH KEY VALUE`"""
-    from kvctl.versions import staged_revisions
+    from kvctl.versions.branch import staged_revisions
 
     at = parse_branch(place)
     repository = await open_branch(session, at)
@@ -37,8 +37,8 @@ async def put(session: Session, place: str, key: str, value: bytes, *, if_differ
 
 async def create(session: Session, place: str, key: str, value: bytes) -> None:
     """`create NAME@BRANCH KEY VALUE`: neither staged nor committed may there be one."""
-    from kvctl.versions import staged_revisions
-    from kvctl.versions.conditional import IdentityMismatch
+    from kvctl.versions.branch import staged_revisions
+    from kvctl.versions.branch.compare_and_set import IdentityMismatch
 
     at = parse_branch(place)
     repository = await open_branch(session, at)
@@ -102,7 +102,7 @@ def parse_expected(text: str) -> str | int | None:
 async def _delete(
     session: Session, repository: "Repository", at: "At", keys: Sequence[str], wanted: str | int | None, *, single: bool
 ) -> None:
-    from kvctl.versions import staged_revisions
+    from kvctl.versions.branch import staged_revisions
 
     revisions: dict[str, int] = {}
     if wanted is not None:
@@ -118,9 +118,9 @@ async def _write_if(
     repository: "Repository", at: "At", key: str, value: bytes | None, wanted: str | int | None
 ) -> dict[str, int]:
     """Stage a value while the key has this identity or staged revision; its new revision. Raises ConflictError."""
-    from kvctl.versions import staged_revisions
-    from kvctl.versions.bucket_places import revision_of
-    from kvctl.versions.conditional import StagedMismatch
+    from kvctl.versions.branch import staged_revisions
+    from kvctl.versions.branch.compare_and_set import StagedMismatch
+    from kvctl.versions.store.store_subjects import revision_of
 
     if not isinstance(wanted, int):
         return staged_revisions.of_writes({key: await repository.write_if(at.ref, key, value, wanted)})
@@ -152,7 +152,7 @@ def _show(
     session: Session, at: "At", written: Mapping[str, bytes | None], revisions: Mapping[str, int], *, single: bool
 ) -> None:
     """The revisions of what was staged: alone in a pipe, a line each."""
-    from kvctl.versions.chunks import object_id
+    from kvctl.versions.tree.chunks import object_id
 
     rows = [
         written_row(at, key, revisions.get(key), None if value is None else object_id(value).hex())

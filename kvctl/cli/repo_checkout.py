@@ -15,9 +15,9 @@ from kvctl.render.view import Column, View, document
 if TYPE_CHECKING:
     from kvctl.cli.repo_options import At
     from kvctl.kv.bucket import Bucket
-    from kvctl.versions.checkout import RolledOut, Rollout
     from kvctl.versions.model import Commit
     from kvctl.versions.repository import Repository
+    from kvctl.versions.transfer.checkout import RolledOut, Rollout
 
 app = group()
 
@@ -61,7 +61,7 @@ async def checkout(
     or headers are named, and keys that ADR-8 does not allow stay as they are.
     """
     from kvctl.kv.names import check_bucket
-    from kvctl.versions import checkout
+    from kvctl.versions.transfer import checkout
 
     place = parse_at(at)
     check_bucket(to)
@@ -94,9 +94,9 @@ async def record(
 ) -> "Commit":
     """Commit what a live bucket holds, and say what a commit has no room for. Raises as `live.record`."""
     from kvctl.cli.repo_views import listed_keys
-    from kvctl.versions import live
+    from kvctl.versions.transfer import bucket_snapshot
 
-    made, found = await live.record(repository, branch, bucket, message, **settings)
+    made, found = await bucket_snapshot.record(repository, branch, bucket, message, **settings)
     if found.adorned:
         session.warn(f"{listed_keys(sorted(found.adorned))}: without their ttl and headers, a commit has none")
     if found.foreign:
@@ -108,7 +108,7 @@ async def begin_with(session: Session, repository: "Repository", bucket: "Bucket
     """Record a live bucket in a repository that has only its first commit yet; whether something was recorded."""
     from contextlib import suppress
 
-    from kvctl.versions.committing import NothingToCommit
+    from kvctl.versions.commits import NothingToCommit
     from kvctl.versions.refs import MAIN
 
     if not (await repository.show(MAIN)).parents:

@@ -26,7 +26,7 @@ from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
     from kvctl.cli.repo_options import At
-    from kvctl.versions.combining import Combined
+    from kvctl.versions.merges import Combined
     from kvctl.versions.repository import Repository
 
 app = group()
@@ -79,7 +79,7 @@ async def merge(
     Where DST has it all already, nothing is done, and its last commit is printed. A branch with staged changes takes no
     merge (4). Histories without a common commit exit 1.
     """
-    from kvctl.versions.merge import Strategy
+    from kvctl.versions.tree.three_way import Strategy
 
     place, ref = _branch_of(name, dest), parse_ref(source, parse_name(name))
     if strategy is not None and strategy not in STRATEGIES:
@@ -148,7 +148,7 @@ async def _carry_out(
 ) -> None:
     """What came of it: the commit, with `dry_run` the changes, or the conflicts. Raises Conflicting."""
     from kvctl.cli.repo_views import show_changes, show_conflicts, show_made
-    from kvctl.versions.combining import Conflicting
+    from kvctl.versions.merges import Conflicting
 
     try:
         done = await combined

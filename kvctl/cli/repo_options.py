@@ -121,7 +121,7 @@ async def open_branch(session: Session, at: At, *, write: bool = True, author: s
 
 async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | None:
     """Carry a creation out; the commit where somebody else was quicker and made the same. Raises RefExists."""
-    from kvctl.versions.naming import RefExists
+    from kvctl.versions.branch.branch_names import RefExists
 
     try:
         await creation

@@ -13,7 +13,12 @@ from kvctl.units import format_time, parse_time
 
 if TYPE_CHECKING:
     from kvctl.versions.catalog import Found
-    from kvctl.versions.changes import KeyChange, KeyConflict, Status, Value
+    from kvctl.versions.key_change import (
+        KeyChange,
+        KeyConflict,
+        Status,
+        Value,
+    )
     from kvctl.versions.model import Commit
     from kvctl.versions.repository import Repository
 
@@ -173,7 +178,7 @@ async def show_changes(
 
 async def show_conflicts(session: Session, repository: "Repository", conflicts: Iterable["KeyConflict"]) -> None:
     """Keys that both sides changed, with the three values."""
-    from kvctl.versions.changes import KeyChange, Kind
+    from kvctl.versions.key_change import KeyChange, Kind
 
     shown, sides = _value_of(session), ("base", "source", "dest")
 

@@ -9,10 +9,11 @@ from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
 from kvctl.kv.stream_kind import StreamConfig
-from kvctl.versions import catalog, inspecting, repositories
-from kvctl.versions.chunks import BadRecord
+from kvctl.versions import catalog, repositories
 from kvctl.versions.config import VERSION, RepositoryConfig, is_repository, layout
-from kvctl.versions.inspecting import Kind
+from kvctl.versions.maintenance import fsck
+from kvctl.versions.maintenance.fsck import Kind
+from kvctl.versions.tree.chunks import BadRecord
 
 StreamInfo = dict[str, Any]
 
@@ -48,7 +49,7 @@ async def _content(api: Api, found: catalog.Found) -> list[Finding]:
             Finding(WARNING, "unfinished", name, text, f"If nobody is at it, `kvctl repo init {name}` completes it")
         ]
     try:
-        flaws = await inspecting.inspect(found, repositories.handle(api, found))
+        flaws = await fsck.inspect(found, repositories.handle(api, found))
     except BadRecord as error:
         return [Finding(ERROR, "broken-record", name, error.message, _LOST)]
     except KvctlError as error:

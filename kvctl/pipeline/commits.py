@@ -15,12 +15,12 @@ from kvctl.pipeline.contents import Contents
 from kvctl.pipeline.file_rows import PROBLEM
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.splits import runs
-from kvctl.versions import tree
-from kvctl.versions.chunks import Chunk, Chunker
 from kvctl.versions.model import Commit, leaf_value
 from kvctl.versions.repositories import open_repository, opened
 from kvctl.versions.repository import Repository
-from kvctl.versions.tree import Made
+from kvctl.versions.tree import tree
+from kvctl.versions.tree.chunks import Chunk, Chunker
+from kvctl.versions.tree.tree import Made
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,9 +22,9 @@ from kvctl.kv.load.leader_state import AWAY, PATIENCE
 from kvctl.kv.load.resume import all_arrived
 from kvctl.kv.transaction.transaction import LIMIT, Transaction
 from kvctl.kv.write import conditional_write, outcome
-from kvctl.versions.bucket_places import place_of
-from kvctl.versions.grouping import in_batches
-from kvctl.versions.store import Change, PredicateFailed
+from kvctl.versions.store.group_commit import in_batches
+from kvctl.versions.store.protocol import Change, PredicateFailed
+from kvctl.versions.store.store_subjects import place_of
 
 PAUSE_S = 0.1
 

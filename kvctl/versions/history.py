@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from kvctl.kv.names import check_filter, check_key, matches
-from kvctl.versions import comparing, refs, tree
+from kvctl.versions import ref_diff, refs
 from kvctl.versions.model import Commit
-from kvctl.versions.objects import Objects
-from kvctl.versions.store import Store
+from kvctl.versions.store.protocol import Store
+from kvctl.versions.tree import tree
+from kvctl.versions.tree.objects import Objects
 
 FEW = 1000
 """Keys that are looked up one by one; of more, all differences between two commits are read."""
@@ -55,7 +56,7 @@ async def annotate(store: Store, objects: Objects, ref: str, pattern: str = ">")
     found = await refs.resolve(store, ref)
     head, staged = found.commit, dict[bytes, bool]()
     if found.branch is not None:
-        status = await comparing.status(store, objects, found.branch, values=False)
+        status = await ref_diff.status(store, objects, found.branch, values=False)
         head, staged = status.commit, {change.key.encode(): change.after is not None for change in status.changes}
     held = await objects.carry(tree.entries(bytes.fromhex((await refs.commit(store, head)).root)))
     keys = {key for key, _ in held if matches(key.decode(), (pattern,))}

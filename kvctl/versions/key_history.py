@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 from kvctl.kv.names import matches
-from kvctl.versions import comparing, refs, tree
-from kvctl.versions.changes import Apart
-from kvctl.versions.chunks import object_id
+from kvctl.versions import ref_diff, refs
+from kvctl.versions.key_change import Apart
 from kvctl.versions.model import Commit
 from kvctl.versions.repository import Repository
-from kvctl.versions.tree import EMPTY_ROOT, Difference
+from kvctl.versions.tree import tree
+from kvctl.versions.tree.chunks import object_id
+from kvctl.versions.tree.tree import EMPTY_ROOT, Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ async def key_history(repository: Repository, ref: str, filters: Sequence[str] =
     commits = [commit async for _, commit in repository.log(start)]
     for commit in reversed(commits):
         found = [one for one in await _changed(repository, commit) if matches(one.key.decode(), chosen)]
-        for some in comparing.in_parts(found):
-            values = await comparing.values_of(repository.objects, [one.after for one in some])
+        for some in ref_diff.in_parts(found):
+            values = await ref_diff.values_of(repository.objects, [one.after for one in some])
             yield [KeyVersion(one.key.decode(), value, commit) for one, value in zip(some, values, strict=True)]
     if status is not None:
         staged = [change for change in status.changes if matches(change.key, chosen)]
@@ -55,7 +56,7 @@ async def _changed(repository: Repository, commit: Commit) -> Iterable[Differenc
     if not commit.parents:
         return await repository.objects.carry(tree.diff(EMPTY_ROOT, bytes.fromhex(commit.root)))
     first, *others = [
-        await comparing.between(repository.store, repository.objects, parent, commit.id) for parent in commit.parents
+        await ref_diff.between(repository.store, repository.objects, parent, commit.id) for parent in commit.parents
     ]
     for other in others:
         keys = {one.key for one in other}

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_key
-from kvctl.versions.chunks import object_id, understood
+from kvctl.versions.tree.chunks import object_id, understood
 
 INLINE = 4096
 """Bytes of a value that stands in its leaf; larger ones are objects of their own."""

@@ -13,12 +13,12 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.client import Client
 from kvctl.versions import catalog
-from kvctl.versions.bucket_store import BucketStore
 from kvctl.versions.catalog import Found
 from kvctl.versions.config import STREAM_PREFIX, RepositoryConfig
 from kvctl.versions.model import check_text
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
+from kvctl.versions.store.jetstream_store import BucketStore
 
 AUTHOR = "KVCTL_AUTHOR"
 """The environment variable that names the author of commits."""

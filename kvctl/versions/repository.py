@@ -9,34 +9,39 @@ from contextlib import aclosing
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_filter
 from kvctl.versions import (
-    collect,
-    combining,
-    committing,
-    comparing,
-    conditional,
+    commits,
     history,
-    naming,
-    reading,
-    recording,
+    merges,
+    ref_diff,
+    ref_reader,
     refs,
-    resetting,
 )
-from kvctl.versions.changes import KeyChange, Status
-from kvctl.versions.chunks import EMPTY
-from kvctl.versions.collect import Collected
-from kvctl.versions.combining import Combined
-from kvctl.versions.committing import Note
-from kvctl.versions.fences import COLLECTION, Collection
+from kvctl.versions.branch import branch_names, compare_and_set, reset_staged
+from kvctl.versions.branch.branch_state import COLLECTION, Collection
+from kvctl.versions.branch.staging_writer import Writer
+from kvctl.versions.commits import Note
 from kvctl.versions.history import Annotation
-from kvctl.versions.merge import Strategy
+from kvctl.versions.key_change import KeyChange, Status
+from kvctl.versions.maintenance import garbage
+from kvctl.versions.maintenance.garbage import Collected
+from kvctl.versions.merges import Combined
 from kvctl.versions.model import Commit, Head, VersionedEntry, check_versioned_key
-from kvctl.versions.objects import OBJECTS, Objects
-from kvctl.versions.reading import Selection
-from kvctl.versions.recording import Content
+from kvctl.versions.ref_reader import Selection
 from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS
-from kvctl.versions.store import ABSENT, Change, Condition, Predicate, PredicateFailed, Store
-from kvctl.versions.tree import EMPTY_ROOT
-from kvctl.versions.writer import Writer
+from kvctl.versions.store.protocol import (
+    ABSENT,
+    Change,
+    Condition,
+    Predicate,
+    PredicateFailed,
+    Store,
+)
+from kvctl.versions.transfer import record_bucket
+from kvctl.versions.transfer.record_bucket import Content
+from kvctl.versions.tree.chunks import EMPTY
+from kvctl.versions.tree.objects import OBJECTS, Objects
+from kvctl.versions.tree.three_way import Strategy
+from kvctl.versions.tree.tree import EMPTY_ROOT
 
 
 class Repository:
@@ -63,7 +68,7 @@ class Repository:
             Change(COLLECTION, COLLECTION, Collection().encode()),
             Change(OBJECTS, EMPTY_ROOT, EMPTY.encode()),
             Change(COMMITS, bytes.fromhex(first.id), first.encode()),
-            *naming.branch_records(MAIN, Head(first.id, first.root)),
+            *branch_names.branch_records(MAIN, Head(first.id, first.root)),
         ]
         try:
             await self.store.write(conditions, changes)
@@ -77,7 +82,7 @@ class Repository:
         """The entries of keys at a ref, None for those that are not there. Raises RefNotFound, UsageError."""
         for key in keys:
             check_versioned_key(key)
-        return await reading.get(self.store, self.objects, await refs.resolve(self.store, ref), keys)
+        return await ref_reader.get(self.store, self.objects, await refs.resolve(self.store, ref), keys)
 
     async def entry_batches(
         self, ref: str, *filters: str, start: str = "", values: bool = True
@@ -90,9 +95,9 @@ class Repository:
         """
         for one in filters:
             check_filter(one)
-        state = await reading.state(self.store, await refs.resolve(self.store, ref))
+        state = await ref_reader.state(self.store, await refs.resolve(self.store, ref))
         selection = Selection(filters, start, values=values)
-        async with aclosing(reading.batches(self.objects, state, selection)) as batches:
+        async with aclosing(ref_reader.batches(self.objects, state, selection)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -109,7 +114,7 @@ class Repository:
 
         Without `values` large ones are Apart: memory does not grow with them.
         """
-        return await comparing.status(self.store, self.objects, branch, values=values)
+        return await ref_diff.status(self.store, self.objects, branch, values=values)
 
     async def diff(
         self, before: str, after: str | None = None, *, three_dot: bool = False, values: bool = True
@@ -120,13 +125,13 @@ class Repository:
         commit that both come from, where those that `before` changed otherwise are conflicts. Without `values` large
         committed ones are Apart: memory does not grow with them. Raises RefNotFound, UsageError, Unrelated.
         """
-        return await comparing.diff(
+        return await ref_diff.diff(
             self.store, self.objects, before, after, three_dot=three_dot, values=values
         )  # fmt: skip
 
     def resolved(self, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
         """Changes with the values that are Apart, some at a time, so that few are held. Raises Broken."""
-        return comparing.resolved(self.objects, changes)
+        return ref_diff.resolved(self.objects, changes)
 
     async def log(
         self, ref: str, *, first_parent: bool = False, key: str | None = None, limit: int | None = None
@@ -146,7 +151,7 @@ class Repository:
 
     async def merge_base(self, one: str, other: str) -> str:
         """The id of the newest commit that both refs come from. Raises Unrelated, RefNotFound, UsageError."""
-        return await comparing.merge_base(self.store, one, other)
+        return await ref_diff.merge_base(self.store, one, other)
 
     # -- staging -------------------------------------------------------------------------------------------
 
@@ -181,7 +186,7 @@ class Repository:
         Holds on epoch, key and committed state together. Returns as `put`. Raises IdentityMismatch, and as `put`.
         """
         self.check(key, value)
-        return await conditional.write_if(self.store, self.objects, branch, key, value, identity)
+        return await compare_and_set.write_if(self.store, self.objects, branch, key, value, identity)
 
     async def write_if_staged(
         self, branch: str, key: str, value: bytes | None, wanted: Callable[[Predicate], bool]
@@ -191,21 +196,21 @@ class Repository:
         Unlike an identity that is over when the same value is staged again. Raises StagedMismatch, and as `put`.
         """
         self.check(key, value)
-        return await conditional.write_if_staged(self.store, self.objects, branch, key, value, wanted)
+        return await compare_and_set.write_if_staged(self.store, self.objects, branch, key, value, wanted)
 
     async def reset(self, branch: str) -> None:
         """Drop what is staged. Raises BranchNotFound, ConflictError when it is spent."""
-        await resetting.reset(self.store, branch)
+        await reset_staged.reset(self.store, branch)
 
     async def reset_key(self, branch: str, key: str) -> bool:
         """Drop the staged change of a key; whether there was one. Raises as `reset`, and UsageError."""
         name = check_versioned_key(key).encode()
-        return await resetting.reset_keys(self.store, branch, name, name.__eq__) > 0
+        return await reset_staged.reset_keys(self.store, branch, name, name.__eq__) > 0
 
     async def reset_prefix(self, branch: str, prefix: str) -> int:
         """Drop the staged changes of all keys that begin so, together; how many. Raises as `reset`."""
         start = prefix.encode()
-        return await resetting.reset_keys(self.store, branch, start, lambda key: key.startswith(start))
+        return await reset_staged.reset_keys(self.store, branch, start, lambda key: key.startswith(start))
 
     # -- committing ----------------------------------------------------------------------------------------
 
@@ -214,7 +219,7 @@ class Repository:
     ) -> Commit:
         """Record what is staged. Raises NothingToCommit, BranchNotFound, ConflictError when it is spent."""
         note = Note(message, self.author, meta or {}, allow_empty)
-        return await committing.commit(self.store, self.objects, branch, note)
+        return await commits.commit(self.store, self.objects, branch, note)
 
     async def record(
         self, branch: str, content: Content, message: str, *, meta: Mapping[str, str] | None = None,
@@ -226,7 +231,7 @@ class Repository:
         BranchNotFound, ConflictError when it is spent.
         """
         note = Note(message, self.author, meta or {}, allow_empty)
-        return await recording.record(self.store, self.objects, branch, content, note, self.check)
+        return await record_bucket.record(self.store, self.objects, branch, content, note, self.check)
 
     async def merge(
         self, source: str, dest: str, message: str = "", *, strategy: Strategy | None = None, squash: bool = False,
@@ -237,42 +242,42 @@ class Repository:
         Raises Conflicting, Unrelated, Staged, RefNotFound, UsageError.
         """
         note = Note(message or f"Merge {source} into {dest}", self.author, allow_empty=True)
-        plan = combining.merging(self.store, dest, source, note, squash=squash)
-        return await combining.combine(
+        plan = merges.merging(self.store, dest, source, note, squash=squash)
+        return await merges.combine(
             self.store, self.objects, dest, plan, strategy=strategy, is_merge=True, dry_run=dry_run
         )
 
     async def revert(self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False) -> Combined:
         """Take a commit's changes back; of a merge, those since this parent. Raises NothingToCommit, and as `merge`."""
-        plan = combining.reverting(self.store, ref, parent, self.author)
-        return await combining.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
+        plan = merges.reverting(self.store, ref, parent, self.author)
+        return await merges.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
 
     async def cherry_pick(self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False) -> Combined:
         """Make a commit's changes again. Raises as `revert`."""
-        plan = combining.picking(self.store, ref, parent, self.author)
-        return await combining.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
+        plan = merges.picking(self.store, ref, parent, self.author)
+        return await merges.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
 
     async def reset_hard(self, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
         """Move a branch without staged changes to a commit, which is returned. Raises Staged, RefNotFound."""
-        return await combining.reset_hard(self.store, self.objects, branch, ref, dry_run=dry_run)
+        return await merges.reset_hard(self.store, self.objects, branch, ref, dry_run=dry_run)
 
     # -- branches and tags ---------------------------------------------------------------------------------
 
     async def create_branch(self, name: str, ref: str = MAIN) -> str:
         """A branch at a committed state; returns its commit. Raises RefExists, RefNotFound, UsageError."""
-        return await naming.create_branch(self.store, name, ref)
+        return await branch_names.create_branch(self.store, name, ref)
 
     async def delete_branch(self, name: str) -> None:
         """Delete a branch with what is staged on it. Raises BranchNotFound."""
-        await naming.delete_branch(self.store, name)
+        await branch_names.delete_branch(self.store, name)
 
     async def create_tag(self, name: str, ref: str = MAIN) -> str:
         """A tag on a commit; returns its id. Raises RefExists, RefNotFound, UsageError."""
-        return await naming.create_tag(self.store, name, ref)
+        return await branch_names.create_tag(self.store, name, ref)
 
     async def delete_tag(self, name: str) -> None:
         """Delete a tag; its commit stays. Raises RefNotFound."""
-        await naming.delete_tag(self.store, name)
+        await branch_names.delete_tag(self.store, name)
 
     async def branches(self) -> dict[str, str]:
         """The branches, each with its commit."""
@@ -288,4 +293,4 @@ class Repository:
 
     async def gc(self, *, dry_run: bool = False) -> Collected:
         """Remove objects and commits that no branch or tag leads to, and consumed epochs. Raises Broken."""
-        return await collect.collect(self.store, self.objects, dry_run=dry_run)
+        return await garbage.collect(self.store, self.objects, dry_run=dry_run)

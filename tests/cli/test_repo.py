@@ -8,9 +8,9 @@ import pytest
 
 from kvctl.cli.repo_options import existing
 from kvctl.server import Server
-from kvctl.versions.memory_store import MemoryStore
-from kvctl.versions.naming import RefExists
+from kvctl.versions.branch.branch_names import RefExists
 from kvctl.versions.repository import Repository
+from kvctl.versions.store.memory import MemoryStore
 from tests.cli.conftest import Run
 from tests.cli.repos import Repo
 

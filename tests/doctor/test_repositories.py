@@ -12,15 +12,16 @@ from kvctl.doctor import repositories
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.jetstream import streams
 from kvctl.server import Server
-from kvctl.versions import catalog, fences, staging
+from kvctl.versions import catalog
+from kvctl.versions.branch import branch_state, staging
+from kvctl.versions.branch.branch_state import COLLECTION, Collection
+from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.config import LAYOUT, RepositoryConfig, stream_name
-from kvctl.versions.fences import COLLECTION, Collection
 from kvctl.versions.model import encode_staged
-from kvctl.versions.objects import OBJECTS
 from kvctl.versions.refs import COMMITS
-from kvctl.versions.staging import STAGING
+from kvctl.versions.tree.objects import OBJECTS
+from tests.versions.maintenance.test_lost_keys import KEYS, full, lost
 from tests.versions.repos import held
-from tests.versions.test_lost_keys import KEYS, full, lost
 
 KVCTL = f"{sys.executable} -m kvctl"
 
@@ -92,7 +93,7 @@ async def test_epochs_that_no_branch_knows_are_named_and_collected(client: kvctl
 
 async def test_an_interrupted_collection(client: kvctl.Client, name: str) -> None:
     repository = await kvctl.Repositories(client).open(name)
-    held = await fences.collections(repository.store)
+    held = await branch_state.collections(repository.store)
     begun = Collection(held.collection.begun + 1, deleting=True)
     await repository.store.set(COLLECTION, COLLECTION, begun.encode())
     (found,) = await of(client, name)

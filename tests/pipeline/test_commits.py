@@ -22,11 +22,11 @@ from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
 from kvctl.pipeline.options import SourceOptions, parse
 from kvctl.server import Server
-from kvctl.versions import tree
-from kvctl.versions.committing import NothingToCommit, Staged
+from kvctl.versions.commits import NothingToCommit, Staged
 from kvctl.versions.config import RepositoryConfig
 from kvctl.versions.repositories import create
 from kvctl.versions.repository import Repository
+from kvctl.versions.tree import tree
 from tests.support.differences import differences
 
 Go = Callable[..., "asyncio.Future[Committed]"]

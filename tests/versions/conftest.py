@@ -6,10 +6,10 @@ import pytest
 
 import kvctl
 from kvctl.kv.bucket import Bucket
-from kvctl.versions.bucket_store import BucketStore
-from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.repository import Repository
-from kvctl.versions.store import Store
+from kvctl.versions.store.jetstream_store import BucketStore
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.store.protocol import Store
 
 Open = Callable[[], Store]
 """Opens a store on what the test's first store holds, as another session would, where there are sessions."""

@@ -8,9 +8,9 @@ import pytest
 import kvctl
 from kvctl import Bucket, Context
 from kvctl.server import Server
-from kvctl.versions import checkout
-from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.repository import Repository
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.transfer import checkout
 from tests.support.proxy import Cut, LoseAnswer, Proxy
 from tests.support.raw import RawClient
 

@@ -10,9 +10,9 @@ from kvctl import Context
 from kvctl.errors import OutcomeUnknown
 from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
-from kvctl.versions.bucket_places import place_of
-from kvctl.versions.bucket_store import BucketStore
-from kvctl.versions.store import Condition, PredicateFailed
+from kvctl.versions.store.jetstream_store import BucketStore
+from kvctl.versions.store.protocol import Condition, PredicateFailed
+from kvctl.versions.store.store_subjects import place_of
 from tests.support.proxy import DOWN, Cut, Proxy
 from tests.support.raw import RawClient
 from tests.versions.conftest import stored

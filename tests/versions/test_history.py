@@ -7,11 +7,11 @@ import pytest
 
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.versions import refs
-from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import COMMITS, RefNotFound
 from kvctl.versions.repository import Repository
-from kvctl.versions.tree import EMPTY_ROOT
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.tree.tree import EMPTY_ROOT
 from tests.versions.repos import committed, history
 
 

@@ -14,12 +14,13 @@ from kvctl.kv.dump.dump_format import entry_line
 from kvctl.kv.load import input_file
 from kvctl.kv.load.bulk_load import LoadOptions
 from kvctl.kv.load.loader import Loaded, Mode
-from kvctl.versions import dumping, loading, staged_revisions, staging
+from kvctl.versions.branch import staged_revisions, staging
 from kvctl.versions.key_history import key_history
-from kvctl.versions.memory_store import MemoryStore
 from kvctl.versions.repository import Repository
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.transfer import branch_load, ref_dump
+from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
 from tests.versions.repos import committed, held
-from tests.versions.steps import Fuse, SteppedStore, at_every_step
 
 
 async def begun() -> Repository:
@@ -113,7 +114,7 @@ class TestRevisions:
 async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> Loaded:
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
     source = input_file.open_input("rows.ndjson", io.BytesIO(text))
-    return await loading.load(repo, "main", source, LoadOptions(**options))
+    return await branch_load.load(repo, "main", source, LoadOptions(**options))
 
 
 class TestTransfer:
@@ -158,13 +159,13 @@ class TestTransfer:
         await committed(repo, "main", "one", a=b"1", b=bytes(range(256)), c=b"x" * 9000)
         await repo.delete("main", "a")
         file = io.BytesIO()
-        made = await dumping.dump(repo, "R", {}, "main", file)
+        made = await ref_dump.dump(repo, "R", {}, "main", file)
         assert (made.entries, made.cut, made.exact) == (2, (await repo.show("main")).id, True)
         file.seek(0)
         await repo.create_branch("copy", "main~1")
-        await loading.load(repo, "copy", input_file.open_input("dump", file), LoadOptions())
+        await branch_load.load(repo, "copy", input_file.open_input("dump", file), LoadOptions())
         assert await held(repo, "copy") == {"b": bytes(range(256)), "c": b"x" * 9000}
-        assert (await dumping.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
+        assert (await ref_dump.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
 
     async def test_a_commit_at_any_step_leaves_a_dump_what_its_cut_says(self) -> None:
         async def scenario(fuse: Fuse) -> None:
@@ -179,7 +180,7 @@ class TestTransfer:
             fuse.then = then
             for ref, entries in ("main@", 1), ("main", 2):
                 file = io.BytesIO()
-                made = await dumping.dump(Repository(SteppedStore(repo.store, fuse)), "R", {}, ref, file)
+                made = await ref_dump.dump(Repository(SteppedStore(repo.store, fuse)), "R", {}, ref, file)
                 header = json.loads(file.getvalue().partition(b"\n")[0])
                 assert (header["cut"], made.exact) == (made.cut, True)
                 committed_keys = await held(repo, made.cut)
@@ -196,6 +197,6 @@ class TestTransfer:
         file.seek(0)
         source = input_file.open_input("dump", file)
         with pytest.raises(HazardRefused, match="only the last of it"):
-            await loading.load(repo, "main", source, LoadOptions())
-        await loading.load(repo, "main", source, LoadOptions(shorter_history=True))
+            await branch_load.load(repo, "main", source, LoadOptions())
+        await branch_load.load(repo, "main", source, LoadOptions(shorter_history=True))
         assert [one.value for one in await repo.entries("main")] == [b"2"]

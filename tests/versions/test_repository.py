@@ -5,19 +5,20 @@ from contextlib import suppress
 import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, UsageError
-from kvctl.versions import refs, staging
-from kvctl.versions.changes import Kind
-from kvctl.versions.chunks import BadRecord
-from kvctl.versions.combining import Conflicting
-from kvctl.versions.committing import NothingToCommit, Staged
-from kvctl.versions.comparing import Unrelated
-from kvctl.versions.merge import Strategy
+from kvctl.versions import refs
+from kvctl.versions.branch import staging
+from kvctl.versions.commits import NothingToCommit, Staged
+from kvctl.versions.key_change import Kind
+from kvctl.versions.merges import Conflicting
 from kvctl.versions.model import INLINE, LONGEST_KEY, Commit
+from kvctl.versions.ref_diff import Unrelated
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
-from kvctl.versions.store import Store
+from kvctl.versions.store.protocol import Store
+from kvctl.versions.tree.chunks import BadRecord
+from kvctl.versions.tree.three_way import Strategy
+from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
 from tests.versions.repos import committed, held, history, history_ids, staged
-from tests.versions.steps import Fuse, SteppedStore, at_every_step
 
 
 class TestStaging:
@@ -182,7 +183,7 @@ class TestCommit:
 
 
 async def _staging(repo: Repository) -> tuple[tuple[str, ...], str]:
-    from kvctl.versions import staging
+    from kvctl.versions.branch import staging
 
     found = (await staging.read(repo.store, "main")).staging
     return found.sealed, found.epoch

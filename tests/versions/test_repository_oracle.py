@@ -15,17 +15,18 @@ import kvctl
 from kvctl.errors import KvctlError, NotFoundError
 from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
-from kvctl.versions import checkout, folding, staging
-from kvctl.versions.bucket_store import BucketStore
-from kvctl.versions.memory_store import MemoryStore
-from kvctl.versions.merge import Strategy
+from kvctl.versions.branch import sealed_epochs, staging
 from kvctl.versions.repository import Repository
-from kvctl.versions.store import Store
+from kvctl.versions.store.jetstream_store import BucketStore
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.store.protocol import Store
+from kvctl.versions.transfer import checkout
+from kvctl.versions.tree.three_way import Strategy
+from tests.versions.concurrency.steps import Fuse, SteppedStore
+from tests.versions.concurrency.test_races import lines
 from tests.versions.conftest import stored
 from tests.versions.plain_model import Made, Model, Refused
 from tests.versions.repos import held, staged
-from tests.versions.steps import Fuse, SteppedStore
-from tests.versions.test_races import lines
 
 pytestmark = pytest.mark.oracle
 
@@ -458,7 +459,7 @@ def _short(changes: dict[str, Any]) -> str:
 
 @pytest.fixture(autouse=True)
 def quick_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "GRACE", 0)
+    monkeypatch.setattr(sealed_epochs, "GRACE", 0)
 
 
 async def test_repository_in_memory_is_the_model(seed: int, steps: Callable[[int], int]) -> None:
@@ -488,7 +489,7 @@ async def test_repository_on_jetstream_is_the_model(own_server: Server, seed: in
             own_server.kill()
             own_server.start()
 
-        committer = [sys.executable, "-m", "tests.versions.committer", own_server.url, name]
+        committer = [sys.executable, "-m", "tests.versions.concurrency.committer", own_server.url, name]
         run = Run(random.Random(seed), reopened, target, kill, committer)
         await run.begin()
         await run.steps(steps(90), every=3)

@@ -12,11 +12,13 @@ from kvctl.pipeline import connecting
 from kvctl.pipeline.commits import Leaf, leaves_of
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
-from kvctl.versions import committing, staging, tree
-from kvctl.versions.committing import Note, NothingToCommit
-from kvctl.versions.joining import joined
+from kvctl.versions import commits
+from kvctl.versions.branch import staging
+from kvctl.versions.commits import Note, NothingToCommit
 from kvctl.versions.model import Commit
 from kvctl.versions.repositories import open_repository
+from kvctl.versions.tree import tree
+from kvctl.versions.tree.join_leaves import joined
 
 if TYPE_CHECKING:
     from kvctl.pipeline.engine import Engine
@@ -91,7 +93,7 @@ async def _ready(options: SourceOptions, branch: str) -> int:
     """How many collections of garbage began before any object was stored. Raises Staged, BranchNotFound."""
     async with connecting.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True)
-        stand = await committing.clean(repository.store, repository.objects, branch)
+        stand = await commits.clean(repository.store, repository.objects, branch)
         return stand.collections.collection.begun
 
 
@@ -105,11 +107,11 @@ async def _move(
         whole = await objects.carry(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))
         said = Note(note.message, repository.author, note.meta)
         for _ in range(staging.TRIES):
-            stand = await committing.clean(repository.store, objects, branch)
+            stand = await commits.clean(repository.store, objects, branch)
             if stand.collections.collection.begun != collections:
                 return None
             try:
-                made = await committing.move_to(repository.store, objects, stand, said, whole.root, whole.objects)
+                made = await commits.move_to(repository.store, objects, stand, said, whole.root, whole.objects)
             except NothingToCommit:
                 head = await repository.show(branch)
                 if head.message == note.message and head.root == whole.root.hex():

@@ -1,0 +1,112 @@
+"""Branches and tags made and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvctl.errors import ConflictError
+from kvctl.versions import refs
+from kvctl.versions.branch import (
+    branch_state,
+    dropped_epochs,
+    sealed_epochs,
+    staging,
+)
+from kvctl.versions.branch.branch_state import GUARDS
+from kvctl.versions.branch.staging import STAGING
+from kvctl.versions.model import Head, Staging, record_key
+from kvctl.versions.refs import HEADS, TAGS, RefNotFound
+from kvctl.versions.store.protocol import (
+    ABSENT,
+    Change,
+    Condition,
+    EntryNotFound,
+    PredicateFailed,
+    Store,
+)
+
+
+class RefExists(ConflictError):
+    """A branch or tag has this name; `commit` is where it stands, `kind` what it is."""
+
+    def __init__(self, name: str, kind: str, commit: str) -> None:
+        super().__init__(f"{kind.capitalize()} `{name}` exists, at `{commit[:12]}`")
+        self.kind = kind
+        self.commit = commit
+
+
+async def create_branch(store: Store, name: str, ref: str) -> str:
+    """A branch at a committed state; its commit. Raises RefExists, RefNotFound, UsageError."""
+    refs.check_new_name(name)
+    return await _create(store, HEADS, name, ref)
+
+
+async def create_tag(store: Store, name: str, ref: str) -> str:
+    """A tag on a commit; its id. Raises as `create_branch`."""
+    refs.check_new_name(name, "tag")
+    return await _create(store, TAGS, name, ref)
+
+
+async def delete_branch(store: Store, name: str) -> None:
+    """Delete a branch with what is staged on it. Raises BranchNotFound, ConflictError when it is spent."""
+    for _ in range(staging.TRIES):
+        stand = await sealed_epochs.few(store, name)
+        epochs = stand.held.staging.epochs
+        gone = [Change(partition, name.encode(), None) for partition in (HEADS, STAGING, GUARDS)]
+        try:
+            await store.write([stand.as_staged], [*gone, *dropped_epochs.noted(epochs)])
+        except PredicateFailed:
+            await staging.pause()
+        else:
+            return await dropped_epochs.clear_later(store, epochs)
+    raise staging.busy(name)
+
+
+async def delete_tag(store: Store, name: str) -> None:
+    """Delete a tag; its commit stays. Raises RefNotFound."""
+    try:
+        found = await store.get(TAGS, record_key(name))
+        await store.write([Condition(TAGS, name.encode(), found.predicate)], [Change(TAGS, name.encode(), None)])
+    except (EntryNotFound, PredicateFailed):
+        raise RefNotFound(f"Tag `{name}` does not exist", hint="`kvctl tag ls` lists those that do") from None
+
+
+def branch_records(name: str, head: Head) -> list[Change]:
+    """What a branch is made of."""
+    return [
+        Change(HEADS, name.encode(), head.encode()),
+        Change(STAGING, name.encode(), Staging(staging.new_epoch()).encode()),
+        branch_state.touch(name),
+    ]
+
+
+async def _create(store: Store, partition: bytes, name: str, ref: str) -> str:
+    for _ in range(staging.TRIES):
+        held = await branch_state.ready_to_link(store)
+        identity = await refs.committed(store, ref)
+        found = await refs.commit(store, identity)
+        head = Head(identity, found.root, found.generation)
+        own = branch_records(name, head) if partition == HEADS else [Change(TAGS, name.encode(), identity.encode())]
+        conditions = [Condition(where, name.encode(), ABSENT) for where in (HEADS, TAGS)]
+        if await _written(store, [*conditions, held.unchanged], [*own, held.touched]):
+            return identity
+        await _check_free(store, name)
+        await staging.pause()
+    raise staging.busy(name)
+
+
+async def _written(store: Store, conditions: Sequence[Condition], changes: Sequence[Change]) -> bool:
+    try:
+        await store.write(conditions, changes)
+    except PredicateFailed:
+        return False
+    return True
+
+
+async def _check_free(store: Store, name: str) -> None:
+    """Raises RefExists."""
+    head, tag = await store.get_many([(HEADS, name.encode()), (TAGS, name.encode())])
+    if head is not None:
+        raise RefExists(name, "branch", Head.decode(head.value).commit)
+    if tag is not None:
+        raise RefExists(name, "tag", tag.value.decode())

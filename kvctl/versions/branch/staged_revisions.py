@@ -1,0 +1,52 @@
+"""Revisions of staged entries: the sequences under which the repository's stream holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kvctl.versions import refs
+from kvctl.versions.branch import staging
+from kvctl.versions.model import VersionedEntry, decode_staged
+from kvctl.versions.repository import Repository
+from kvctl.versions.store.protocol import Predicate
+from kvctl.versions.store.store_subjects import revision_of
+
+AT_ONCE = 1000
+"""Keys that are looked up in one request."""
+
+
+def of_writes(made: Mapping[str, Predicate]) -> dict[str, int]:
+    """The revisions that writes were acknowledged with, whatever others have staged or committed since."""
+    return {key: revision for key, predicate in made.items() if (revision := revision_of(predicate)) is not None}
+
+
+async def of_entries(repository: Repository, ref: str, entries: Iterable[VersionedEntry | None]) -> dict[str, int]:
+    """The revisions of those that were staged when they were read, and that still are with the same value."""
+    return await at_ref(repository, ref, {one.key: one.value for one in entries if one is not None and one.staged})
+
+
+async def at_ref(repository: Repository, ref: str, values: Mapping[str, bytes | None]) -> dict[str, int]:
+    """As `of_values`, at any ref: where it is no branch, nothing is staged. Raises RefNotFound."""
+    branch = (await refs.resolve(repository.store, ref)).branch if values else None
+    return {} if branch is None else await of_values(repository, branch, values)
+
+
+async def of_values(repository: Repository, branch: str, values: Mapping[str, bytes | None]) -> dict[str, int]:
+    """The revisions of keys that are staged with these values, None for a deletion.
+
+    Without those that are not staged so, or not any more. Raises BranchNotFound.
+    """
+    found: dict[str, int] = {}
+    left = list(values)
+    for epoch in (await staging.read(repository.store, branch)).staging.epochs:
+        below: list[str] = []
+        for start in range(0, len(left), AT_ONCE):
+            some = left[start : start + AT_ONCE]
+            places = [(staging.partition_of(epoch), key.encode()) for key in some]
+            for key, item in zip(some, await repository.store.get_many(places), strict=True):
+                if item is None:
+                    below.append(key)
+                elif decode_staged(item.value) == values[key] and (revision := revision_of(item.predicate)):
+                    found[key] = revision
+        left = below
+    return found

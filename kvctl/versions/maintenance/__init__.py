@@ -1,0 +1,1 @@
+"""Repositories examined and tidied."""

@@ -1,0 +1,241 @@
+"""Collection of garbage: objects and commits that no branch and no tag leads to, and epochs that commits have consumed.
+
+What may go is listed first, with predicates; then the record of collections is advanced, so that whoever looked at
+objects before writes them again; only then is looked for what is reachable. What was written since the listing survives
+on its predicate. Links made meanwhile to commits that may be unreachable change the record, and it is looked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kvctl.errors import ConflictError
+from kvctl.versions.branch import branch_state, dropped_epochs, staging
+from kvctl.versions.branch.branch_state import COLLECTION, Collection, CollectionHeld
+from kvctl.versions.model import Commit, Head, apart_id, inline_value
+from kvctl.versions.refs import COMMITS, HEADS, TAGS
+from kvctl.versions.store.protocol import (
+    Change,
+    Condition,
+    Predicate,
+    PredicateFailed,
+    Store,
+)
+from kvctl.versions.tree.chunks import Chunk
+from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
+from kvctl.versions.tree.tree import Reading
+
+TOGETHER = 400
+"""Deletions of one write."""
+READ = 500
+"""Objects, or commits, that are read at once."""
+
+Candidates = dict[bytes, Predicate]
+"""Keys of one partition, each with the predicate that it had when it was listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was removed, or with a dry run would be."""
+
+    objects: int = 0
+    commits: int = 0
+    epochs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """All that is there, before it is looked what is reachable."""
+
+    objects: Candidates
+    commits: Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """What branches and tags lead to."""
+
+    objects: set[bytes]
+    commits: set[bytes]
+
+
+T = TypeVar("T")
+
+
+class _Ended(Exception):
+    """The record of collections was changed while this one deleted."""
+
+
+async def collect(store: Store, objects: Objects, *, dry_run: bool = False) -> Collected:
+    """Remove what nothing refers to. Raises Broken, where something refers to what is gone; ConflictError."""
+    if dry_run:
+        return await _look(store, objects)
+    epochs = await dropped_epochs.clear_all(store)
+    gone = [0, 0]
+    for _ in range(staging.TRIES):
+        listed = await _listing(store)
+        begun = await _advance(store)
+        held, reached = await _begin(store, objects, begun)
+        try:
+            for at, (partition, order) in enumerate(await _doomed(store, listed, reached)):
+                for some in _runs(order, TOGETHER):
+                    gone[at] += await _delete(store, held, partition, some)
+        except _Ended:
+            continue
+        await _end(store, held)
+        return Collected(objects=gone[1], commits=gone[0], epochs=epochs)
+    raise branch_state.crowded()
+
+
+async def _look(store: Store, objects: Objects) -> Collected:
+    listed = await _listing(store)
+    reached = await _reach(store, objects)
+    return Collected(
+        objects=len(listed.objects.keys() - reached.objects),
+        commits=len(listed.commits.keys() - reached.commits),
+        epochs=len(await dropped_epochs.uncollected(store)),
+    )
+
+
+async def _listing(store: Store) -> _Listed:
+    found: list[Candidates] = []
+    for partition in (OBJECTS, COMMITS):
+        async with store.scan(partition, values=False) as entries:
+            found.append({entry.key: entry.predicate async for entry in entries})
+    return _Listed(*found)
+
+
+async def _advance(store: Store) -> int:
+    """Say that a collection looks for what is reachable from now on; its number."""
+    for _ in range(staging.TRIES):
+        held = await branch_state.collections(store)
+        number = held.collection.begun + 1
+        try:
+            await store.set_if(COLLECTION, COLLECTION, Collection(number).encode(), held.predicate)
+        except PredicateFailed:
+            await staging.pause()
+        else:
+            return number
+    raise branch_state.crowded()
+
+
+async def _begin(store: Store, objects: Objects, begun: int) -> tuple[CollectionHeld, _Reached]:
+    """What is reachable, and the record that says that this collection deletes; no link was made in between."""
+    for _ in range(staging.TRIES):
+        held = await _own(store, begun)
+        reached = await _reach(store, objects)
+        try:
+            await store.set_if(COLLECTION, COLLECTION, Collection(begun, deleting=True).encode(), held.predicate)
+        except PredicateFailed:
+            await staging.pause()
+            continue
+        held = await _own(store, begun)
+        if held.collection.deleting:  # nobody has made a link since
+            return held, reached
+    raise branch_state.crowded()
+
+
+async def _own(store: Store, begun: int) -> CollectionHeld:
+    held = await branch_state.collections(store)
+    if held.collection.begun != begun:
+        raise ConflictError("Another collection began meanwhile", hint="It removes what this one would have")
+    return held
+
+
+async def _doomed(
+    store: Store, listed: _Listed, reached: _Reached
+) -> list[tuple[bytes, list[tuple[bytes, Predicate]]]]:
+    """Commits, the youngest first, so that one which is still there is whole; then objects."""
+    commits = [(key, at) for key, at in listed.commits.items() if key not in reached.commits]
+    ages: dict[bytes, int] = {}
+    for some in _runs(commits, READ):
+        found = await store.get_many([(COMMITS, key) for key, _ in some])
+        ages.update(
+            (key, Commit.decode(one.value).generation) for (key, _), one in zip(some, found, strict=True) if one
+        )
+    commits.sort(key=lambda one: -ages.get(one[0], 0))
+    return [(COMMITS, commits), (OBJECTS, [one for one in listed.objects.items() if one[0] not in reached.objects])]
+
+
+async def _delete(store: Store, held: CollectionHeld, partition: bytes, some: Sequence[tuple[bytes, Predicate]]) -> int:
+    """Delete those that are as they were listed, and return how many. Raises _Ended."""
+    left = list(some)
+    for _ in range(staging.TRIES):
+        if not left:
+            return 0
+        conditions = [Condition(partition, key, at) for key, at in left]
+        # An object that a crash brings back is collected again; a commit could be linked to, and lack its objects.
+        gone = [Change(partition, key, None, traceless=partition == OBJECTS) for key, _ in left]
+        try:
+            await store.write([*conditions, held.unchanged], gone)
+        except PredicateFailed:
+            if (await branch_state.collections(store)).predicate != held.predicate:
+                raise _Ended from None
+            found = await store.get_many([(partition, key) for key, _ in left])
+            left = [one for one, now in zip(left, found, strict=True) if now is not None and now.predicate == one[1]]
+        else:
+            return len(left)
+    raise _Ended
+
+
+async def _end(store: Store, held: CollectionHeld) -> None:
+    try:
+        await store.set_if(COLLECTION, COLLECTION, Collection(held.collection.begun).encode(), held.predicate)
+    except PredicateFailed:
+        return  # somebody who links did so
+
+
+async def _reach(store: Store, objects: Objects) -> _Reached:
+    """What branches and tags lead to. Raises Broken."""
+    starts: set[bytes] = set()
+    async with store.scan(HEADS) as entries:
+        starts |= {bytes.fromhex(Head.decode(entry.value).commit) async for entry in entries}
+    async with store.scan(TAGS) as entries:
+        starts |= {bytes.fromhex(entry.value.decode()) async for entry in entries}
+    commits: set[bytes] = set()
+    trees: set[bytes] = set()
+    async for identity, commit in _ancestors(store, starts):
+        commits.add(identity)
+        await objects.carry(_of_tree(bytes.fromhex(commit.root), trees))
+    return _Reached(trees, commits)
+
+
+async def _ancestors(store: Store, starts: Iterable[bytes]) -> AsyncIterator[tuple[bytes, Commit]]:
+    """Commits and all that they come from, in no order. Raises Broken."""
+    waiting = list(starts)
+    seen = set(waiting)
+    while waiting:
+        some, waiting = waiting[:READ], waiting[READ:]
+        for identity, found in zip(some, await store.get_many([(COMMITS, one) for one in some]), strict=True):
+            if found is None:
+                raise Broken(f"Commit `{identity.hex()}` is gone", hint="`kvctl doctor` says what refers to it")
+            commit = Commit.decode(found.value)
+            parents = [one for parent in commit.parents if (one := bytes.fromhex(parent)) not in seen]
+            seen.update(parents)
+            waiting += parents
+            yield identity, commit
+
+
+def _of_tree(root: bytes, seen: set[bytes]) -> Reading[None]:
+    """Add the objects of a tree to those seen, values that are kept apart included; what was seen is not read."""
+    waiting = [] if root in seen else [root]
+    seen.add(root)
+    while waiting:
+        some = set(waiting[-READ:])
+        del waiting[-READ:]
+        data = yield some
+        for identity in some:
+            chunk = Chunk.decode(data[identity])
+            for _, value in chunk.pairs:
+                if chunk.level:
+                    if value not in seen:
+                        seen.add(value)
+                        waiting.append(value)
+                elif inline_value(value) is None:
+                    seen.add(apart_id(value))
+
+
+def _runs(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))

@@ -1,0 +1,210 @@
+"""What differs: between two committed states, between a branch's staged changes and its head, since a common commit."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from kvctl.errors import KvctlError, UsageError
+from kvctl.versions import ref_reader, refs
+from kvctl.versions.commits import edits_of
+from kvctl.versions.key_change import (
+    Apart,
+    KeyChange,
+    Status,
+    Value,
+)
+from kvctl.versions.model import Head, apart_id, decode_staged, inline_value, leaf_value
+from kvctl.versions.store.protocol import Store
+from kvctl.versions.tree import tree
+from kvctl.versions.tree.objects import Objects
+from kvctl.versions.tree.three_way import merge
+from kvctl.versions.tree.tree import Difference
+
+AT_ONCE = 16
+"""Values kept apart that are read together: each may be as large as a message."""
+TOGETHER = 1000
+"""Changes that are given out together."""
+
+Stored = bytes | None
+"""A value as it stands in a leaf."""
+
+
+class Unrelated(KvctlError):
+    """Two histories without a common commit."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"`{one}` and `{other}` have no commit in common")
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A tree and what is staged above it; None deletes."""
+
+    root: bytes
+    staged: Mapping[bytes, Stored] = field(default_factory=dict)
+    large: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Staged values that are kept apart, which no object holds yet."""
+
+    @classmethod
+    def of(cls, head: Head, changes: Mapping[bytes, bytes | None]) -> _State:
+        """A branch with its staged changes."""
+        edits, large = edits_of(changes)
+        return cls(bytes.fromhex(head.root), dict(edits), large)
+
+
+async def status(store: Store, objects: Objects, branch: str, *, values: bool = True) -> Status:
+    """What is staged and differs from the head. Raises BranchNotFound, ConflictError when it is spent.
+
+    Without `values` large ones are not held.
+    """
+    head, changes = await ref_reader.staged(store, branch, decode_staged if values else _as_stored)
+    root = bytes.fromhex(head.root)
+    there = _State.of(head, changes) if values else _State(root, changes)
+    found = await _differing(objects, _State(root), there, values=values)
+    return Status(branch, head.commit, tuple(found))
+
+
+async def diff(
+    store: Store, objects: Objects, before: str, after: str | None, *, three_dot: bool = False, values: bool = True
+) -> list[KeyChange]:
+    """The keys that differ, sorted by the bytes of their keys. Raises RefNotFound, UsageError, Unrelated, Broken.
+
+    A branch stands for what is committed, with `$` for its staged changes, too. Without `after`, what is staged on the
+    branch `before`. With `three_dot`, the changes of `after` since the commit that both come from.
+    """
+    if after is None:
+        ref = await refs.resolve(store, before)
+        if ref.branch is None or three_dot:
+            raise UsageError(
+                f"What is to be compared with `{before}` is missing",
+                hint="Only a branch has something staged to compare with; name a second ref",
+            )
+        return list((await status(store, objects, ref.branch)).changes)  # no object holds large ones yet
+    if three_dot:
+        return await _since_base(store, objects, before, after, values=values)
+    return await _differing(objects, await _state(store, before), await _state(store, after), values=values)
+
+
+async def resolved(objects: Objects, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
+    """Changes with their values, some at a time, so that about AT_ONCE large ones are held. Raises Broken."""
+    some: list[KeyChange] = []
+    large = 0
+    for change in changes:
+        some.append(change)
+        large += isinstance(change.before, Apart) + isinstance(change.after, Apart)
+        if large >= AT_ONCE or len(some) >= TOGETHER:
+            yield await _filled(objects, some)
+            some, large = [], 0
+    if some:
+        yield await _filled(objects, some)
+
+
+async def between(store: Store, objects: Objects, before: str, after: str) -> list[Difference]:
+    """The keys that differ between two commits, values as they are stored. Raises RefNotFound, Broken."""
+    roots = [bytes.fromhex((await refs.commit(store, one)).root) for one in (before, after)]
+    return await objects.carry(tree.diff(*roots))
+
+
+async def merge_base(store: Store, one: str, other: str) -> str:
+    """The newest commit that two refs come from. Raises Unrelated, RefNotFound, UsageError."""
+    found = [(await refs.resolve(store, ref)).commit for ref in (one, other)]
+    base = await refs.merge_base(store, *found)
+    if base is None:
+        raise Unrelated(one, other)
+    return base
+
+
+async def values_of(
+    objects: Objects, stored: Sequence[Stored], large: Mapping[bytes, bytes] | None = None
+) -> list[bytes | None]:
+    """The values that stand for these in leaves; `large` are some that are kept apart. Raises Broken."""
+    known = large or {}
+    read = [one for one in stored if one is not None and (inline_value(one) is not None or apart_id(one) not in known)]
+    values = dict(zip(read, await objects.values(read), strict=True))
+    return [None if one is None else values[one] if one in values else known[apart_id(one)] for one in stored]
+
+
+async def _filled(objects: Objects, changes: Sequence[KeyChange]) -> list[KeyChange]:
+    wanted = {bytes.fromhex(one.identity) for change in changes for one in (change.before, change.after)
+              if isinstance(one, Apart)}  # fmt: skip
+    found = await objects.read(wanted, keep=False)
+
+    def value(one: Value) -> Value:
+        return found[bytes.fromhex(one.identity)] if isinstance(one, Apart) else one
+
+    return [replace(one, before=value(one.before), after=value(one.after)) for one in changes]
+
+
+def in_parts(found: Sequence[Difference]) -> Iterator[Sequence[Difference]]:
+    """Differences in parts of which the values may be read together."""
+    some: list[Difference] = []
+    large = 0
+    for one in found:
+        some.append(one)
+        large += isinstance(shown(one.before), Apart) + isinstance(shown(one.after), Apart)
+        if large >= AT_ONCE or len(some) >= TOGETHER:
+            yield some
+            some, large = [], 0
+    if some:
+        yield some
+
+
+def shown(stored: Stored) -> Value:
+    """A value as it stands in a leaf, without those that are kept apart."""
+    if stored is None:
+        return None
+    value = inline_value(stored)
+    return Apart(apart_id(stored).hex()) if value is None else value
+
+
+def _as_stored(data: bytes) -> Stored:
+    value = decode_staged(data)
+    return None if value is None else leaf_value(value)[0]
+
+
+async def _since_base(
+    store: Store, objects: Objects, before: str, after: str, *, values: bool
+) -> list[KeyChange]:  # fmt: skip
+    base = await merge_base(store, before, after)
+    commits = [await refs.committed(store, ref) for ref in (after, before)]
+    ours, theirs = [await between(store, objects, base, commit) for commit in commits]
+    conflicting = {conflict.key for conflict in merge(ours, theirs).conflicts}
+    return await _resolved(objects, ours, conflicting, values=values)
+
+
+async def _state(store: Store, expression: str) -> _State:
+    ref = await refs.resolve(store, expression)
+    if ref.branch is not None and expression.endswith("$"):
+        return _State.of(*await ref_reader.staged(store, ref.branch))
+    return _State(bytes.fromhex((await refs.commit(store, ref.commit)).root))
+
+
+async def _differing(objects: Objects, before: _State, after: _State, *, values: bool) -> list[KeyChange]:
+    """What differs between two states."""
+    found = {one.key: one for one in await objects.carry(tree.diff(before.root, after.root))}
+    if keys := sorted(before.staged.keys() | after.staged.keys()):
+        was, now = [{**await objects.carry(tree.get(state.root, keys)), **state.staged} for state in (before, after)]
+        found.update((key, Difference(key, was.get(key), now.get(key))) for key in keys)
+    some = [found[key] for key in sorted(found) if found[key].before != found[key].after]
+    return await _resolved(objects, some, large={**before.large, **after.large}, values=values)
+
+
+async def _resolved(
+    objects: Objects, found: Sequence[Difference], conflicting: Set[bytes] = frozenset(),
+    large: Mapping[bytes, bytes] | None = None, *, values: bool,
+) -> list[KeyChange]:  # fmt: skip
+    before, after = [[shown(one.before) for one in found], [shown(one.after) for one in found]]
+    if values:
+        before = [*await values_of(objects, [one.before for one in found], large)]
+        after = [*await values_of(objects, [one.after for one in found], large)]
+    elif large:  # of staged changes, which no object holds yet
+        before, after = [[_known(one, large) for one in side] for side in (before, after)]
+    return [
+        KeyChange.of(one.key.decode(), was, now, conflict=one.key in conflicting)
+        for one, was, now in zip(found, before, after, strict=True)
+    ]
+
+
+def _known(value: Value, large: Mapping[bytes, bytes]) -> Value:
+    return large.get(bytes.fromhex(value.identity), value) if isinstance(value, Apart) else value

@@ -1,0 +1,206 @@
+"""Reads at a ref: staged changes over what is committed, checked afterwards so that no commit comes between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import takewhile
+
+from kvctl.kv.names import matches
+from kvctl.versions import refs
+from kvctl.versions.branch import staging
+from kvctl.versions.branch.staging import Held
+from kvctl.versions.model import Head, VersionedEntry, apart_id, decode_staged, inline_value, record_key
+from kvctl.versions.refs import HEADS, BranchNotFound, Ref
+from kvctl.versions.store.protocol import Found, Place, Store
+from kvctl.versions.tree import tree
+from kvctl.versions.tree.chunks import Pair
+from kvctl.versions.tree.objects import Objects
+
+Changes = dict[bytes, bytes | None]
+"""Staged values by key; None deletes."""
+
+TOGETHER = 1000
+"""Entries that are given out together."""
+
+
+class Selection:
+    """Which entries to read, and whether with the values that are kept apart."""
+
+    def __init__(self, filters: tuple[str, ...] = (), start: str = "", *, values: bool = True) -> None:
+        heads = [_head(one) for one in filters]
+        self.filters = filters
+        self.values = values
+        self.first = max(start, min(heads, default="")).encode()
+        """No key before it is selected."""
+        self.last = max(f"{head}\x7f" for head in heads).encode() if heads else None
+        """No key after it is."""
+
+    def takes(self, key: bytes) -> bool:
+        """Whether a key is selected."""
+        return key >= self.first and (not self.filters or matches(key.decode(), self.filters))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a ref holds at one moment: a committed state, and what is staged above it."""
+
+    head: Head
+    staged: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a key is at a branch, None for not there; it is so while the staging record stays as it was read."""
+
+    held: Held
+    own: Found | None
+    """Its change in the epoch that writes go to."""
+    newest: Found | None
+    """Its newest change in any epoch."""
+    value: bytes | None
+
+
+async def look(store: Store, objects: Objects, branch: str, key: str) -> Looked:
+    """See what a write that is conditional on it has to know. Raises BranchNotFound, Broken."""
+    held = await staging.read(store, branch)
+    name = key.encode()
+    head, found = await _staged_of(store, branch, held, [name])
+    own, newest = found[0][1], next((one for _, one in found if one is not None), None)
+    if newest is not None:
+        return Looked(held, own, newest, decode_staged(newest.value))
+    committed = await _committed(objects, bytes.fromhex(head.root), [name])
+    return Looked(held, own, None, committed.get(name))
+
+
+async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> list[VersionedEntry | None]:
+    """The entries of keys, None for those that are not there. Raises RefNotFound, ConflictError when it is spent."""
+    wanted = [key.encode() for key in keys]
+    if ref.branch is None:
+        return _entries(keys, await _committed(objects, await _root(store, ref), wanted), {})
+    for _ in range(staging.TRIES):
+        held = await staging.read(store, ref.branch)
+        head, found = await _staged_of(store, ref.branch, held, wanted)
+        changes = {key: decode_staged(one.value) for key, one in reversed(found) if one is not None}
+        left = [key for key in wanted if key not in changes]
+        committed, same = await asyncio.gather(
+            _committed(objects, bytes.fromhex(head.root), left), unmoved(store, ref.branch, held),
+            return_exceptions=True,
+        )  # fmt: skip
+        if isinstance(same, BaseException):
+            raise same
+        if same and isinstance(committed, BaseException):
+            raise committed
+        if same and not isinstance(committed, BaseException):
+            return _entries(keys, committed, changes)
+    raise staging.busy(ref.branch)
+
+
+async def state(store: Store, ref: Ref) -> State:
+    """What a ref holds now. Raises as `get`."""
+    if ref.branch is None:
+        return State(Head(ref.commit, (await _root(store, ref)).hex()), {})
+    return State(*await staged(store, ref.branch))
+
+
+async def batches(
+    objects: Objects, state: State, selection: Selection
+) -> AsyncGenerator[list[VersionedEntry], None]:  # fmt: skip
+    """The entries that are selected, sorted by the bytes of their keys. Raises Broken."""
+    changes = state.staged
+    left = sorted((key for key in changes if selection.takes(key)), reverse=True)
+    found: list[VersionedEntry] = []
+    async with aclosing(objects.leaves(bytes.fromhex(state.head.root), selection.first)) as leaves:
+        async for leaf in leaves:
+            pairs = [(key, stored) for key, stored in leaf.pairs if selection.takes(key)]
+            found += await _merged(objects, pairs, left, changes, leaf.keys[-1:], selection)
+            if len(found) >= TOGETHER:
+                yield found
+                found = []
+            if selection.last is not None and leaf.keys and leaf.keys[-1] > selection.last:
+                break
+    found += await _merged(objects, [], left, changes, [], selection)
+    if found:
+        yield found
+
+
+async def staged(
+    store: Store, branch: str, take: Callable[[bytes], bytes | None] = decode_staged
+) -> tuple[Head, Changes]:
+    """The head and all staged changes of a branch, of one moment, each as `take` makes it of the record.
+
+    Raises BranchNotFound, ConflictError when it is spent.
+    """
+    for _ in range(staging.TRIES):
+        held = await staging.read(store, branch)
+        head, _ = await refs.head(store, branch)  # not before the record: between them the branch may have moved
+        changes = await staging.listed(store, held.staging.epochs[::-1], take)
+        if await unmoved(store, branch, held):
+            return head, changes
+    raise staging.busy(branch)
+
+
+async def _root(store: Store, ref: Ref) -> bytes:
+    return bytes.fromhex(ref.root or (await refs.commit(store, ref.commit)).root)
+
+
+async def _staged_of(
+    store: Store, branch: str, held: Held, keys: Sequence[bytes]
+) -> tuple[Head, list[tuple[bytes, Found | None]]]:
+    """The head, and what each epoch has of some keys, the newest first. Raises BranchNotFound."""
+    places: list[Place] = [(staging.partition_of(epoch), key) for epoch in held.staging.epochs for key in keys]
+    head, *found = await store.get_many([(HEADS, record_key(branch)), *places])
+    if head is None:
+        raise BranchNotFound(branch)
+    return Head.decode(head.value), [(key, one) for (_, key), one in zip(places, found, strict=True)]
+
+
+async def unmoved(store: Store, branch: str, held: Held) -> bool:
+    """Whether no commit has taken epochs meanwhile: it moves head and staging together."""
+    return (await staging.read(store, branch)).predicate == held.predicate
+
+
+async def _committed(objects: Objects, root: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    stored = await objects.carry(tree.get(root, keys))
+    return dict(zip(stored, await objects.values(list(stored.values())), strict=True))
+
+
+async def _merged(
+    objects: Objects, pairs: Sequence[Pair], waiting: list[bytes], changes: Changes, end: Sequence[bytes],
+    selection: Selection,
+) -> list[VersionedEntry]:  # fmt: skip
+    """Committed pairs with the staged keys up to the end, if there is one, which are taken from those left."""
+    own: list[bytes] = []
+    while waiting and (not end or waiting[-1] <= end[0]):
+        own.append(waiting.pop())
+    left = [pair for pair in pairs if pair[0] not in changes]
+    stored = [value for _, value in left]
+    values = await objects.values(stored) if selection.values else [inline_value(value) for value in stored]
+    entries = list(_as_entries(left, values))
+    if not own:
+        return entries
+    entries += (VersionedEntry(key.decode(), value, True) for key in own if (value := changes[key]) is not None)
+    return sorted(entries, key=lambda entry: entry.key.encode())
+
+
+def _as_entries(pairs: Sequence[Pair], values: Sequence[bytes | None]) -> Iterator[VersionedEntry]:
+    for (key, stored), value in zip(pairs, values, strict=True):
+        if value is None:
+            yield VersionedEntry(key.decode(), b"", apart=apart_id(stored).hex())
+        else:
+            yield VersionedEntry(key.decode(), value)
+
+
+def _entries(keys: Sequence[str], found: dict[bytes, bytes], changes: Changes) -> list[VersionedEntry | None]:
+    result: list[VersionedEntry | None] = []
+    for key in keys:
+        value = changes.get(key.encode(), found.get(key.encode()))
+        result.append(None if value is None else VersionedEntry(key, value, key.encode() in changes))
+    return result
+
+
+def _head(pattern: str) -> str:
+    """What all keys that a filter selects begin with."""
+    return ".".join(takewhile(lambda token: token not in ("*", ">"), pattern.split(".")))

@@ -1,0 +1,1 @@
+"""The narrow Store: protocol, memory, JetStream."""

@@ -1,0 +1,162 @@
+"""A scan of a store on JetStream. No server sorts: what there is is listed at the first step, and sorted here."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.kv.entry import is_tombstone
+from kvctl.kv.ordered_token import token, untoken
+from kvctl.versions.store import store_reads
+from kvctl.versions.store.protocol import StoreClosed, StoreEntry
+
+if TYPE_CHECKING:
+    from kvctl.versions.store.jetstream_store import BucketStore
+
+BATCH = 1000
+"""Entries that are fetched at once, unless said otherwise."""
+HELD = 32 << 20
+"""Bytes of values that a listing keeps; where they are more, they are fetched as the entries are read."""
+
+FETCHED = 8 << 20
+"""Bytes of values that are fetched at once."""
+FIRST = 16
+"""Values that are fetched first, before it is known how large they are."""
+
+Listed = dict[bytes, tuple[int, bytes | None]]
+"""Revisions by the tokens of keys, with the values where they came along."""
+
+
+class BucketEntries:
+    """See `Entries`. Holds some 200 bytes a key, and values as far as they are few."""
+
+    def __init__(self, store: BucketStore, head: str, partition: bytes, start: bytes, batch: int, values: bool) -> None:
+        self._store = store
+        self._head = head
+        """What the partition's keys begin with."""
+        self._partition = partition
+        self._start = start
+        self._batch = batch or BATCH
+        self._values = values
+        self._listed: Listed | None = None
+        self._keys: list[bytes] = []
+        """Tokens of the keys, sorted, which is the order of the keys."""
+        self._next = 0
+        self._ahead: list[StoreEntry] = []
+        """Entries that were fetched, the next one last."""
+        self._pace = FIRST
+        """How many values to fetch at once: as many as come to FETCHED bytes, as the last were."""
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoreEntry:
+        self._check_open()
+        if self._listed is None:
+            self._listed = await self._list()
+            self._keys = sorted(self._listed)
+            self._next = bisect_left(self._keys, token(self._start))
+        while not self._ahead:
+            if self._next >= len(self._keys):
+                raise StopAsyncIteration
+            await self._fetch(self._listed)
+        return self._ahead.pop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def seek(self, key: bytes) -> None:
+        """See `Entries.seek`."""
+        self._check_open()
+        self._start = bytes(key)
+        self._ahead.clear()
+        self._next = bisect_left(self._keys, token(self._start))
+
+    async def close(self) -> None:
+        """See `Entries.close`."""
+        self._closed = True
+        self._ahead.clear()
+        self._keys.clear()
+        self._listed = {}
+
+    async def _list(self) -> Listed:
+        messages = await store_reads.partition(self._store.bucket, self._head)
+        if messages is None:
+            return await self._list_many()
+        cut = len(self._store.bucket.binding.prefix) + len(self._head)
+        return {
+            message.subject[cut:].encode(): (message.sequence, message.payload)
+            for message in messages
+            if not is_tombstone(message.header)
+        }
+
+    async def _list_many(self) -> Listed:
+        """With the values while they are few."""
+        listed: Listed = {}
+        if not self._values or not await self._take(listed, values=True):
+            listed.clear()
+            await self._take(listed, values=False)
+        return listed
+
+    async def _take(self, listed: Listed, *, values: bool) -> bool:
+        """List all keys; False, and some are missing, where there are too many values to hold."""
+        binding = self._store.bucket.binding
+        subject = binding.subject(f"{self._head}*")
+        cut = len(binding.prefix) + len(self._head)
+        selection = Selection(subjects=(subject,), headers_only=not values)
+        size = 0
+        async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
+            async for batch in consumer.batches():
+                for name, reply, header, payload in batch:
+                    if header and is_tombstone(header):
+                        listed.pop(name[cut:], None)
+                    else:
+                        listed[name[cut:]] = delivery(reply)[0], payload if values else None
+                        size += len(payload)
+                if size > HELD:
+                    return False
+        return True
+
+    async def _fetch(self, listed: Listed) -> None:
+        await asyncio.sleep(0)  # what is at hand already must not keep others waiting
+        left_out = self._values and listed[self._keys[self._next]][1] is None
+        some = self._keys[self._next : self._next + (min(self._batch, self._pace) if left_out else self._batch)]
+        self._next += len(some)
+        places = [self._head + key.decode() for key in some]
+        known: dict[str, tuple[int, bytes]] = {}
+        asked: list[str] = []
+        for key, place in zip(some, places, strict=True):
+            revision, value = listed[key]
+            if value is None and self._values:
+                asked.append(place)
+            else:
+                known[place] = revision, value or b""
+        if asked:
+            known |= await store_reads.latest(self._store.bucket, asked)
+            size = sum(len(value) for _, value in known.values())
+            self._pace = max(min(len(some) * 8, len(some) * FETCHED // max(size, 1)), 1)
+        self._ahead = self._entries(some, places, known)
+
+    def _entries(
+        self, keys: Sequence[bytes], places: Sequence[str], known: dict[str, tuple[int, bytes]]
+    ) -> list[StoreEntry]:
+        """The entries that live still, the first one last."""
+        partition, predicate, bare = self._partition, self._store.predicate, not self._values
+        return [
+            StoreEntry(partition, untoken(key), b"" if bare else one[1], predicate(place, one[0]))
+            for key, place in zip(reversed(keys), reversed(places), strict=True)
+            if (one := known.get(place)) is not None
+        ]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("The reading was closed")
+        self._store.check_open()

@@ -1,0 +1,1 @@
+"""Commits to and from live buckets and files."""

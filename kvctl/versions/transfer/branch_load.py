@@ -1,0 +1,135 @@
+"""Load rows onto a branch: they are staged, many together, as a commit finds them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from kvctl.errors import HazardRefused, UsageError
+from kvctl.kv.entry import Operation
+from kvctl.kv.load.bulk_load import SHORTER_HISTORY, LoadOptions, read
+from kvctl.kv.load.input_file import LoadInput
+from kvctl.kv.load.loader import Loaded, Mode
+from kvctl.kv.load.row_reader import Batch
+from kvctl.kv.load.rows import BadRow, Row
+from kvctl.versions.branch.compare_and_set import IdentityMismatch
+from kvctl.versions.repository import Repository
+
+TOGETHER = 10_000
+"""Rows of distinct keys that are staged at once."""
+TOGETHER_BYTES = 16 << 20
+AT_ONCE = 200
+"""Conditional writes under way at the same time, which go together."""
+
+
+async def load(repository: Repository, branch: str, source: LoadInput, options: LoadOptions) -> Loaded:
+    """Stage the rows of an input; those that no repository can hold are told of and counted.
+
+    A key that is there, staged or committed, is left alone with CREATE_ONLY, and with IF_DIFFERENT where it has the
+    value already. Raises BranchNotFound, ConflictError when it is spent, UsageError (with `strict` for a bad row, too),
+    HazardRefused, and what the server refuses.
+    """
+    if source.dump is not None and source.dump.history and not options.shorter_history:
+        raise HazardRefused(
+            SHORTER_HISTORY,
+            "The dump holds what keys held before, too; staged on a branch, only the last of it stays",
+            hint=f"`--force {SHORTER_HISTORY}` stages that",
+        )
+    if options.strict:
+        checking = _Loading(repository, branch, replace(options, mode=Mode.PUT, dry_run=True))
+        async for batch in read(source):
+            await checking.take(batch)
+        if count := checking.loaded.rejected:
+            raise UsageError(f"{count} row{'s are' if count > 1 else ' is'} bad: nothing was written")
+    loading = _Loading(repository, branch, options)
+    async for batch in read(source):
+        await loading.take(batch)
+        options.advance(batch.size)
+    return loading.loaded
+
+
+class _Loading:
+    """One load."""
+
+    def __init__(self, repository: Repository, branch: str, options: LoadOptions) -> None:
+        self.loaded = Loaded()
+        self._repository = repository
+        self._branch = branch
+        self._options = options
+
+    async def take(self, batch: Batch) -> None:
+        for bad in batch.bad:
+            self._reject(bad.line, bad.reason)
+        for rows in _parts([row for row in batch.rows if self._acceptable(row)]):
+            wanted = await self._wanted(rows)
+            self.loaded.unchanged += len(rows) - len(wanted)
+            self.loaded.written += len(wanted)
+            if self._options.dry_run:
+                continue
+            if self._options.mode is Mode.CREATE_ONLY:
+                await self._create(wanted)
+            elif wanted:
+                await self._repository.put_each(self._branch, {row.key: _value(row) for row in wanted})
+
+    def _acceptable(self, row: Row) -> bool:
+        reason = None
+        if row.header and row.operation is Operation.PUT:
+            reason = "An entry of a repository is key and value: it takes no ttl and no headers"
+        else:
+            try:
+                self._repository.check(row.key, row.value)
+            except UsageError as error:
+                reason = error.message
+        if reason is not None:
+            self._reject(row.line, reason)
+        return reason is None
+
+    def _reject(self, line: int, reason: str) -> None:
+        self.loaded.rejected += 1
+        self._options.rejected(BadRow(line, reason))
+
+    async def _create(self, rows: Sequence[Row]) -> None:
+        """Each on condition that there still is no such key; who came first is left alone."""
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def one(row: Row) -> None:
+            async with slots:
+                try:
+                    await self._repository.write_if(self._branch, row.key, _value(row), None)
+                except IdentityMismatch:
+                    self.loaded.written -= 1
+                    self.loaded.unchanged += 1
+
+        await asyncio.gather(*(one(row) for row in rows))
+
+    async def _wanted(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows that the mode writes."""
+        if self._options.mode is Mode.PUT:
+            return rows
+        there = await self._repository.get(self._branch, *(row.key for row in rows))
+        if self._options.mode is Mode.CREATE_ONLY:
+            return [row for row, entry in zip(rows, there, strict=True) if entry is None]
+        values = [None if entry is None else entry.value for entry in there]
+        return [row for row, value in zip(rows, values, strict=True) if _value(row) != value]
+
+
+def _value(row: Row) -> bytes | None:
+    """What is staged; None deletes."""
+    return row.value if row.operation is Operation.PUT else None
+
+
+def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Rows in their order, each part with every key at most once."""
+    part: list[Row] = []
+    keys: set[str] = set()
+    size = 0
+    for row in rows:
+        if row.key in keys or len(part) >= TOGETHER or size > TOGETHER_BYTES:
+            yield part
+            part, keys, size = [], set(), 0
+        part.append(row)
+        keys.add(row.key)
+        size += len(row.value)
+    if part:
+        yield part

@@ -1,0 +1,290 @@
+"""A live bucket made equal to a commit: what differs is written on condition that it is still as it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kvctl.errors import (
+    ConditionsFailed,
+    ConnectionLost,
+    KvctlError,
+    NoResponders,
+    OutcomeUnknown,
+    PartlyDone,
+    RequestTimeout,
+    WrongRevision,
+)
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.publish import PublishWindow
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.read import bulk_get
+from kvctl.kv.resolve import Binding
+from kvctl.kv.transaction.transaction import LIMIT, Transaction
+from kvctl.kv.write import outcome
+from kvctl.kv.write.conditional_write import write_headers
+from kvctl.kv.write.identity import Series, identity_of, most_bytes
+from kvctl.versions import refs
+from kvctl.versions.model import VersionedEntry
+from kvctl.versions.repository import Repository
+from kvctl.versions.transfer import bucket_snapshot
+from kvctl.versions.transfer.bucket_snapshot import Live
+from kvctl.versions.tree.chunks import object_id
+
+TOGETHER_BYTES = 16 << 20
+"""What one batch may hold."""
+
+_OPEN = (WrongRevision, RequestTimeout, ConnectionLost, NoResponders)
+"""Errors after which the key tells what became of the write."""
+
+Advance = Callable[[int], None]
+"""Told of keys done."""
+
+
+class Kind(StrEnum):
+    """How a key of the bucket has to change."""
+
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One key that differs."""
+
+    kind: Kind
+    key: str
+    value: bytes
+    revision: int
+    """Of the key's last entry when it was read, deletions included; 0 for none. It is the condition."""
+
+    @property
+    def header(self) -> bytes:
+        """The header block of its message."""
+        return write_headers(operation="DEL" if self.kind is Kind.REMOVED else None, expected=self.revision)
+
+    def is_done_in(self, entry: Entry | None) -> bool:
+        """Whether a key whose last entry this is, None for none, is as the step leaves it."""
+        lives = entry is not None and entry.operation is Operation.PUT
+        return not lives if self.kind is Kind.REMOVED else entry is not None and lives and entry.value == self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What has to be done to make a bucket equal to a commit."""
+
+    commit: str
+    bucket: str
+    revision: int
+    """At which the bucket was read."""
+    steps: Sequence[Step]
+    """By key."""
+    unchanged: int
+    foreign: Sequence[str]
+    """Keys of the bucket that no commit can hold; they stay."""
+    adorned: Sequence[str]
+    """Keys that have a ttl or headers now, and lose them."""
+
+
+@dataclass(slots=True)
+class RolledOut:
+    """What was done."""
+
+    done: int = 0
+    changed_meanwhile: list[str] = field(default_factory=list)
+    """Keys that others changed after they were read; they were left as they are."""
+    done_by_others: list[str] = field(default_factory=list)
+    """Keys that others made as the commit holds them after they were read."""
+    at_once: bool = False
+    """Whether all was one atomic batch: done whole or not at all."""
+    written_by_others: list[str] = field(default_factory=list)
+    """Other keys that were written after the bucket was read and before the last change: it is not as the commit."""
+    revisions: set[int] = field(default_factory=set)
+    """Of the changes."""
+
+
+async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: bool = False) -> Rollout:
+    """Compare a commit with a live bucket. Raises RefNotFound, BucketNotFound, ReadOnly, HazardRefused.
+
+    With `dry_run` the bucket may be open for reading only.
+    """
+    commit = await refs.committed(repository.store, ref)
+    found = await bucket_snapshot.read(bucket, object_id)
+    if not dry_run:
+        bucket._check_writable(None)
+    bucket.check_writes_go_somewhere()
+    left = set(found.keys)
+    steps: list[Step] = []
+    async for batch in repository.entry_batches(commit):
+        for entry in batch:
+            left.discard(entry.key)
+            if step := _step(entry, found):
+                steps.append(step)
+    steps += (Step(Kind.REMOVED, key, b"", found.keys[key][0]) for key in left)
+    touched = {step.key for step in steps}
+    return Rollout(
+        commit, bucket.name, found.revision, sorted(steps, key=lambda step: step.key.encode()),
+        unchanged=len(found.keys) - sum(step.kind is not Kind.ADDED for step in steps),
+        foreign=sorted(found.foreign), adorned=sorted(found.adorned & touched),
+    )  # fmt: skip
+
+
+async def carry_out(rollout: Rollout, bucket: Bucket, *, advance: Advance = lambda _: None) -> RolledOut:
+    """Do it; up to 1,000 changes at once where the bucket takes atomic batches, else each by itself.
+
+    Whatever breaks off, planning and carrying out again completes. Raises PartlyDone, and as `Bucket.put` when nothing
+    was done.
+    """
+    if not rollout.steps:
+        return RolledOut()
+    if await _takes_batches(bucket) and _fits(rollout.steps):
+        done = await _at_once(rollout, bucket, advance)
+    else:
+        done = await _Each(bucket, (await bucket.locate()).source, advance).run(rollout.steps)
+    done.written_by_others = await _written_by_others(rollout, done, bucket)
+    return done
+
+
+async def _written_by_others(rollout: Rollout, done: RolledOut, bucket: Bucket) -> list[str]:
+    """Keys whose entries stand between what was read and the last change, and are not changes; those of ADR-8."""
+    last = max(done.revisions, default=0)
+    if last - rollout.revision <= len(done.revisions):
+        return []
+    binding = (await bucket.locate()).source
+    start = Selection(
+        subjects=(binding.subject(">"),), deliver="by_start_sequence", start=rollout.revision + 1, headers_only=True
+    )
+    keys: set[str] = set()
+    async with OrderedConsumer(binding.api, binding.stream, start) as consumer:
+        async for batch in consumer.batches():
+            for subject, reply, _, _ in batch:
+                sequence = delivery(reply)[0]
+                if sequence < last and sequence not in done.revisions:
+                    keys.add(subject.decode()[len(binding.prefix) :])
+            if batch and delivery(batch[-1][1])[0] >= last:
+                break
+    as_said = {*done.changed_meanwhile, *done.done_by_others}
+    return sorted(key for key in keys - as_said if bucket_snapshot.is_legal(key))
+
+
+def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:
+    known = found.keys.get(entry.key)
+    if known is None:
+        return Step(Kind.ADDED, entry.key, entry.value, found.deleted.get(entry.key, 0))
+    return None if known[1] == object_id(entry.value) else Step(Kind.CHANGED, entry.key, entry.value, known[0])
+
+
+async def _takes_batches(bucket: Bucket) -> bool:
+    binding = await bucket.locate()
+    return binding.source is binding and bool(binding.info and binding.info["config"].get("allow_atomic"))
+
+
+def _fits(steps: Sequence[Step]) -> bool:
+    return len(steps) <= LIMIT and sum(len(step.value) for step in steps) <= TOGETHER_BYTES
+
+
+async def _at_once(rollout: Rollout, bucket: Bucket, advance: Advance) -> RolledOut:
+    transaction = Transaction()
+    for step in rollout.steps:
+        if step.kind is Kind.REMOVED:
+            transaction.delete(step.key, revision=step.revision)
+        else:
+            transaction.update(step.key, step.value, step.revision)
+    try:
+        revisions = await bucket.commit(transaction)
+    except ConditionsFailed as error:
+        return RolledOut(0, sorted({failure.key for failure in error.failures}), at_once=True)
+    advance(len(rollout.steps))
+    return RolledOut(len(rollout.steps), at_once=True, revisions=set(revisions))
+
+
+class _Each:
+    """Changes key by key, thousands in flight; what stays open is found by its identity.
+
+    Each change is on condition of its key's revision, so that of those sent again one is stored at most.
+    """
+
+    def __init__(self, bucket: Bucket, binding: Binding, advance: Advance) -> None:
+        self._bucket = bucket
+        self._binding = binding
+        self._advance = advance
+        config = binding.info["config"] if binding.info else {}
+        self._connection = binding.api.connection
+        self._ids = Series(most_bytes(self._connection.max_payload, config))
+        self._epoch = self._connection.epoch
+        self._result = RolledOut()
+        self._open: list[tuple[int, Step, KvctlError]] = []
+        self._fatal: KvctlError | None = None
+
+    async def run(self, steps: Sequence[Step]) -> RolledOut:
+        async with PublishWindow(self._connection, self._done, self._failed, resend=True) as window:
+            await window.send_all(self._messages(steps), lambda: self._fatal)
+        if self._open and self._fatal is None:
+            await self._settle()
+        if self._fatal is not None:
+            raise self._broken_off(len(steps), self._fatal)
+        return self._result
+
+    def _messages(self, steps: Sequence[Step]) -> Iterator[tuple[tuple[int, Step], bytes, bytes, bytes]]:
+        prefix = self._binding.write_prefix
+        for number, step in enumerate(steps):
+            header = self._ids.block(number, step.header, step.value)
+            yield (number, step), (prefix + step.key).encode(), step.value, header
+
+    def _done(self, tag: tuple[int, Step], revision: int) -> None:
+        key = tag[1].key
+        self._result.done += 1
+        self._result.revisions.add(revision)
+        self._bucket.own.note(key, revision)
+        self._advance(1)
+
+    def _failed(self, tag: tuple[int, Step], error: KvctlError) -> None:
+        if isinstance(error, _OPEN):
+            self._open.append((*tag, error))
+        else:
+            self._fatal = self._fatal or error
+
+    async def _settle(self) -> None:
+        """Look at the keys whose writes were refused or got no answer."""
+        try:
+            found = await bulk_get.get_many(self._bucket, [step.key for _, step, _ in self._open], leader=True)
+            for number, step, cause in self._open:
+                await self._settle_one(number, step, found.get(step.key), cause)
+        except KvctlError as error:
+            self._fatal = error
+
+    async def _settle_one(self, number: int, step: Step, entry: Entry | None, cause: KvctlError) -> None:
+        revision = entry.revision if entry else 0
+        if entry is not None and self._ids.number(entry.header) == number:
+            self._done((number, step), revision)
+        elif revision == step.revision:
+            self._fatal = self._fatal or cause
+        elif stored := await self._under_others(number, step, cause):
+            self._done((number, step), stored)
+        elif step.is_done_in(entry):
+            self._result.done_by_others.append(step.key)
+        else:
+            self._result.changed_meanwhile.append(step.key)
+
+    async def _under_others(self, number: int, step: Step, cause: KvctlError) -> int:
+        """The revision of a change that others have written over; 0 where it was not stored, as far as can be seen."""
+        if isinstance(cause, WrongRevision) and self._connection.epoch == self._epoch:
+            return 0  # the answer to the only message
+        identity = identity_of(self._ids.block(number, step.header, step.value))
+        write = outcome.Write(self._binding, step.key, identity, step.revision)
+        try:
+            return await outcome.resolve(write, cause) or 0
+        except (WrongRevision, OutcomeUnknown):
+            return 0
+
+    def _broken_off(self, total: int, error: KvctlError) -> KvctlError:
+        if not self._result.done:
+            return error
+        return PartlyDone(
+            f"{self._result.done} of {total} keys are done, then: {error.message}",
+            hint="Running it again completes it",
+        )

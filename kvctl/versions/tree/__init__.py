@@ -1,0 +1,1 @@
+"""Content-addressed trees: chunks, build, update, diff, three-way merge."""

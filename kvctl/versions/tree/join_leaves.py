@@ -1,0 +1,32 @@
+"""Leaves that several cut at the same time, each from a part of the entries, joined as if one had cut them all. [pure]
+
+Where a leaf ends depends on the keys since the last end, so a part's first leaves may be others than those of one run
+over everything. They are cut anew until both ends meet; from there on a part's leaves are as they should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvctl.versions.tree.chunks import Chunk, Chunker, Pair
+from kvctl.versions.tree.tree import Made, Reading, Tree
+
+
+def joined(parts: Iterable[Sequence[Pair]]) -> Reading[Tree]:
+    """The tree over the leaves of parts, which follow each other: of each leaf the last key, and its id.
+
+    Reads the leaves where parts meet; its objects are those that no part has made.
+    """
+    made, cut, row = Made(), Chunker(0), list[Pair]()
+    for part in parts:
+        for at, (last, identity) in enumerate(part):
+            # The last leaf of a part may have ended only because the part did.
+            if not cut.open and at + 1 < len(part):
+                row.append((last, identity))
+                continue
+            data = yield {identity}
+            chunk = Chunk.decode(data[identity])
+            row += map(made.add, cut.add(chunk.keys, chunk.values))
+    if (ended := cut.end()) is not None:
+        row.append(made.add(ended))
+    return made.tree(row)

@@ -1,0 +1,166 @@
+"""Content-addressed objects in a Store: chunks of trees, large values; read by many at once, kept for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import TypeVar
+
+from kvctl.errors import KvctlError
+from kvctl.versions.model import apart_id, inline_value
+from kvctl.versions.store.protocol import Store
+from kvctl.versions.tree.chunks import Chunk
+from kvctl.versions.tree.tree import (
+    Made,
+    Reading,
+    Tree,
+    child_of,
+)
+from kvctl.versions.tree.tree_update import HAND_OVER, Edit, update
+
+OBJECTS = b"objects"
+AHEAD = 64
+"""Leaves that are read together, before they are needed."""
+PATIENCE = 0.005
+"""Seconds for which other tasks of the process wait while a tree is made."""
+CACHE = 64 << 20
+"""Bytes of objects that are kept: they never change."""
+
+T = TypeVar("T")
+
+
+class Broken(KvctlError):
+    """An object that a commit needs is not there."""
+
+
+class Objects:
+    """The objects of a repository."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._held: OrderedDict[bytes, bytes] = OrderedDict()
+        self._size = 0
+
+    async def carry(self, reading: Reading[T]) -> T:
+        """Carry a reading of trees out. Raises Broken."""
+        try:
+            wanted = next(reading)
+            while True:
+                wanted = reading.send(await self.read(wanted))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def updated(self, root: bytes, edits: Sequence[Edit]) -> Tree:
+        """The tree with these changes; most of what it needs is stored, the rest in its objects. Raises Broken."""
+        made = Made()
+        reading = update(root, edits, made)
+        storing, since = _Storing(self), time.monotonic()
+        try:
+            wanted = next(reading)
+            while True:
+                if made.size >= HAND_OVER:
+                    await storing.start(made.take())
+                if time.monotonic() - since > PATIENCE:
+                    await asyncio.sleep(0)
+                    since = time.monotonic()
+                wanted = reading.send(await self.read(wanted) if wanted else {})
+        except StopIteration as end:
+            result: Tree = end.value
+        finally:
+            await storing.end()
+        return result
+
+    async def leaves(self, root: bytes, start: bytes = b"") -> AsyncGenerator[Chunk, None]:
+        """The leaves of a tree from a key on, in order, some read ahead. Raises Broken."""
+        top = Chunk.decode((await self.read([root]))[root])
+        if top.level == 0:
+            yield top
+            return
+        children = top.values[child_of(top, start) :]
+        if top.level > 1:
+            for child in children:
+                async with aclosing(self.leaves(child, start)) as leaves:
+                    async for leaf in leaves:
+                        yield leaf
+            return
+        ahead = asyncio.create_task(self.read(children[:AHEAD]))
+        try:
+            for at in range(0, len(children), AHEAD):
+                data = await ahead
+                ahead = asyncio.create_task(self.read(children[at + AHEAD : at + 2 * AHEAD]))
+                for child in children[at : at + AHEAD]:
+                    yield Chunk.decode(data[child])
+        finally:
+            ahead.cancel()
+            with suppress(asyncio.CancelledError, KvctlError):
+                await ahead
+
+    async def read(self, wanted: Iterable[bytes], *, keep: bool = True) -> dict[bytes, bytes]:
+        """Objects by their ids, which are at hand afterwards with `keep`. Raises Broken."""
+        found: dict[bytes, bytes] = {}
+        missing: list[bytes] = []
+        for identity in wanted:
+            if (data := self._held.get(identity)) is None:
+                missing.append(identity)
+            else:
+                found[identity] = data
+                self._held.move_to_end(identity)
+        if missing:
+            found |= await self._from_store(missing, keep=keep)
+        return found
+
+    async def values(self, stored: Sequence[bytes]) -> list[bytes]:
+        """The values that leaves stand for, those apart included. Raises Broken."""
+        apart = {apart_id(item) for item in stored if inline_value(item) is None}
+        objects = await self.read(apart)
+        return [objects[apart_id(item)] if (value := inline_value(item)) is None else value for item in stored]
+
+    async def write(self, objects: Mapping[bytes, bytes]) -> None:
+        """Store objects; again is harmless."""
+        await self._store.set_many(OBJECTS, objects)
+        self.keep(objects)
+
+    def keep(self, objects: Mapping[bytes, bytes]) -> None:
+        """Have these at hand."""
+        for identity, data in objects.items():
+            if identity not in self._held:
+                self._held[identity] = data
+                self._size += len(data)
+        while self._size > CACHE:
+            _, data = self._held.popitem(last=False)
+            self._size -= len(data)
+
+    async def _from_store(self, identities: Sequence[bytes], *, keep: bool) -> dict[bytes, bytes]:
+        stored = await self._store.get_many([(OBJECTS, identity) for identity in identities], lasting=True)
+        found: dict[bytes, bytes] = {}
+        for identity, one in zip(identities, stored, strict=True):
+            if one is None:
+                raise Broken(f"Object `{identity.hex()}` is gone", hint="`kvctl doctor` says what refers to it")
+            found[identity] = one.value
+        if keep:
+            self.keep(found)
+        return found
+
+
+class _Storing:
+    """Objects that are stored while others are made, some at a time; until then they are at hand."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, some: Mapping[bytes, bytes]) -> None:
+        """Store these, once those before are."""
+        await self.end()
+        self._objects.keep(some)
+        self._task = asyncio.create_task(self._objects.write(some))
+
+    async def end(self) -> None:
+        """Wait until all are stored."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            await task

@@ -1,0 +1,247 @@
+"""A tree of chunks over sorted entries: built, read and compared, touching what differs and no more. [pure]
+
+What needs chunks is a generator: it yields the ids that it wants and is sent their bytes, so that the same code runs on
+memory, on a server with many reads in flight, and on Spark. The same entries have the same root id, in whatever order
+they came.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from kvctl.versions.tree.chunks import (
+    EMPTY,
+    Chunk,
+    Pair,
+    chunks_of,
+    object_id,
+)
+
+Objects = dict[bytes, bytes]
+"""Bytes of chunks by their ids."""
+T = TypeVar("T")
+Reading = Generator[set[bytes], Mapping[bytes, bytes], T]
+"""Yields ids, is sent the bytes of all of them, returns its result."""
+LEAVES = 512
+"""Leaves of a side that are compared at a time."""
+EMPTY_ROOT = object_id(EMPTY.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A root, and the chunks that were made for it."""
+
+    root: bytes
+    objects: Objects
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key whose value is not the same on both sides; None: it is not there."""
+
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+
+
+def build(pairs: Iterable[Pair]) -> Tree:
+    """The tree of entries, which come sorted by key, none twice."""
+    made = Made()
+    return made.tree([made.add(chunk) for chunk in chunks_of(0, pairs)])
+
+
+def get(root: bytes, keys: Sequence[bytes]) -> Reading[dict[bytes, bytes]]:
+    """The values of those keys that are there."""
+    found: dict[bytes, bytes] = {}
+    waiting: dict[bytes, list[bytes]] = {root: sorted(set(keys))}
+    while waiting:
+        data = yield set(waiting)
+        below: dict[bytes, list[bytes]] = {}
+        for identity, wanted in waiting.items():
+            chunk = _decoded(data[identity])
+            if chunk.level == 0:
+                held = dict(zip(chunk.keys, chunk.values, strict=True))
+                found.update((key, held[key]) for key in wanted if key in held)
+            else:
+                for child, some in spread(chunk, wanted):
+                    below[child] = some
+        waiting = below
+    return found
+
+
+def entries(root: bytes, start: bytes = b"") -> Reading[list[Pair]]:
+    """All entries from a key on, sorted."""
+    waiting, leaves = [root], list[Chunk]()
+    while waiting:
+        data = yield set(waiting)
+        chunks = [Chunk.decode(data[identity]) for identity in waiting]
+        waiting = []
+        for chunk in chunks:
+            if chunk.level == 0:
+                leaves.append(chunk)
+            else:
+                waiting += [child for last, child in chunk.pairs if last >= start]
+    return [pair for leaf in leaves for pair in leaf.pairs if pair[0] >= start]
+
+
+def diff(before: bytes, after: bytes) -> Reading[list[Difference]]:
+    """The keys that differ, sorted; subtrees with the same id are never read."""
+    found: list[Difference] = []
+    step = differences(before, after)
+    data: Mapping[bytes, bytes] = {}
+    with suppress(StopIteration):
+        wanted = next(step)
+        while True:
+            if isinstance(wanted, set):
+                data = yield wanted
+            else:
+                found += wanted
+            wanted = step.send(data)
+    return found
+
+
+def differences(before: bytes, after: bytes) -> Generator[set[bytes] | list[Difference], Mapping[bytes, bytes], None]:
+    """`diff`, some at a time: yields ids, of which it is sent the bytes, or what it found, for which it needs nothing.
+
+    Holds the ids of all leaves that differ, and the content of some.
+    """
+    left, right = yield from _differing_leaves(before, after)
+    mine: dict[bytes, bytes] = {}
+    theirs: dict[bytes, bytes] = {}
+    while left or right:
+        ends = [side[LEAVES - 1][0] for side in (left, right) if len(side) > LEAVES]
+        end = min(ends) if ends else None
+        first, left = _up_to(left, end)
+        second, right = _up_to(right, end)
+        data = yield {identity for _, identity in (*first, *second)}
+        for held, side in ((mine, first), (theirs, second)):
+            for _, identity in side:
+                chunk = Chunk.decode(data[identity])
+                held.update(zip(chunk.keys, chunk.values, strict=True))
+        yield _compared(mine, theirs, end)
+        mine, theirs = _after(mine, end), _after(theirs, end)
+
+
+def leaves(root: bytes) -> Reading[list[bytes]]:
+    """The ids of a tree's leaves in the order of their keys; only a root is read. The empty tree has none."""
+    found = [root] if root != EMPTY_ROOT else []
+    while found:
+        data = yield set(found)
+        chunks = [Chunk.decode(data[identity]) for identity in found]
+        if chunks[0].level == 0:
+            break
+        found = [child for chunk in chunks for child in chunk.values]
+        if chunks[0].level == 1:
+            break
+    return found
+
+
+def _differing_leaves(before: bytes, after: bytes) -> Reading[tuple[list[Pair], list[Pair]]]:
+    """The leaves that only one of the trees has, as pairs of last key and id, in order."""
+    if before == after:
+        return [], []
+    data = dict((yield {before, after}))
+    sides = [[(b"", before)], [(b"", after)]]
+    levels = [Chunk.decode(data[root]).level for root in (before, after)]
+    while top := max(levels):
+        wanted = {identity for side, level in zip(sides, levels, strict=True) if level == top for _, identity in side}
+        if missing := wanted - data.keys():
+            data.update((yield missing))
+        for number in (0, 1):
+            if levels[number] == top:
+                levels[number] -= 1
+                sides[number] = [pair for _, identity in sides[number] for pair in Chunk.decode(data[identity]).pairs]
+        common = {identity for _, identity in sides[0]} & {identity for _, identity in sides[1]}
+        sides = [[pair for pair in side if pair[1] not in common] for side in sides]
+    return sides[0], sides[1]
+
+
+def _up_to(leaves: list[Pair], end: bytes | None) -> tuple[list[Pair], list[Pair]]:
+    """Those with keys up to the end, and the others."""
+    count = len(leaves) if end is None else bisect_left(leaves, end, key=lambda pair: pair[0]) + 1
+    return leaves[:count], leaves[count:]
+
+
+def _compared(mine: dict[bytes, bytes], theirs: dict[bytes, bytes], end: bytes | None) -> list[Difference]:
+    keys = {key for key, value in mine.items() if theirs.get(key) != value}
+    keys |= theirs.keys() - mine.keys()
+    return [Difference(key, mine.get(key), theirs.get(key)) for key in sorted(keys) if end is None or key <= end]
+
+
+def _after(held: dict[bytes, bytes], end: bytes | None) -> dict[bytes, bytes]:
+    return {} if end is None else {key: value for key, value in held.items() if key > end}
+
+
+@lru_cache(maxsize=256)
+def _decoded(data: bytes) -> Chunk:
+    """A chunk that others only look at: single gets come by the same ones."""
+    return Chunk.decode(data)
+
+
+def run(reading: Reading[T], objects: Mapping[bytes, bytes]) -> T:
+    """Carry a reading out on chunks that are at hand. Raises KeyError for one that is missing."""
+    try:
+        wanted = next(reading)
+        while True:
+            wanted = reading.send({identity: objects[identity] for identity in wanted})
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Made:
+    """Chunks that were made."""
+
+    def __init__(self) -> None:
+        self.objects: Objects = {}
+        self.size = 0
+        """Bytes of those that are here."""
+
+    def add(self, chunk: Chunk) -> Pair:
+        """The pair that stands for it one level above."""
+        data = chunk.encode()
+        identity = object_id(data)
+        if identity not in self.objects:
+            self.objects[identity] = data
+            self.size += len(data)
+        return (chunk.keys[-1] if chunk.keys else b"", identity)
+
+    def tree(self, leaves: Sequence[Pair]) -> Tree:
+        """The tree above these leaves, which stand for all there are."""
+        if not leaves:
+            return Tree(self.add(EMPTY)[1], self.objects)
+        level, row = 0, leaves
+        while len(row) > 1:
+            level += 1
+            row = [self.add(chunk) for chunk in chunks_of(level, row)]
+        return Tree(row[0][1], self.objects)
+
+    def remove(self, identity: bytes) -> None:
+        """Let go of a chunk that nothing needs."""
+        self.size -= len(self.objects.pop(identity, b""))
+
+    def take(self) -> Objects:
+        """All there are; they are no longer here."""
+        taken, self.objects, self.size = self.objects, {}, 0
+        return taken
+
+
+def spread(index: Chunk, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
+    """The children of an index that sorted keys belong to; those above the last belong to the last."""
+    low = 0
+    while low < len(keys):
+        child = child_of(index, keys[low])
+        last = child + 1 == len(index.keys)
+        high = len(keys) if last else bisect_right(keys, index.keys[child], low)
+        yield index.values[child], list(keys[low:high])
+        low = high
+
+
+def child_of(index: Chunk, key: bytes) -> int:
+    """The number of the child that a key belongs to."""
+    return min(bisect_left(index.keys, key), len(index.keys) - 1)

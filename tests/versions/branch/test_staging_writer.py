@@ -1,0 +1,148 @@
+"""Staging: one write a change, whoever seals meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from kvctl.errors import UsageError
+from kvctl.versions.branch import staging
+from kvctl.versions.branch.staging import STAGING
+from kvctl.versions.refs import BranchNotFound
+from kvctl.versions.repository import Repository
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.store.protocol import (
+    Change,
+    Condition,
+    Found,
+    Predicate,
+)
+from tests.versions.repos import held, staged
+
+
+class CountingStore(MemoryStore):
+    """Counts reads of staging records, and writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = self.written = 0
+
+    async def get(self, partition: bytes, key: bytes) -> Found:
+        self.asked += partition == STAGING
+        await asyncio.sleep(0)
+        return await super().get(partition, key)
+
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
+        self.written += 1
+        await asyncio.sleep(0)
+        return await super().write(conditions, changes)
+
+
+@pytest.fixture
+async def counting() -> tuple[Repository, CountingStore]:
+    store = CountingStore()
+    repo = Repository(store)
+    await repo.init()
+    store.asked = store.written = 0
+    return repo, store
+
+
+async def test_the_epoch_is_asked_for_once(counting: tuple[Repository, CountingStore]) -> None:
+    repo, store = counting
+    for number in range(10):
+        await repo.put("main", f"k{number}", b"v")
+    await repo.put_many("main", {"a": b"1", "b": None})
+    await repo.put_each("main", {"c": b"1"})
+    assert (store.asked, store.written) == (1, 12)
+
+
+async def test_of_many_tasks_that_are_refused_one_asks(counting: tuple[Repository, CountingStore]) -> None:
+    repo, store = counting
+    await repo.put("main", "k", b"v")
+    await staging.seal(store, "main")
+    store.asked = 0
+    await asyncio.gather(*(repo.put("main", f"k{number}", b"v") for number in range(50)))
+    assert store.asked == 1
+    assert len(await staged(repo)) == 51
+
+
+async def test_a_branch_that_is_gone_is_found_so_and_a_new_one_of_its_name_is_another(repo: Repository) -> None:
+    await repo.create_branch("b")
+    await repo.put("b", "k", b"v")
+    other = Repository(repo.store)
+    await other.delete_branch("b")
+    with pytest.raises(BranchNotFound):
+        await repo.put("b", "k", b"v")
+    await other.create_branch("b")
+    await repo.put("b", "new", b"v")
+    assert await held(other, "b") == {"new": b"v"}
+
+
+async def test_what_a_seal_comes_between_is_committed_or_staged(repo: Repository) -> None:
+    sealing = Repository(repo.store)
+    changes = {f"key.{number:04}": b"%d" % number for number in range(3000)}
+
+    async def commit() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0.005)
+            await staging.seal(sealing.store, "main")
+
+    await asyncio.gather(repo.put_each("main", dict.fromkeys(changes)), commit())
+    await asyncio.gather(repo.put_each("main", dict(changes)), commit())
+    assert await held(repo) == changes
+    await repo.commit("main", "all")
+    assert await held(repo, "main@") == changes
+
+
+@pytest.mark.guarantee("versions-2")
+@pytest.mark.parametrize("size", ["at the limit", "above it"])
+async def test_the_largest_value_is_staged_committed_and_read(repo: Repository, size: str) -> None:
+    largest = repo.writer.largest
+    value = b"x" * (largest + (size == "above it"))
+    writes: list[Callable[[], object]] = [
+        lambda: repo.put("main", "one", value),
+        lambda: repo.put_many("main", {"two": value, "small": b"v"}),
+        lambda: repo.put_each("main", {"three": value}),
+        lambda: repo.write_if("main", "four", value, None),
+    ]
+    if size == "above it":
+        for write in writes:
+            with pytest.raises(UsageError, match=f"{largest:,} are the most"):
+                await write()  # type: ignore[misc]
+        assert await held(repo) == {}
+        return
+    for write in writes:
+        await write()  # type: ignore[misc]
+    await repo.commit("main", "large")
+    found = await held(Repository(repo.store), "main@")
+    assert {found[key] for key in ("one", "two", "three", "four")} == {value}
+
+
+class InterruptedStore(MemoryStore):
+    """Before the third write from now on, lets somebody else act."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+        self.others: Callable[[], Awaitable[object]]
+
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
+        self.left -= 1
+        if self.left == 0:
+            await self.others()
+        return await super().write(conditions, changes)
+
+
+@pytest.mark.guarantee("versions-23", by="race")
+async def test_changes_staged_before_a_commit_came_in_between_are_not_staged_again() -> None:
+    store = InterruptedStore()
+    ours, theirs = Repository(store), Repository(store)
+    await ours.init()
+
+    async def others() -> None:
+        await theirs.commit("main", "half")
+        await theirs.put("main", "a", b"newer")
+
+    store.others, store.left = others, 3
+    await ours.put_each("main", {"a": b"1", "b": b"2", "c": b"3"})
+    assert await held(ours, "main") == {"a": b"newer", "b": b"2", "c": b"3"}

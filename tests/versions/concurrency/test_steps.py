@@ -1,0 +1,473 @@
+"""Killed at every write, and met by others at every step: nothing half-made is seen, nothing acknowledged is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+
+import pytest
+
+import kvctl
+from kvctl.errors import ConflictError, NotFoundError
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.ordered_token import untoken
+from kvctl.versions.branch import dropped_epochs, staging
+from kvctl.versions.branch.compare_and_set import IdentityMismatch
+from kvctl.versions.commits import NothingToCommit, Staged
+from kvctl.versions.maintenance import garbage
+from kvctl.versions.maintenance.garbage import Collected
+from kvctl.versions.model import Commit
+from kvctl.versions.refs import BranchNotFound, RefNotFound
+from kvctl.versions.repository import Repository
+from kvctl.versions.store.jetstream_store import BucketStore
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.store.protocol import Store
+from kvctl.versions.tree.three_way import Strategy
+from tests.versions.concurrency.steps import (
+    Fuse,
+    Held,
+    SteppedStore,
+    at_every_step,
+)
+from tests.versions.conftest import stored
+from tests.versions.repos import committed, held, history, staged, whole
+
+LARGE = b"x" * 70_000
+"""Apart, and written before the commit."""
+Operation = Callable[[Repository], Awaitable[object]]
+Fresh = Callable[[], Awaitable[Store]]
+
+
+_FORKED = MemoryStore()
+"""As `forked` makes it, once for all."""
+
+
+async def forked(store: Store) -> Repository:
+    """main and side changed different keys; on `third` something is staged; a commit is there that no branch has."""
+    if not isinstance(store, MemoryStore):
+        return await fork(store)
+    if not _FORKED._values:
+        await fork(_FORKED)
+    store._values = {partition: dict(held) for partition, held in _FORKED._values.items()}
+    store._keys = {partition: list(keys) for partition, keys in _FORKED._keys.items()}
+    store._sequence = count(10**6)
+    return Repository(store)
+
+
+async def fork(store: Store) -> Repository:
+    repo = Repository(store)
+    await repo.init()
+    await committed(repo, "main", "base", a=b"1", b=b"1", c=LARGE)
+    await repo.create_branch("side")
+    await repo.create_branch("third")
+    await committed(repo, "side", "side", b=b"2", d=LARGE + b"side")
+    await committed(repo, "main", "main", a=b"2", e=LARGE + b"main")
+    await repo.put_many("third", {"t": LARGE + b"third", "u": b"1"})
+    await staging.seal(store, "third")
+    await repo.put("third", "v", b"1")
+    await repo.create_branch("lost", "side")
+    await committed(repo, "lost", "before", w=b"1")
+    await committed(repo, "lost", "lost", x=LARGE + b"lost", y=b"1")
+    await repo.delete_branch("lost")
+    return repo
+
+
+async def state(repo: Repository) -> dict[str, object]:
+    """All that can be seen: heads, tags, contents."""
+    branches = await repo.branches()
+    contents = {branch: (await held(repo, f"{branch}@"), await staged(repo, branch)) for branch in branches}
+    return {"branches": branches, "tags": await repo.tags(), "contents": contents}
+
+
+async def lost_commit(repo: Repository) -> str:
+    """The id of the commit that no branch leads to."""
+    async with repo.store.scan(b"commits") as entries:
+        found = [Commit.decode(entry.value) async for entry in entries]
+    (identity,) = [commit.id for commit in found if commit.message == "lost"]
+    return identity
+
+
+async def epochs_with_changes(store: Store) -> set[bytes]:
+    if isinstance(store, MemoryStore):
+        partitions = {name for name, held in store._values.items() if held}
+    else:
+        assert isinstance(store, BucketStore)
+        partitions = {untoken(key.partition(".")[0][1:].encode()) async for key in store.bucket.keys()}
+    return {name for name in partitions if name.startswith(b"epoch/")}
+
+
+async def known_epochs(repo: Repository) -> set[bytes]:
+    held = [(await staging.read(repo.store, branch)).staging for branch in await repo.branches()]
+    return {staging.partition_of(epoch) for one in held for epoch in one.epochs}
+
+
+async def commit(repo: Repository) -> object:
+    return await repo.commit("third", "third")
+
+
+async def reuse(repo: Repository) -> object:
+    """A commit that makes an object anew which is there, and which nothing refers to."""
+    await repo.put("main", "again", LARGE + b"lost")
+    return await repo.commit("main", "again")
+
+
+async def merge(repo: Repository) -> object:
+    return await repo.merge("side", "main", "together")
+
+
+async def reset_prefix(repo: Repository) -> object:
+    return await repo.reset_prefix("third", "t")
+
+
+async def reset_hard(repo: Repository) -> object:
+    return await repo.reset_hard("main", "side")
+
+
+async def record(repo: Repository) -> object:
+    return await repo.record("main", {"c": LARGE, "only": LARGE + b"only"}, "recorded")
+
+
+async def create_branch(repo: Repository) -> object:
+    return await repo.create_branch("more", "side")
+
+
+async def reset(repo: Repository) -> object:
+    return await repo.reset("third")
+
+
+async def delete_branch(repo: Repository) -> object:
+    return await repo.delete_branch("third")
+
+
+WRITING = [commit, merge, reset_prefix, reset_hard, record, reset, create_branch, delete_branch]
+
+
+@pytest.fixture
+async def fresh(request: pytest.FixtureRequest, client: kvctl.Client, unique: Callable[[str], str]) -> Fresh:
+    """Makes stores of the kind that the test's parameter says."""
+    made = count()
+
+    async def make() -> Store:
+        if request.param == "memory":
+            return MemoryStore()
+        bucket = await stored(client, unique(f"STEP{next(made)}"), 1)
+        return BucketStore(Bucket(client.api, bucket))
+
+    return make
+
+
+@pytest.mark.guarantee("versions-9", by="kill")
+@pytest.mark.parametrize(
+    ("fresh", "operation"),
+    [*(("memory", one) for one in WRITING), *(("bucket", one) for one in (commit, merge))],
+    indirect=["fresh"],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(
+    fresh: Fresh, operation: Operation
+) -> None:
+    done = await forked(MemoryStore())
+    await operation(done)
+    expected = [(await state(await forked(MemoryStore())))["contents"], (await state(done))["contents"]]
+
+    async def scenario(fuse: Fuse) -> None:
+        store = await fresh()
+        repo = await forked(store)
+        with fuse.killing():
+            await operation(Repository(SteppedStore(store, fuse)))
+        seen = (await state(repo))["contents"]
+        assert seen in expected
+        await whole(repo)
+        await repo.gc()
+        assert (await state(repo))["contents"] == seen
+        with suppress(NothingToCommit, ConflictError, NotFoundError):
+            await operation(repo)
+        assert (await state(repo))["contents"] == expected[1]
+        await whole(repo)
+        await repo.gc()
+        assert await epochs_with_changes(store) <= await known_epochs(repo)
+
+    assert await at_every_step(scenario, kill=True) >= 1
+
+
+@pytest.mark.guarantee("versions-14", by="kill")
+@pytest.mark.parametrize(("fresh", "together"), [("memory", 1), ("bucket", 400)], indirect=["fresh"])
+async def test_a_collection_killed_at_any_write_leaves_all_that_is_reachable(
+    fresh: Fresh, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "TOGETHER", together)
+    done = await forked(MemoryStore())
+    gone = await done.gc()
+    assert (gone.commits, gone.objects > 0) == (2, True)
+
+    async def scenario(fuse: Fuse) -> None:
+        store = await fresh()
+        repo = await forked(store)
+        before = await state(repo)
+        with fuse.killing():
+            await Repository(SteppedStore(store, fuse)).gc()
+        assert await state(repo) == before
+        await whole(repo)
+        with suppress(ValueError):  # it is gone; where it is not, it is whole
+            await repo.create_branch("found", await lost_commit(repo))
+            await whole(repo)
+            await repo.delete_branch("found")
+        await repo.gc()
+        assert await repo.gc(dry_run=True) == Collected()
+        assert await dropped_epochs.listed(store) == []
+        await merge(repo)
+        await commit(repo)
+        await whole(repo)
+
+    assert await at_every_step(scenario, kill=True) >= 5
+
+
+async def gc(repo: Repository) -> object:
+    return await repo.gc()
+
+
+async def pick(repo: Repository) -> object:
+    return await repo.cherry_pick("main", await lost_commit(repo))
+
+
+async def tag_lost(repo: Repository) -> object:
+    return await repo.create_tag("lost", await lost_commit(repo))
+
+
+async def merge_lost(repo: Repository) -> object:
+    return await repo.merge(await lost_commit(repo), "main", strategy=Strategy.SOURCE_WINS)
+
+
+async def hard_lost(repo: Repository) -> object:
+    return await repo.reset_hard("side", await lost_commit(repo))
+
+
+LINKING = [pick, tag_lost, merge_lost, hard_lost]
+
+
+@pytest.mark.guarantee("versions-14", by="race")
+@pytest.mark.parametrize("operation", [*WRITING, reuse, *LINKING], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("first", [True, False], ids=["gc-meets-it", "it-meets-gc"])
+async def test_a_collection_at_any_step_leaves_whole_what_others_do(operation: Operation, first: bool) -> None:
+    """Each runs whole at every step of the other; what counts on unreachable commits may find them gone, never half."""
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        outer, inner = (gc, operation) if first else (operation, gc)
+
+        async def between() -> None:
+            with suppress(RefNotFound, ValueError):
+                await inner(Repository(store))
+
+        fuse.then = between
+        try:
+            await outer(Repository(SteppedStore(store, fuse)))
+        except (RefNotFound, ValueError):
+            assert operation in LINKING
+        await whole(repo)
+        if operation not in LINKING:
+            done = await forked(MemoryStore())
+            await operation(done)
+            if fuse.blown or not first:
+                assert (await state(repo))["contents"] == (await state(done))["contents"]
+
+    assert await at_every_step(scenario, kill=False) > 2
+
+
+@pytest.mark.guarantee("versions-3", by="race")
+@pytest.mark.parametrize("operation", WRITING[:5], ids=lambda one: one.__name__)
+async def test_a_creation_at_any_step_is_kept_or_refused(operation: Operation) -> None:
+    """A key that is created while another operation runs was absent then, and nothing is committed under it."""
+    outcomes: set[bool] = set()
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        branch = "third" if operation in (commit, reset_prefix) else "main"
+        accepted: set[str] = set()
+
+        async def create() -> None:
+            for key in ("d", "only", "t", "zz"):
+                with suppress(ConflictError):
+                    await Repository(store).write_if(branch, key, b"created", None)
+                    accepted.add(key)
+
+        fuse.then = create
+        try:
+            await operation(Repository(SteppedStore(store, fuse)))
+            outcomes.add(True)
+        except Staged:
+            outcomes.add(False)
+        found, under = await held(repo, branch), await held(repo, f"{branch}@")
+        assert {key for key in accepted if found.get(key) != b"created"} <= {"t"}  # which a reset may drop
+        assert {key for key in accepted if under.get(key, b"created") != b"created"} == set()
+
+    assert await at_every_step(scenario, kill=False) > 2
+    assert outcomes == ({True} if operation in (commit, reset_prefix) else {True, False})
+
+
+@pytest.mark.parametrize("operation", [merge, reset_hard, record], ids=lambda one: one.__name__)
+async def test_what_changes_a_branch_while_a_key_is_created_is_seen_or_refused(operation: Operation) -> None:
+    outcomes: set[bool] = set()
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        moved = True
+
+        async def between() -> None:
+            nonlocal moved
+            try:
+                await operation(Repository(store))
+            except Staged:
+                moved = False
+
+        fuse.then = between
+        key = "only" if operation is record else "d"
+        try:
+            await Repository(SteppedStore(store, fuse)).write_if("main", key, b"created", None)
+            created = True
+        except IdentityMismatch:
+            created = False
+        outcomes.add(created)
+        under = (await held(repo, "main@")).get(key)
+        assert (await held(repo))[key] == (b"created" if created else under)
+        assert under is None if created else moved
+
+    assert await at_every_step(scenario, kill=False) > 2
+    assert outcomes == {True, False}
+
+
+@pytest.mark.guarantee("versions-5", by="race")
+@pytest.mark.parametrize("first", [True, False], ids=["commit-meets-reset", "reset-meets-commit"])
+@pytest.mark.parametrize("prefix", ["t", "v", ""])
+async def test_a_reset_and_a_commit_come_one_after_the_other(prefix: str, first: bool) -> None:
+    """Of a sealed key, of one that is not sealed, of all: it is dropped and not committed, or committed."""
+    outcomes: set[bool] = set()
+    content = {"t": LARGE + b"third", "u": b"1", "v": b"1"}
+
+    async def reset_some(repo: Repository) -> object:
+        return await (repo.reset_prefix("third", prefix) if prefix else repo.reset("third"))
+
+    async def commit_some(repo: Repository) -> object:
+        with suppress(NothingToCommit):
+            return await commit(repo)
+        return None
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        outer, inner = (commit_some, reset_some) if first else (reset_some, commit_some)
+        fuse.then = lambda: inner(Repository(store))
+        await outer(Repository(SteppedStore(store, fuse)))
+        if fuse.finished:
+            await inner(repo)
+        under = {key: value for key, value in (await held(repo, "third@")).items() if key in content}
+        left = {key: value for key, value in content.items() if not key.startswith(prefix)}
+        assert under in (content, left)
+        assert await staged(repo, "third") == {}
+        outcomes.add(under == content)
+
+    await at_every_step(scenario, kill=False)
+    assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["commit-meets-deletion", "deletion-meets-commit"])
+async def test_a_branch_deleted_beside_a_commit_is_gone_with_all_it_had(first: bool) -> None:
+    async def commit_if_there(repo: Repository) -> object:
+        with suppress(BranchNotFound, NothingToCommit):
+            await repo.put("third", "w", b"1")
+            await commit(repo)
+            await repo.put("third", "w", b"2")
+        return None
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        outer, inner = (commit_if_there, delete_branch) if first else (delete_branch, commit_if_there)
+        fuse.then = lambda: inner(Repository(store))
+        await outer(Repository(SteppedStore(store, fuse)))
+        if fuse.finished:
+            await inner(repo)
+        assert set(await repo.branches()) == {"main", "side"}
+        assert await epochs_with_changes(store) == set()
+        await whole(repo)
+
+    assert await at_every_step(scenario, kill=False) > 2
+
+
+async def test_what_a_reset_keeps_is_never_taken_by_a_collection_between_any_two_of_its_steps() -> None:
+    """Three parts: some steps of the reset, some of the collection, then the rest of both."""
+    for pause in range(1, 8):
+
+        async def scenario(fuse: Fuse, pause: int = pause) -> None:
+            store = MemoryStore()
+            repo = await forked(store)
+            reached, go_on = asyncio.Event(), asyncio.Event()
+            collecting: list[asyncio.Task[object]] = []
+
+            async def wait() -> None:
+                reached.set()
+                await go_on.wait()
+
+            async def collect_in_part() -> None:
+                paused = Fuse(pause, kill=False)
+                paused.then = wait
+                collecting.append(asyncio.create_task(gc(Repository(SteppedStore(store, paused)))))
+                waiting = asyncio.create_task(reached.wait())
+                await asyncio.wait({collecting[0], waiting}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+
+            fuse.then = collect_in_part
+            await reset_prefix(Repository(SteppedStore(store, fuse)))
+            go_on.set()
+            await asyncio.gather(*collecting)
+            assert set(await staged(repo, "third")) == {"u", "v"}
+
+        assert await at_every_step(scenario, kill=False) > 5
+
+
+async def test_a_commit_is_done_however_many_others_begin_meanwhile() -> None:
+    store = MemoryStore()
+    repo = await forked(store)
+    begun = 0
+
+    class Crowd(Fuse):
+        async def step(self, *, writes: bool) -> None:
+            nonlocal begun
+            if not writes:  # somebody stages, seals, and is killed
+                begun += 1
+                await Repository(store).put("third", f"more.{begun}", b"1")
+                await staging.seal(store, "third")
+
+    made = await Repository(SteppedStore(store, Crowd(0, kill=False))).commit("third", "mine")
+    assert begun > 5
+    assert {"t", "u", "v"} <= (await held(repo, made.id)).keys()
+    assert {key for key in await held(repo, "third") if key.startswith("more.")} == {
+        f"more.{number + 1}" for number in range(begun)
+    }
+
+
+async def test_a_commit_that_takes_nothing_in_the_middle_of_another_is_built_on() -> None:
+    """What the other has prepared still fits the epochs, but not the head."""
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = await forked(store)
+        pause = Held()
+        empty = asyncio.create_task(Repository(SteppedStore(store, pause)).commit("side", "empty", allow_empty=True))
+        await pause.reached.wait()
+        await repo.put("side", "n", b"1")
+
+        async def go_on() -> None:
+            pause.go_on.set()
+            await empty
+
+        fuse.then = go_on
+        await Repository(SteppedStore(store, fuse)).commit("side", "mine")
+        await go_on()
+        assert set((await history(repo, "side"))[:2]) == {"empty", "mine"}
+        assert (await held(repo, "side@"))["n"] == b"1"
+
+    assert await at_every_step(scenario, kill=False) > 5

@@ -1,0 +1,147 @@
+"""Writes of many tasks in few batches."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from kvctl.errors import ServerError
+from kvctl.versions.store import group_commit
+from kvctl.versions.store.group_commit import (
+    Failing,
+    Grouping,
+    Wish,
+    in_batches,
+)
+from kvctl.versions.store.protocol import (
+    ABSENT,
+    Change,
+    Predicate,
+    PredicateFailed,
+)
+
+FENCE = ("fence", Predicate(("s", "fence", 7)))
+
+
+class Carrier:
+    """Carries batches out, one after the other, and notes them; conditions on keys in `failing` do not hold."""
+
+    def __init__(self, *failing: str) -> None:
+        self.batches: list[list[Wish]] = []
+        self.failing = set(failing)
+
+    async def __call__(self, wishes: Sequence[Wish]) -> None:
+        self.batches.append(list(wishes))
+        await asyncio.sleep(0)
+        if lost := {key for wish in wishes for key, _ in wish.conditions} & self.failing:
+            raise Failing(lost)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(batch) for batch in self.batches]
+
+
+def put(key: str, value: bytes = b"v") -> Wish:
+    return Wish([FENCE], {key: value})
+
+
+def create(key: str) -> Wish:
+    return Wish([FENCE, (key, ABSENT)], {key: b"v", "touched": b""})
+
+
+async def ended(carrier: Carrier, *wishes: Wish) -> list[object]:
+    group = Grouping(carrier)
+    return await asyncio.gather(*(group.write(wish) for wish in wishes), return_exceptions=True)
+
+
+async def test_what_comes_up_while_a_batch_is_in_flight_goes_with_the_next() -> None:
+    carrier = Carrier()
+    group = Grouping(carrier)
+    first = asyncio.create_task(group.write(put("first")))
+    while not carrier.batches:
+        await asyncio.sleep(0)
+    others = [asyncio.create_task(group.write(create(f"k{number}"))) for number in range(20)]
+    await asyncio.gather(first, *others)
+    assert carrier.sizes == [1, 20]
+
+
+async def test_a_failing_condition_ends_its_own_wish_and_the_others_are_tried_again() -> None:
+    carrier = Carrier("k3", "k5")
+    ends = await ended(carrier, *(create(f"k{number}") for number in range(8)))
+    assert [number for number, end in enumerate(ends) if isinstance(end, PredicateFailed)] == [3, 5]
+    assert carrier.sizes == [8, 6]
+
+
+async def test_where_nobody_knows_which_condition_fails_all_of_the_batch_do() -> None:
+    class Mute(Carrier):
+        async def __call__(self, wishes: Sequence[Wish]) -> None:
+            await super().__call__(wishes)
+            raise Failing(set())
+
+    carrier = Mute()
+    ends = await ended(carrier, put("a"), put("b"))
+    assert all(isinstance(end, PredicateFailed) for end in ends)
+    assert carrier.sizes == [2]
+
+
+async def test_what_touches_the_same_key_is_not_in_one_batch() -> None:
+    other_fence = Wish([("fence", Predicate(("s", "fence", 8)))], {"x": b"v"})
+    moves_fence = Wish([], {"fence": b"v"})
+    for one, two in (
+        (put("k", b"1"), put("k", b"2")), (put("k"), create("k")), (create("k"), put("k")), (put("a"), other_fence),
+        (put("a"), moves_fence), (moves_fence, put("a")),
+    ):  # fmt: skip
+        carrier = Carrier()
+        await ended(carrier, Wish(one.conditions, one.changes), Wish(two.conditions, two.changes))
+        assert carrier.sizes == [1, 1]
+
+
+async def test_the_same_change_is_made_once_for_all() -> None:
+    carrier = Carrier()
+    await ended(carrier, put("k"), put("k"), create("a"), create("b"))
+    assert carrier.sizes == [4]
+
+
+async def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "MOST_MESSAGES", 10)
+    carrier = Carrier()
+    await ended(carrier, *(put(f"k{number}") for number in range(12)))
+    assert max(carrier.sizes) == 5
+    monkeypatch.setattr(group_commit, "MOST_BYTES", 100)
+    carrier = Carrier()
+    await ended(carrier, put("big", b"v" * 1000), *(put(f"k{number}", b"v" * 40) for number in range(4)))
+    assert carrier.sizes == [1, 2, 2]
+
+
+async def test_what_goes_wrong_is_everybodys_error_and_the_next_batch_is_carried_out() -> None:
+    class Refusing(Carrier):
+        async def __call__(self, wishes: Sequence[Wish]) -> None:
+            await super().__call__(wishes)
+            if len(self.batches) == 1:
+                raise ServerError("full")
+
+    carrier = Refusing()
+    group = Grouping(carrier)
+    ends = await asyncio.gather(group.write(put("a")), group.write(put("b")), return_exceptions=True)
+    assert all(isinstance(end, ServerError) for end in ends)
+    await group.write(put("c"))
+
+
+async def test_a_wish_that_was_cancelled_before_its_turn_is_not_carried_out() -> None:
+    carrier = Carrier()
+    group = Grouping(carrier)
+    tasks = [asyncio.create_task(group.write(put(f"k{number}"))) for number in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert [key for batch in carrier.batches for wish in batch for key in wish.changes] == ["k0", "k2"]
+
+
+def test_one_tasks_changes_in_parts() -> None:
+    changes = [Change(b"p", b"%d" % number, b"v" * 9) for number in range(2500)]
+    parts = list(in_batches(changes))
+    assert [len(part) for part in parts] == [1000, 1000, 500]
+    assert [change for part in parts for change in part] == changes
+    large = [Change(b"p", b"%d" % number, b"v" * (group_commit.MOST_BYTES // 2)) for number in range(5)]
+    assert [len(part) for part in in_batches(large)] == [2, 2, 1]
+    assert list(in_batches([])) == []

@@ -1,0 +1,235 @@
+"""The store on JetStream, where it is one: replicas that lag, listings of any size, lost answers, batches."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl import Client, Context
+from kvctl.errors import OutcomeUnknown, ReadOnly, RequestTimeout, UsageError
+from kvctl.jetstream.publish import publish_soon
+from kvctl.kv.bucket import Bucket
+from kvctl.server import Server
+from kvctl.versions.store import ordered_scan, store_writes
+from kvctl.versions.store.jetstream_store import BucketStore
+from kvctl.versions.store.protocol import (
+    ABSENT,
+    Change,
+    Condition,
+    Found,
+    PredicateFailed,
+)
+from kvctl.versions.store.store_subjects import place_of
+from tests.support.raw import RawClient
+from tests.versions.conftest import stored
+
+P, Q = b"partition", b"other"
+ROUNDS = 12
+
+
+@pytest.fixture
+async def store(client: Client, bucket_name: str) -> BucketStore:
+    return BucketStore(Bucket(client.api, await stored(client, bucket_name, 1)))
+
+
+async def values_of(store: BucketStore, *, values: bool = True) -> dict[bytes, bytes]:
+    async with store.scan(P, values=values) as entries:
+        return {entry.key: entry.value async for entry in entries}
+
+
+async def fence_of(store: BucketStore) -> Condition:
+    await store.set(P, b"fence", b"")
+    return Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+
+
+class TestLaggingReplica:
+    """A mirror that answers half of all direct gets, and has stopped at the first messages: it is full."""
+
+    @pytest.fixture
+    async def lagging(self, raw: RawClient, store: BucketStore) -> BucketStore:
+        name = store.bucket.name
+        for number in range(4):
+            await store.set(P, b"k%d" % number, b"old")
+        mirror = {
+            "name": f"M{name}", "mirror": {"name": f"KV_{name}"}, "mirror_direct": True, "allow_direct": True,
+            "max_msgs": 4, "discard": "new", "max_msgs_per_subject": 1,
+        }  # fmt: skip
+        assert "error" not in raw.api(f"STREAM.CREATE.M{name}", mirror)
+        asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(place_of(P, b'k1'))}"
+        async with asyncio.timeout(60):
+            while raw.api(f"STREAM.INFO.M{name}")["state"]["messages"] < 4 or all(
+                raw.request(asked).headers["Nats-Stream"] == f"KV_{name}" for _ in range(20)
+            ):
+                await asyncio.sleep(0.05)
+        return store
+
+    async def test_reads_are_as_new_as_the_leader(self, lagging: BucketStore) -> None:
+        for number in range(ROUNDS):
+            expected = {b"k%d" % key: b"%d" % number for key in range(4)}
+            await lagging.set_many(P, expected)
+            assert await values_of(lagging) == expected
+            assert set(await values_of(lagging, values=False)) == set(expected)
+            found = await lagging.get_many([(P, key) for key in expected] * 10)
+            assert {one.value if one else None for one in found} == {b"%d" % number}
+        await lagging.clear(P)
+        for _ in range(ROUNDS):
+            assert await values_of(lagging) == {}
+
+    @pytest.mark.guarantee("versions-20", by="fault")
+    async def test_what_one_does_not_have_is_asked_of_the_leader(self, lagging: BucketStore) -> None:
+        for number in range(ROUNDS):
+            await lagging.set(Q, b"%d" % number, b"v")
+            places = [(Q, b"%d" % one) for one in range(number + 1)]
+            assert all(await lagging.get_many(places, lasting=True))
+            assert await lagging.get_many([(Q, b"none")], lasting=True) == [None]
+
+
+class TestListings:
+    @pytest.mark.parametrize("held", [1 << 20, 2000], ids=["values held", "values fetched"])
+    @pytest.mark.parametrize("values", [True, False], ids=["entries", "keys"])
+    async def test_more_keys_than_one_answer_has(
+        self, store: BucketStore, monkeypatch: pytest.MonkeyPatch, held: int, values: bool
+    ) -> None:
+        monkeypatch.setattr(ordered_scan, "HELD", held)
+        content = {b"%05d" % number: b"v%d" % number for number in range(1500)}
+        await store.set_many(P, content)
+        await store.set_many(Q, content)
+        for number in range(0, 1500, 300):
+            await store.delete(P, b"%05d" % number)
+            del content[b"%05d" % number]
+        assert await values_of(store, values=values) == {
+            key: value if values else b"" for key, value in content.items()
+        }
+        async with store.scan(P, b"01200", values=values) as entries:
+            entry = await anext(entries)
+            assert entry.key == b"01201"
+            await store.set_if(P, b"01201", b"w", entry.predicate)
+            await entries.seek(b"00900")
+            assert (await anext(entries)).key == b"00901"
+
+    async def test_large_values_come_in_parts(self, store: BucketStore) -> None:
+        content = {b"%d" % number: bytes([number]) * 900_000 for number in range(20)}
+        await store.set_many(P, content)
+        assert await values_of(store) == content
+
+
+class TestBatches:
+    @pytest.mark.guarantee("versions-22")
+    async def test_conditional_writes_of_many_tasks_take_few(self, store: BucketStore, raw: RawClient) -> None:
+        fence = await fence_of(store)
+        wishes = [
+            store.write([fence, Condition(P, b"%d" % number, ABSENT)], [Change(P, b"%d" % number, b"v")])
+            for number in range(40)
+        ]
+        await asyncio.gather(*wishes)
+        messages = [message for message in _all(raw, store.bucket.name) if "Nats-Batch-Id" in message]
+        batches = {message["Nats-Batch-Id"] for message in messages}
+        assert len(messages) >= 40
+        assert len(batches) <= 3
+
+    async def test_what_is_too_much_for_one_is_refused_before_it_is_sent(self, store: BucketStore) -> None:
+        many = [Change(P, b"%d" % number, b"v" * 1_000_000) for number in range(40)]
+        with pytest.raises(UsageError, match="are the most"):
+            await store.write([], many)
+        with pytest.raises(UsageError, match="are the most"):
+            await store.write([], [Change(P, b"%d" % number, b"v") for number in range(1001)])
+        assert await values_of(store) == {}
+        await store.write([], many[:30])
+        assert len(await values_of(store, values=False)) == 30
+
+    async def test_a_fenced_value_takes_none(self, store: BucketStore, raw: RawClient) -> None:
+        fence = await fence_of(store)
+        await asyncio.gather(*(store.write([fence], [Change(P, b"%d" % number, b"v")]) for number in range(10)))
+        assert not [message for message in _all(raw, store.bucket.name) if "Nats-Batch-Id" in message]
+
+
+def _all(raw: RawClient, bucket: str) -> list[dict[str, str]]:
+    """The headers of all messages."""
+    state = raw.api(f"STREAM.INFO.KV_{bucket}")["state"]
+    found = (
+        raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}", f'{{"seq": {sequence}}}'.encode()).headers
+        for sequence in range(state["first_seq"], state["last_seq"] + 1)
+    )
+    return [headers for headers in found if headers]
+
+
+class TestLostAnswers:
+    @pytest.fixture
+    async def impatient(self, own_server: Server) -> AsyncIterator[BucketStore]:
+        async with kvctl.connect(own_server.url) as client:
+            store = BucketStore(Bucket(client.api, await stored(client, "B", 1)))
+            client.connection.timeout = 1
+            yield store
+
+    async def test_a_fenced_write_that_is_stored_is_found(
+        self, impatient: BucketStore, lose: Callable[[bool], None]
+    ) -> None:
+        fence = await fence_of(impatient)
+        lose(True)
+        await impatient.write([fence], [Change(P, b"k", b"v")])
+        assert (await impatient.get(P, b"k")).value == b"v"
+
+    async def test_of_one_that_is_not_it_is_said_that_nobody_knows(
+        self, impatient: BucketStore, lose: Callable[[bool], None]
+    ) -> None:
+        fence = await fence_of(impatient)
+        await impatient.set(P, b"k", b"v")
+        lose(False)
+        with pytest.raises(OutcomeUnknown, match="the write to repository `B` was stored: No answer") as refused:
+            await impatient.write([fence], [Change(P, b"k", b"v")])
+        assert "kvctl repo status" in str(refused.value.hint)
+
+    @pytest.fixture
+    def lose(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+        """Have the answer of the next fenced write be lost, after it was stored or before."""
+        publish = publish_soon
+
+        def install(stored: bool) -> None:
+            async def lossy(*arguments: Any) -> int:
+                monkeypatch.setattr(store_writes, "publish_soon", publish)
+                if stored:
+                    await publish(*arguments)
+                raise RequestTimeout("No answer")
+
+            monkeypatch.setattr(store_writes, "publish_soon", lossy)
+
+        return install
+
+    async def test_a_server_that_comes_back_takes_what_was_under_way(self, own_server: Server) -> None:
+        async with kvctl.connect(own_server.url) as client:
+            store = BucketStore(Bucket(client.api, await stored(client, "B", 1)))
+            fence = await fence_of(store)
+            filling = asyncio.create_task(
+                store.set_many(P, {b"%d" % number: b"v" * 1000 for number in range(20_000)}, fence=fence)
+            )
+            await asyncio.sleep(0.05)
+            own_server.kill()
+            own_server.start()
+            await filling
+            assert len(await values_of(store, values=False)) == 20_001
+
+
+async def test_a_store_for_reading_only_writes_nothing(server: Server, client: Client, store: BucketStore) -> None:
+    fence = await fence_of(store)
+    async with kvctl.connect(Context(url=server.url, read_only=True)) as other:
+        reading = BucketStore(Bucket(other.api, store.bucket.name))
+        found: Found = await reading.get(P, b"fence")
+        assert found.predicate == fence.predicate
+        for attempt in (
+            reading.set(P, b"k", b"v"), reading.set_many(P, {b"k": b"v"}), reading.delete(P, b"fence"),
+            reading.write([fence], [Change(P, b"k", b"v")]), reading.clear(P), reading.set_if(P, b"k", b"v", ABSENT),
+        ):  # fmt: skip
+            with pytest.raises(ReadOnly):
+                await attempt
+    assert await values_of(store) == {b"fence": b""}
+
+
+async def test_predicates_are_of_one_stream(client: Client, store: BucketStore, unique: Callable[..., str]) -> None:
+    other = BucketStore(Bucket(client.api, await stored(client, unique(), 1)))
+    for one in (store, other):
+        await one.set(P, b"k", b"v")
+    foreign = (await other.get(P, b"k")).predicate
+    with pytest.raises(PredicateFailed):
+        await store.set_if(P, b"k", b"w", foreign)

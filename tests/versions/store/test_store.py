@@ -1,0 +1,587 @@
+"""One conformance suite for every Store: lakeFS's design, what it shipped, and where its drivers slipped."""
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from kvctl.errors import UsageError
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.store.protocol import (
+    ABSENT,
+    EXISTS,
+    Change,
+    Condition,
+    EntryNotFound,
+    MissingArgument,
+    Predicate,
+    PredicateFailed,
+    Store,
+    StoreClosed,
+)
+from tests.versions.conftest import Open
+
+pytestmark = pytest.mark.parametrize("reopen", ["memory", "bucket", "replicas"], indirect=True)
+
+P, Q = b"partition", b"other"
+EVERY = bytes(range(256))
+
+
+async def keys_of(store: Store, partition: bytes = P, start: bytes = b"", **settings: Any) -> list[bytes]:
+    async with store.scan(partition, start, **settings) as entries:
+        return [entry.key async for entry in entries]
+
+
+async def fill(store: Store, *keys: bytes, partition: bytes = P) -> None:
+    for key in keys:
+        await store.set(partition, key, b"v" + key)
+
+
+class TestArguments:
+    async def test_what_is_missing_is_named(self, store: Store) -> None:
+        none: Any = None
+        attempts: list[Awaitable[Any]] = [
+            store.get(b"", b"k"), store.get(P, b""), store.set(b"", b"k", b"v"), store.set(P, b"", b"v"),
+            store.set(P, b"k", none), store.set_if(b"", b"k", b"v", ABSENT), store.set_if(P, b"", b"v", ABSENT),
+            store.set_if(P, b"k", none, ABSENT), store.delete(b"", b"k"), store.delete(P, b""), store.write([], []),
+            store.write([Condition(P, b"", ABSENT)], [Change(P, b"k", b"v")]),
+            store.write([], [Change(b"", b"k", b"v")]),
+        ]  # fmt: skip
+        for attempt in attempts:
+            with pytest.raises(MissingArgument):
+                await attempt
+        with pytest.raises(MissingArgument):
+            store.scan(b"")
+        assert await keys_of(store) == []
+
+    async def test_an_empty_value_is_a_value(self, store: Store) -> None:
+        await store.set(P, b"k", b"")
+        assert (await store.get(P, b"k")).value == b""
+        await store.set_if(P, b"k", b"v", EXISTS)
+
+    async def test_the_callers_buffers_may_change_afterwards(self, store: Store) -> None:
+        partition, key, value = bytearray(P), bytearray(b"key"), bytearray(b"value")
+        await store.set(bytes(partition), bytes(key), value)  # type: ignore[arg-type]
+        await store.write([], [Change(P, b"other", value)])  # type: ignore[arg-type]
+        value[:] = b"wrong"
+        assert (await store.get(P, b"key")).value == (await store.get(P, b"other")).value == b"value"
+
+    async def test_partitions_and_keys_are_any_bytes(self, store: Store) -> None:
+        for name in (EVERY, b"\0", b".", b"*", b">", b" ", b"a/b", b"\xff" * 40):
+            await store.set(name, name[::-1], name)
+            assert (await store.get(name, name[::-1])).value == name
+            assert await keys_of(store, name) == [name[::-1]]
+
+
+class TestPartitions:
+    async def test_the_same_key_in_two_partitions_is_two(self, store: Store) -> None:
+        await store.set(P, b"k", b"p")
+        await store.set(Q, b"k", b"q")
+        await store.delete(P, b"k")
+        assert (await store.get(Q, b"k")).value == b"q"
+        assert await keys_of(store) == []
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [((b"a", b"b/c"), (b"a/b", b"c")), ((b"a", b"b.c"), (b"a.b", b"c")), ((b"a", b"bc"), (b"ab", b"c")),
+         ((b"a", b"\0b"), (b"a\0", b"b"))],
+    )  # fmt: skip
+    async def test_nested_and_concatenated_names_do_not_meet(
+        self, store: Store, one: tuple[bytes, bytes], other: tuple[bytes, bytes]
+    ) -> None:
+        await store.set(*one, b"one")
+        with pytest.raises(EntryNotFound):
+            await store.get(*other)
+        await store.set_if(*other, b"other", ABSENT)
+        assert (await store.get(*one)).value == b"one"
+        assert await keys_of(store, one[0]) == [one[1]]
+
+    async def test_one_that_was_never_written_is_empty(self, store: Store) -> None:
+        assert await keys_of(store, b"never") == []
+        await store.delete(b"never", b"k")
+        with pytest.raises(EntryNotFound):
+            await store.get(b"never", b"k")
+
+
+class TestPredicates:
+    async def test_absent(self, store: Store) -> None:
+        await store.set_if(P, b"k", b"1", ABSENT)
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"k", b"2", ABSENT)
+        await store.delete(P, b"k")
+        await store.set_if(P, b"k", b"3", ABSENT)
+        assert (await store.get(P, b"k")).value == b"3"
+
+    async def test_exists(self, store: Store) -> None:
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"k", b"1", EXISTS)
+        await store.set(P, b"k", b"1")
+        await store.set_if(P, b"k", b"2", EXISTS)
+        await store.delete(P, b"k")
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"k", b"3", EXISTS)
+
+    async def test_as_read(self, store: Store) -> None:
+        await store.set(P, b"k", b"1")
+        read = (await store.get(P, b"k")).predicate
+        await store.set_if(P, b"k", b"2", read)
+        for late in (b"3", b"1"):
+            with pytest.raises(PredicateFailed):
+                await store.set_if(P, b"k", late, read)
+        assert (await store.get(P, b"k")).value == b"2"
+
+    @pytest.mark.guarantee("versions-18")
+    async def test_there_and_back_is_another(self, store: Store) -> None:
+        await store.set(P, b"k", b"a")
+        read = (await store.get(P, b"k")).predicate
+        await store.set(P, b"k", b"b")
+        await store.set(P, b"k", b"a")
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"k", b"c", read)
+
+    async def test_deleted_and_written_again_is_another(self, store: Store) -> None:
+        await store.set(P, b"k", b"a")
+        read = (await store.get(P, b"k")).predicate
+        await store.delete(P, b"k")
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"k", b"b", read)
+        await store.set(P, b"k", b"a")
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"k", b"b", read)
+
+    async def test_those_of_another_key_partition_or_store_fail(self, store: Store) -> None:
+        for partition, key in ((P, b"k"), (P, b"other"), (Q, b"k")):
+            await store.set(partition, key, b"v")
+        raw: Any = b"v"
+        foreign = MemoryStore()
+        await foreign.set(P, b"k", b"v")
+        others = [
+            (await store.get(P, b"other")).predicate, (await store.get(Q, b"k")).predicate,
+            (await foreign.get(P, b"k")).predicate, Predicate("no such thing"), Predicate(None), raw,
+        ]  # fmt: skip
+        for predicate in others:
+            with pytest.raises(PredicateFailed):
+                await store.set_if(P, b"k", b"w", predicate)
+            with pytest.raises(PredicateFailed):
+                await store.write([Condition(P, b"k", predicate)], [Change(P, b"new", b"w")])
+        assert (await store.get(P, b"k")).value == b"v"
+
+    async def test_of_many_at_once_one_succeeds(self, store: Store) -> None:
+        won = await asyncio.gather(
+            *(store.set_if(P, b"k", b"%d" % number, ABSENT) for number in range(12)), return_exceptions=True
+        )
+        assert [result for result in won if result is None] == [None]
+        assert all(isinstance(result, PredicateFailed) for result in won if result is not None)
+
+    async def test_increments_are_all_counted(self, store: Store, reopen: Open) -> None:
+        await store.set(P, b"n", b"0")
+
+        async def add(own: Store) -> None:
+            for _ in range(5):
+                while True:
+                    found = await own.get(P, b"n")
+                    with suppress(PredicateFailed):
+                        await own.set_if(P, b"n", b"%d" % (int(found.value) + 1), found.predicate)
+                        break
+                    await asyncio.sleep(0.001)
+
+        await asyncio.gather(*(add(reopen()) for _ in range(4)))
+        assert (await store.get(P, b"n")).value == b"20"
+
+
+class TestVisibility:
+    @pytest.mark.guarantee("versions-10")
+    async def test_a_read_after_a_write_sees_it_in_any_session(self, store: Store, reopen: Open) -> None:
+        other = reopen()
+        for number in range(30):
+            await store.set(P, b"k", b"%d" % number)
+            assert (await other.get(P, b"k")).value == b"%d" % number
+            assert await keys_of(other) == [b"k"]
+        await store.delete(P, b"k")
+        with pytest.raises(EntryNotFound):
+            await other.get(P, b"k")
+        assert await keys_of(other) == []
+
+    async def test_deleting_twice_is_no_error(self, store: Store) -> None:
+        await store.set(P, b"k", b"v")
+        await store.delete(P, b"k")
+        await store.delete(P, b"k")
+
+
+class TestScan:
+    async def test_in_byte_order_whatever_the_order_of_writing(self, store: Store) -> None:
+        dice = random.Random(8)
+        keys = {dice.randbytes(dice.randint(1, 4)) for _ in range(60)} | {b"\0", b"\xff", b"a", b"a\0", b"ab"}
+        await fill(store, *dice.sample(sorted(keys), len(keys)))
+        assert await keys_of(store) == sorted(keys)
+        async with store.scan(P) as entries:
+            assert all([entry.value == b"v" + entry.key and entry.partition == P async for entry in entries])
+
+    @pytest.mark.parametrize("batch", [0, 1, 3, 1000])
+    async def test_from_a_start_in_batches_of_any_size(self, store: Store, batch: int) -> None:
+        keys = [b"%02d" % number for number in range(10)]
+        await fill(store, *keys)
+        for start in (b"", b"00", b"035", b"09", b"099", b"z"):
+            assert await keys_of(store, start=start, batch=batch) == [key for key in keys if key >= start]
+
+    async def test_an_exact_number_of_batches_ends(self, store: Store) -> None:
+        await fill(store, *(b"%d" % number for number in range(6)))
+        assert len(await keys_of(store, batch=3)) == 6
+        assert len(await keys_of(store, batch=6)) == 6
+
+    @pytest.mark.parametrize("batch", [1, 4])
+    async def test_seeks_back_and_forth(self, store: Store, batch: int) -> None:
+        keys = [b"%02d" % number for number in range(10)]
+        await fill(store, *keys)
+        async with store.scan(P, batch=batch) as entries:
+            assert (await anext(entries)).key == b"00"
+            for target, found in ((b"05", b"05"), (b"02", b"02"), (b"", b"00"), (b"085", b"09"), (b"08", b"08")):
+                await entries.seek(target)
+                assert (await anext(entries)).key == found
+            assert (await anext(entries)).key == b"09"
+            with pytest.raises(StopAsyncIteration):
+                await anext(entries)
+            await entries.seek(b"99")
+            with pytest.raises(StopAsyncIteration):
+                await anext(entries)
+            await entries.seek(b"07")
+            assert [entry.key async for entry in entries] == [b"07", b"08", b"09"]
+
+    async def test_a_seek_before_the_first_step(self, store: Store) -> None:
+        await fill(store, b"a", b"b", b"c")
+        async with store.scan(P) as entries:
+            await entries.seek(b"b")
+            assert [entry.key async for entry in entries] == [b"b", b"c"]
+
+    @pytest.mark.parametrize("batch", [1, 2, 100])
+    async def test_deleting_what_was_read_disturbs_nothing(self, store: Store, batch: int) -> None:
+        keys = [b"%02d" % number for number in range(10)]
+        await fill(store, *keys)
+        seen = []
+        async with store.scan(P, batch=batch) as entries:
+            async for entry in entries:
+                seen.append(entry.key)
+                await store.delete(P, entry.key)
+        assert seen == keys
+        assert await keys_of(store) == []
+
+    async def test_what_is_deleted_ahead_may_be_missed_and_nothing_else(self, store: Store) -> None:
+        keys = [b"%02d" % number for number in range(10)]
+        await fill(store, *keys)
+        async with store.scan(P, batch=2) as entries:
+            seen = [(await anext(entries)).key]
+            for key in keys[4:8]:
+                await store.delete(P, key)
+            seen += [entry.key async for entry in entries]
+        assert [key for key in seen if key not in keys[4:8]] == keys[:4] + keys[8:]
+        assert len(seen) == len(set(seen))
+
+    async def test_a_closed_reading_reads_no_more(self, store: Store) -> None:
+        await fill(store, b"a", b"b")
+        entries = store.scan(P)
+        await anext(entries)
+        await entries.close()
+        await entries.close()
+        with pytest.raises(StoreClosed):
+            await anext(entries)
+        with pytest.raises(StoreClosed):
+            await entries.seek(b"a")
+
+    async def test_a_cancelled_reading_leaves_the_store_whole(self, store: Store) -> None:
+        await fill(store, *(b"%d" % number for number in range(50)))
+        reading = asyncio.create_task(keys_of(store, batch=1))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+        assert len(await keys_of(store)) == 50
+
+    @pytest.mark.parametrize("values", [True, False])
+    async def test_entries_bring_predicates_that_hold_until_they_are_written_again(
+        self, store: Store, values: bool
+    ) -> None:
+        await fill(store, b"a", b"b", b"c")
+        async with store.scan(P, values=values) as entries:
+            found = {entry.key: entry async for entry in entries}
+        assert {key: entry.value for key, entry in found.items()} == {
+            key: b"v" + key if values else b"" for key in (b"a", b"b", b"c")
+        }
+        await store.set(P, b"b", b"vb")
+        await store.set_if(P, b"a", b"new", found[b"a"].predicate)
+        for key in (b"a", b"b"):
+            with pytest.raises(PredicateFailed):
+                await store.set_if(P, key, b"late", found[key].predicate)
+        await store.write([Condition(P, b"c", found[b"c"].predicate)], [Change(P, b"c", None)])
+        assert await keys_of(store) == [b"a", b"b"]
+
+
+class TestWrite:
+    async def test_all_or_nothing(self, store: Store) -> None:
+        await fill(store, b"a", b"gone")
+        read = (await store.get(P, b"a")).predicate
+        conditions = [Condition(P, b"a", read), Condition(P, b"new", ABSENT), Condition(P, b"gone", EXISTS)]
+        changes = [Change(P, b"a", b"1"), Change(Q, b"new", b"2"), Change(P, b"gone", None)]
+        await store.write(conditions, changes)
+        assert (await store.get(P, b"a")).value == b"1"
+        assert (await store.get(Q, b"new")).value == b"2"
+        assert await keys_of(store) == [b"a"]
+        for failing in ([Condition(P, b"a", read)], [Condition(P, b"a", ABSENT)], [Condition(P, b"gone", EXISTS)]):
+            with pytest.raises(PredicateFailed):
+                await store.write(failing, [Change(P, b"a", b"lost"), Change(P, b"x", b"lost")])
+        assert (await store.get(P, b"a")).value == b"1"
+        assert await keys_of(store) == [b"a"]
+
+    async def test_predicates_of_what_was_written_hold_until_it_is_written_again(self, store: Store) -> None:
+        await fill(store, b"gone", b"fence")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        changes = [Change(P, b"a", b"1"), Change(P, b"gone", None), Change(Q, b"a", b"2")]
+        first, gone, second = await store.write([fence], changes)
+        (third,) = await store.write([fence], [Change(P, b"b", b"3")])
+        assert [first, second, third] == [
+            (await store.get(*place)).predicate for place in ((P, b"a"), (Q, b"a"), (P, b"b"))
+        ]
+        assert gone == ABSENT
+        await store.write([Condition(P, b"a", first), Condition(P, b"gone", gone)], [Change(P, b"a", b"1")])
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"a", b"lost", first)
+
+    async def test_what_is_deleted_without_a_trace_is_absent(self, store: Store) -> None:
+        await fill(store, b"a", b"b")
+        await store.delete(P, b"a", traceless=True)
+        await store.write([], [Change(P, b"b", None, traceless=True)])
+        assert await keys_of(store) == []
+        await store.write([Condition(P, key, ABSENT) for key in (b"a", b"b")], [Change(P, b"a", b"again")])
+        assert await keys_of(store) == [b"a"]
+
+    async def test_conditions_on_keys_that_are_not_written(self, store: Store) -> None:
+        await fill(store, *(b"guard%d" % number for number in range(5)))
+        guards = [Condition(P, b"guard%d" % number, EXISTS) for number in range(5)]
+        await store.write(guards, [Change(P, b"one", b"v")])
+        await store.delete(P, b"guard3")
+        with pytest.raises(PredicateFailed):
+            await store.write(guards, [Change(P, b"two", b"v")])
+        assert b"two" not in await keys_of(store)
+
+    async def test_deleting_what_is_not_there_is_part_of_it(self, store: Store) -> None:
+        await store.write([Condition(P, b"none", ABSENT)], [Change(P, b"none", None), Change(P, b"k", b"v")])
+        assert await keys_of(store) == [b"k"]
+        await store.set_if(P, b"none", b"v", ABSENT)
+
+    async def test_a_key_that_was_deleted_is_absent(self, store: Store) -> None:
+        for value in (b"1", b"2"):
+            await store.write([Condition(P, b"k", ABSENT), Condition(P, b"x", ABSENT)], [Change(P, b"k", value)])
+            with pytest.raises(PredicateFailed):
+                await store.write([Condition(P, b"k", ABSENT)], [Change(P, b"k", b"lost"), Change(P, b"y", b"lost")])
+            assert (await store.get(P, b"k")).value == value
+            await store.delete(P, b"k")
+        assert await keys_of(store) == []
+
+    async def test_a_key_is_changed_once(self, store: Store) -> None:
+        with pytest.raises(UsageError, match="twice"):
+            await store.write([], [Change(P, b"k", b"1"), Change(P, b"k", None)])
+        await store.write([], [Change(P, b"k", b"1"), Change(Q, b"k", b"1")])
+
+    async def test_what_many_tasks_write_at_once_is_each_written_or_refused(self, store: Store) -> None:
+        """Stores may put them together: a condition that fails is its own writer's alone."""
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        await fill(store, *(b"%d" % number for number in range(0, 24, 3)))
+
+        async def create(number: int) -> None:
+            key = b"%d" % number
+            changes = [Change(P, key, b"new"), Change(Q, b"touched", b"")]
+            await store.write([fence, Condition(P, key, ABSENT)], changes)
+
+        ends = await asyncio.gather(*(create(number) for number in range(24)), return_exceptions=True)
+        refused = [number for number, end in enumerate(ends) if isinstance(end, PredicateFailed)]
+        assert refused == list(range(0, 24, 3))
+        for number in range(24):
+            expected = b"v%d" % number if number % 3 == 0 else b"new"
+            assert (await store.get(P, b"%d" % number)).value == expected
+
+    async def test_of_many_that_change_the_same_key_all_are_carried_out_one_by_one(self, store: Store) -> None:
+        await store.set(P, b"n", b"0")
+
+        async def add(number: int) -> None:
+            while True:
+                found = await store.get(P, b"n")
+                changes = [Change(P, b"n", b"%d" % (int(found.value) + 1)), Change(Q, b"%d" % number, found.value)]
+                with suppress(PredicateFailed):
+                    return await store.write([Condition(P, b"n", found.predicate)], changes)
+
+        await asyncio.gather(*(add(number) for number in range(6)))
+        assert (await store.get(P, b"n")).value == b"6"
+        found = [await store.get(Q, b"%d" % number) for number in range(6)]
+        assert sorted(one.value for one in found) == [b"%d" % number for number in range(6)]
+
+    async def test_fenced_writes_stop_when_the_fence_moves(self, store: Store) -> None:
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        await asyncio.gather(*(store.write([fence], [Change(Q, b"%d" % number, b"v")]) for number in range(20)))
+        await store.set(P, b"fence", b"1")
+        for keys in ([b"late"], [b"late", b"later"]):
+            with pytest.raises(PredicateFailed):
+                await store.write([fence], [Change(Q, key, b"v") for key in keys])
+        assert len(await keys_of(store, Q)) == 20
+
+    async def test_a_cancelled_writer_takes_nobody_along(self, store: Store) -> None:
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        tasks = [
+            asyncio.create_task(store.write([fence, Condition(Q, key, ABSENT)], [Change(Q, key, b"v")]))
+            for key in (b"%d" % number for number in range(12))
+        ]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        tasks[7].cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        others = [end for number, end in enumerate(ends) if number not in (0, 7)]
+        assert [end for end in others if isinstance(end, BaseException)] == []
+        assert {b"%d" % number for number in range(12) if number not in (0, 7)} <= set(await keys_of(store, Q))
+
+
+async def test_a_closed_store_does_nothing(store: Store) -> None:
+    await store.set(P, b"k", b"v")
+    entries = store.scan(P)
+    await store.close()
+    attempts: list[Awaitable[Any]] = [
+        store.get(P, b"k"), store.set(P, b"k", b"w"), store.set_if(P, b"k", b"w", EXISTS), store.delete(P, b"k"),
+        store.write([], [Change(P, b"k", b"w")]), anext(entries), store.get_many([(P, b"k")]),
+        store.set_many(P, {b"k": b"w"}), store.clear(P), store.partitions(),
+    ]  # fmt: skip
+    for attempt in attempts:
+        with pytest.raises(StoreClosed):
+            await attempt
+    with pytest.raises(StoreClosed):
+        store.scan(P)
+
+
+class TestMany:
+    """What is ours, for speed."""
+
+    async def test_several_keys_are_read_in_the_order_asked(self, store: Store) -> None:
+        await fill(store, b"a", b"b")
+        await store.set(Q, b"a", b"")
+        await store.set(P, b"gone", b"v")
+        await store.delete(P, b"gone")
+        places = [(P, b"b"), (Q, b"a"), (P, b"none"), (P, b"gone"), (P, b"a"), (P, b"b")]
+        for lasting in (False, True):
+            found = await store.get_many(places, lasting=lasting)
+            assert [one.value if one else None for one in found] == [b"vb", b"", None, None, b"va", b"vb"]
+        assert await store.get_many([]) == []
+        read = (await store.get_many([(P, b"a")]))[0]
+        assert read == await store.get(P, b"a")
+
+    async def test_hundreds_of_keys_are_read_as_new_as_one(self, store: Store) -> None:
+        keys = [b"%04d" % number for number in range(1200)]
+        await store.set_many(P, dict.fromkeys(keys, b"old"))
+        await store.set_many(P, dict.fromkeys(keys, b"new"))
+        found = await store.get_many([(P, key) for key in [*keys, b"none"]])
+        assert [one.value if one else None for one in found] == [b"new"] * 1200 + [None]
+
+    async def test_many_keys_are_written(self, store: Store, reopen: Open) -> None:
+        values = {b"%04d" % number: b"v%d" % number for number in range(1500)}
+        await store.set_many(P, values)
+        await store.set_many(P, {})
+        other = reopen()
+        async with other.scan(P, batch=400) as entries:
+            assert {entry.key: entry.value async for entry in entries} == values
+        assert await keys_of(other, Q) == []
+
+    async def test_many_keys_are_written_while_a_fence_holds(self, store: Store) -> None:
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        await store.set_many(Q, {b"%04d" % number: b"v" for number in range(1100)}, fence=fence)
+        assert len(await keys_of(store, Q)) == 1100
+        await store.set(P, b"fence", b"1")
+        with pytest.raises(PredicateFailed):
+            await store.set_many(Q, {b"late%d" % number: b"v" for number in range(5)}, fence=fence)
+        assert len(await keys_of(store, Q)) == 1100
+        for predicate, holds in ((EXISTS, True), (ABSENT, False)):
+            writing = store.set_many(Q, {b"0000": b"w"}, fence=Condition(P, b"fence", predicate))
+            if holds:
+                await writing
+            else:
+                with pytest.raises(PredicateFailed):
+                    await writing
+
+    async def test_a_partition_is_cleared_and_no_other(self, store: Store, reopen: Open) -> None:
+        for partition in (P, Q, P + b"x"):
+            await store.set_many(partition, {b"%d" % number: b"v" for number in range(20)})
+        read = (await store.get(P, b"7")).predicate
+        await store.clear(P)
+        await store.clear(b"never")
+        assert await keys_of(reopen()) == []
+        assert len(await keys_of(store, Q)) == len(await keys_of(store, P + b"x")) == 20
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"7", b"w", read)
+        await store.set_if(P, b"7", b"w", ABSENT)
+        with pytest.raises(PredicateFailed):
+            await store.set_if(P, b"7", b"w", read)
+
+    async def test_partitions_are_listed(self, store: Store, reopen: Open) -> None:
+        assert await store.partitions() == []
+        for partition in (Q, EVERY, P, b"p/1"):
+            await store.set(partition, b"k", b"")
+        await store.set(P, b"l", b"")
+        assert await reopen().partitions() == sorted([Q, EVERY, P, b"p/1"])
+        await store.clear(EVERY)
+        assert await store.partitions() == sorted([Q, P, b"p/1"])
+
+    async def test_what_is_missing_is_named(self, store: Store) -> None:
+        attempts: list[Awaitable[Any]] = [
+            store.get_many([(P, b"k"), (b"", b"k")]), store.get_many([(P, b"")]), store.set_many(b"", {b"k": b"v"}),
+            store.set_many(P, {b"": b"v"}), store.clear(b""),
+        ]  # fmt: skip
+        for attempt in attempts:
+            with pytest.raises(MissingArgument):
+                await attempt
+
+    async def test_the_largest_value_is_taken_and_none_above(self, store: Store) -> None:
+        largest, larger = b"v" * store.largest, b"v" * (store.largest + 1)
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        await store.set(P, b"a", largest)
+        await store.set_many(P, {b"b": largest})
+        await store.write([fence], [Change(P, b"c", largest)])
+        await store.write([fence, Condition(P, b"d", ABSENT)], [Change(P, b"d", largest), Change(P, b"e", largest)])
+        found = await store.get_many([(P, key) for key in (b"a", b"b", b"c", b"d", b"e")])
+        assert all(one is not None and one.value == largest for one in found)
+        attempts: list[Awaitable[Any]] = [
+            store.set(P, b"x", larger), store.set_many(P, {b"x": larger}), store.set_if(P, b"x", larger, ABSENT),
+            store.write([fence], [Change(P, b"x", larger)]), store.write([], [Change(P, b"x", larger)]),
+        ]  # fmt: skip
+        for attempt in attempts:
+            with pytest.raises(UsageError, match="are the most"):
+                await attempt
+        assert b"x" not in await keys_of(store)
+
+
+class TestUsersAndGroups:
+    """The design's own example: memberships are keys of their own, found by a scan from their prefix."""
+
+    async def groups_of(self, store: Store, user: bytes) -> list[bytes]:
+        prefix = b"user_groups/" + user + b"/"
+        found = []
+        async with store.scan(b"auth", prefix) as entries:
+            async for entry in entries:
+                if not entry.key.startswith(prefix):
+                    break
+                found.append(entry.value)
+        return found
+
+    async def test_memberships_come_and_go(self, store: Store) -> None:
+        for user in (b"ann", b"anna", b"bo"):
+            await store.set(b"auth", b"users/" + user, user)
+        for group in (b"admins", b"readers"):
+            await store.set(b"auth", b"groups/" + group, group)
+        for user, group in ((b"ann", b"readers"), (b"ann", b"admins"), (b"anna", b"readers")):
+            await store.set_if(b"auth", b"user_groups/" + user + b"/" + group, group, ABSENT)
+        assert await self.groups_of(store, b"ann") == [b"admins", b"readers"]
+        assert await self.groups_of(store, b"anna") == [b"readers"]
+        assert await self.groups_of(store, b"bo") == []
+        await store.delete(b"auth", b"user_groups/ann/admins")
+        assert await self.groups_of(store, b"ann") == [b"readers"]

@@ -1,0 +1,181 @@
+"""Merge, revert and cherry-pick against a model of plain dictionaries, whatever the trees."""
+
+import random
+
+import pytest
+
+from kvctl.errors import KvctlError
+from kvctl.versions.branch import staging
+from kvctl.versions.commits import NothingToCommit
+from kvctl.versions.key_change import Apart, Kind, Value
+from kvctl.versions.merges import Conflicting
+from kvctl.versions.model import INLINE
+from kvctl.versions.repository import Repository
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.tree.chunks import object_id
+from kvctl.versions.tree.three_way import Strategy
+from tests.versions.repos import held, whole
+
+Content = dict[str, bytes]
+STRATEGIES = [None, Strategy.SOURCE_WINS, Strategy.DEST_WINS]
+
+
+def merged(base: Content, source: Content, dest: Content, strategy: Strategy | None) -> tuple[Content, list[str]]:
+    """What a three-way merge gives, and the keys that stand in the way."""
+    result, conflicts = dict(dest), []
+    for key in sorted(base.keys() | source.keys() | dest.keys()):
+        was, theirs, ours = base.get(key), source.get(key), dest.get(key)
+        if theirs in (was, ours):
+            continue
+        if ours != was and strategy is None:
+            conflicts.append(key)
+        elif ours == was or strategy is Strategy.SOURCE_WINS:
+            result.pop(key, None)
+            if theirs is not None:
+                result[key] = theirs
+    return result, conflicts
+
+
+def content(dice: random.Random, size: int) -> Content:
+    """Few values, so that the same ones meet; some large enough to be kept apart."""
+    values = [b"", b"0", b"1", b"true", b"x" * 5000, b"y" * 5000]
+    return {f"k.{number}": dice.choice(values) for number in range(size) if dice.random() < 0.7}
+
+
+def changed(dice: random.Random, before: Content, size: int) -> Content:
+    """Some keys of another content over it, and some gone."""
+    other = dice.sample(sorted(content(dice, size).items()), dice.randrange(3))
+    return {key: value for key, value in (before | dict(other)).items() if dice.random() < 0.9}
+
+
+async def branched(base: Content, source: Content, dest: Content) -> Repository:
+    """main holds dest, side holds source, and their common commit base."""
+    repo = Repository(MemoryStore())
+    await repo.init()
+    for branch, wanted in (("main", base), ("side", source), ("main", dest)):
+        if branch == "side":
+            await repo.create_branch("side")
+        await repo.record(branch, wanted, "content", allow_empty=True)
+    return repo
+
+
+def apart(value: Value) -> Value:
+    """A large value as it is where it was not read."""
+    return Apart(object_id(value).hex()) if isinstance(value, bytes) and len(value) > INLINE else value
+
+
+@pytest.mark.guarantee("versions-12")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_merge_is_the_models(seed: int, strategy: Strategy | None) -> None:
+    dice = random.Random(seed)
+    size = dice.choice([4, 8, 8, 200])
+    base = content(dice, size)
+    source, dest = changed(dice, base, size), changed(dice, base, size)
+    expected, conflicts = merged(base, source, dest, strategy)
+    repo = await branched(base, source, dest)
+    head = (await repo.show("main")).id
+    if conflicts:
+        for dry_run in (True, False):
+            with pytest.raises(Conflicting) as caught:
+                await repo.merge("side", "main", strategy=strategy, dry_run=dry_run)
+        assert [(one.key, one.base, one.source, one.dest) for one in caught.value.conflicts] == [
+            (key, *(apart(side.get(key)) for side in (base, source, dest))) for key in conflicts
+        ]
+        assert (await repo.show("main")).id == head
+        return
+    planned = await repo.merge("side", "main", strategy=strategy, dry_run=True)
+    assert (planned.commit, (await repo.show("main")).id) == (None, head)
+    made = await repo.merge("side", "main", strategy=strategy)
+    assert made.changes == planned.changes
+    resolved = [one for some in [part async for part in repo.resolved(made.changes)] for one in some]
+    assert [(apart(one.before), apart(one.after)) for one in resolved] == [
+        (one.before, one.after) for one in made.changes
+    ]
+    assert {one.key: (one.before, one.after) for one in resolved} == {
+        key: (dest.get(key), expected.get(key))
+        for key in dest.keys() | expected.keys()
+        if dest.get(key) != expected.get(key)
+    }
+    assert await held(repo, "main") == expected
+    assert (await repo.merge("side", "main")).commit is None
+    await whole(repo)
+
+
+@pytest.mark.parametrize("seed", range(15))
+async def test_reverts_and_picks_are_merges_over_another_base(seed: int) -> None:
+    dice = random.Random(seed)
+    size = dice.choice([4, 8])
+    before = content(dice, size)
+    after = changed(dice, before, size)
+    now = changed(dice, after, size)
+    for pick, base, source in ((False, after, before), (True, before, after)):
+        repo = await branched(before, now, after)
+        expected, conflicts = merged(base, source, now, None)
+        try:
+            made = await (repo.cherry_pick("side", "main") if pick else repo.revert("side", "main"))
+        except Conflicting as error:
+            found = [one.key for one in error.conflicts]
+        except NothingToCommit:
+            found = []
+            assert expected == now
+        else:
+            assert made.commit is not None
+            found = []
+            assert await held(repo, "side") == expected
+        assert found == conflicts
+
+
+@pytest.mark.guarantee("versions-17")
+async def test_the_merge_bugs_of_lakefs_are_not_ours() -> None:
+    """Keys are compared, not identities alone: a new key whose value another one has is a change of its own."""
+    repo = await branched({"b": b"x"}, {"a": b"x", "b": b"x"}, {})
+    await repo.merge("side", "main")
+    assert await held(repo) == {"a": b"x"}
+    repo = await branched({"m": b"x"}, {"k": b"x", "m": b"x"}, {"k": b"y", "m": b"x"})
+    with pytest.raises(Conflicting) as caught:
+        await repo.merge("side", "main")
+    assert [one.key for one in caught.value.conflicts] == ["k"]
+
+
+async def test_a_squash_has_one_parent_and_again_brings_nothing() -> None:
+    repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
+    made = await repo.merge("side", "main", squash=True)
+    assert made.commit is not None
+    assert len(made.commit.parents) == 1
+    assert [(one.key, one.kind) for one in made.changes] == [("a", Kind.CHANGED)]
+    again = await repo.merge("side", "main", squash=True)
+    assert (again.commit, again.changes) == (None, ())
+
+
+async def test_a_merge_that_brings_nothing_new_is_recorded_once() -> None:
+    repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"2"})
+    made = await repo.merge("side", "main")
+    assert made.commit is not None
+    assert (made.changes, len(made.commit.parents)) == ((), 2)
+    assert (await repo.merge("side", "main")).commit is None
+    assert (await repo.merge("main", "side")).commit is not None
+
+
+async def test_of_a_merge_the_parent_is_said() -> None:
+    repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
+    await repo.merge("side", "main")
+    with pytest.raises(KvctlError, match="is a merge"):
+        await repo.revert("main", "main")
+    with pytest.raises(KvctlError, match="no parent 3"):
+        await repo.revert("main", "main", parent=3)
+    await repo.revert("main", "main", parent=1)
+    assert await held(repo) == {"a": b"1", "b": b"1"}
+    await repo.revert("main", "main~1", parent=2)
+    assert await held(repo) == {"a": b"1"}
+
+
+async def test_a_staged_value_that_is_committed_already_hides_nothing() -> None:
+    repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
+    await repo.put("main", "a", b"1")
+    assert (await repo.status("main")).changes == ()
+    before = await staging.read(repo.store, "main")
+    assert [one.key for one in (await repo.merge("side", "main", dry_run=True)).changes] == ["a"]
+    assert await staging.read(repo.store, "main") == before
+    await repo.merge("side", "main")
+    assert await held(repo) == {"a": b"2", "b": b"1"}

@@ -1,0 +1,156 @@
+"""Reads at a ref, and how much they read for it."""
+
+import random
+from contextlib import aclosing
+
+import pytest
+
+from kvctl.errors import UsageError
+from kvctl.versions.model import INLINE
+from kvctl.versions.repository import Repository
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.store.protocol import Found, Place
+from kvctl.versions.tree.objects import OBJECTS, Broken
+
+MANY = 5000
+
+
+class CountingStore(MemoryStore):
+    """Notes what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[Place] = []
+
+    async def get(self, partition: bytes, key: bytes) -> Found:
+        self.reads.append((partition, key))
+        return await super().get(partition, key)
+
+
+@pytest.fixture
+async def large() -> tuple[Repository, CountingStore]:
+    """A repository with many keys, as a session sees it that has read nothing."""
+    store = CountingStore()
+    writing = Repository(store)
+    await writing.init()
+    await writing.record("main", {f"key.{number:05}": b"v%d" % number for number in range(MANY)}, "many")
+    store.reads.clear()
+    return Repository(store), store
+
+
+async def listed(repo: Repository, ref: str, *filters: str, start: str = "") -> list[tuple[str, bytes]]:
+    return [
+        (entry.key, entry.value) async for batch in repo.entry_batches(ref, *filters, start=start) for entry in batch
+    ]
+
+
+async def test_listings_are_what_a_dictionary_says(repo: Repository) -> None:
+    dice = random.Random(8)
+    content = {f"{dice.choice('abc')}.{number:03}": dice.randbytes(30) for number in range(400)}
+    await repo.record("main", content, "first")
+    for key in dice.sample(sorted(content), 60):
+        del content[key]
+        await repo.delete("main", key)
+    changed = {f"{dice.choice('abcd')}.{number:03}": b"new" for number in range(390, 430)}
+    await repo.put_each("main", changed)
+    content |= changed
+    await repo.put("main", "zz", b"last")
+    content["zz"] = b"last"
+    for filters, start in (
+        ((), ""), ((), "b.2"), ((), "zzz"), (("b.*",), ""), (("a.>", "c.>"), "a.3"), (("b.100", "b.200.*"), ""),
+        (("*.300",), ""), (("nothing.>",), ""), (("a", "b.*", "zz"), ""), ((">",), ""),
+    ):  # fmt: skip
+        wanted = [
+            (key, content[key])
+            for key in sorted(content)
+            if key >= start and (not filters or any(_selected(key, one) for one in filters))
+        ]
+        assert await listed(repo, "main", *filters, start=start) == wanted, (filters, start)
+
+
+def _selected(key: str, pattern: str) -> bool:
+    tokens, wanted = key.split("."), pattern.split(".")
+    if wanted[-1] == ">":
+        return len(tokens) >= len(wanted) and tokens[: len(wanted) - 1] == wanted[:-1]
+    return len(tokens) == len(wanted) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
+
+
+async def test_what_is_no_filter_is_refused(repo: Repository) -> None:
+    for wrong in ("", "a..b", "a b"):
+        with pytest.raises(UsageError):
+            await repo.entries("main", wrong)
+
+
+async def test_large_values_are_left_out_where_only_keys_are_wanted(repo: Repository) -> None:
+    small, big = b"v", b"v" * (INLINE + 1)
+    await repo.record("main", {"big": big, "small": small}, "both")
+    full = {entry.key: entry for entry in await repo.entries("main")}
+    bare = {entry.key: entry async for batch in repo.entry_batches("main", values=False) for entry in batch}
+    assert (full["big"].value, bare["big"].value, bare["small"].value) == (big, b"", small)
+    assert full["big"].identity == bare["big"].identity
+
+
+@pytest.mark.guarantee("versions-20")
+async def test_a_committed_get_reads_the_branch_and_one_object_a_level_then_the_branch_alone(
+    large: tuple[Repository, CountingStore],
+) -> None:
+    repo, store = large
+    assert await repo.get("main@", "key.02500")
+    assert [partition for partition, _ in store.reads] == [b"heads", *[OBJECTS] * 2]
+    store.reads.clear()
+    assert await repo.get("main@", "key.02501")
+    assert [partition for partition, _ in store.reads if partition != OBJECTS] == [b"heads"]
+    store.reads.clear()
+    assert await repo.get("main@", "key.02500")
+    assert len(store.reads) == 1
+
+
+async def test_a_part_of_a_listing_reads_a_part_of_the_tree(large: tuple[Repository, CountingStore]) -> None:
+    repo, store = large
+    async with aclosing(repo.entry_batches("main@", start="key.04990")) as batches:
+        assert len([entry async for batch in batches for entry in batch]) == 10
+    assert len([place for place in store.reads if place[0] == OBJECTS]) <= 4
+
+
+async def test_a_listing_comes_in_batches(large: tuple[Repository, CountingStore]) -> None:
+    repo, _ = large
+    sizes = [len(batch) async for batch in repo.entry_batches("main")]
+    assert sum(sizes) == MANY
+    assert 1000 <= max(sizes) < 1200
+
+
+@pytest.mark.guarantee("versions-10")
+async def test_a_listing_across_a_commit_and_a_collection_is_whole() -> None:
+    """The commit comes right after the staged changes were listed: they are gone, and the head is old."""
+
+    class Interrupted(MemoryStore):
+        async def get(self, partition: bytes, key: bytes) -> Found:
+            found = await super().get(partition, key)
+            if partition == b"heads" and self.armed:
+                self.armed = False
+                await Repository(self).commit("main", "meanwhile")
+                await Repository(self).gc()
+            return found
+
+        armed = False
+
+    store = Interrupted()
+    repo = Repository(store)
+    await repo.init()
+    await repo.record("main", {"old": b"1", "same": b"2"}, "first")
+    for read in (False, True):
+        await repo.put_many("main", {"old": None, f"new{read}": b"3"})
+        store.armed = True
+        if read:
+            found = await Repository(store).get("main", "old", "newTrue", "same")
+            assert [one.value if one else None for one in found] == [None, b"3", b"2"]
+        else:
+            assert await listed(Repository(store), "main") == [("newFalse", b"3"), ("same", b"2")]
+        assert not store.armed
+
+
+async def test_an_object_that_is_gone_is_named(large: tuple[Repository, CountingStore]) -> None:
+    repo, store = large
+    await store.clear(OBJECTS)
+    with pytest.raises(Broken, match="is gone"):
+        await listed(repo, "main")
