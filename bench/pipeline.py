@@ -63,7 +63,7 @@ def spark(bench: Bench, cache: Path, work: str, *arguments: str) -> Callable[[],
 
 def train() -> None:
     """Make the archive."""
-    from kvctl.pipeline.training import train
+    from kvctl.pipeline.spark.class_trainer import train
 
     begun = time.perf_counter()
     train()
@@ -72,8 +72,8 @@ def train() -> None:
 
 def start(java_options: str = "") -> None:
     """A session of kvctl's."""
-    from kvctl.pipeline.engine import Engine
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.spark.session_config import Target
 
     begun = time.perf_counter()
     conf = {"spark.driver.extraJavaOptions": java_options} if java_options else {}

@@ -47,8 +47,8 @@ def reads(bench: Bench) -> None:
 
 def spark(url: str, bucket: str, *options: str) -> None:
     """The data source, after a first read that warms the session up."""
-    from kvctl.pipeline.engine import Engine
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.spark.session_config import Target
 
     asked = dict(option.split("=", 1) for option in options)
     cores = asked.pop("cores", "2")
@@ -63,12 +63,12 @@ def bare(url: str, bucket: str) -> None:
     """One process without Spark: the same reading, and the same decoding, into one file."""
     from pyarrow.parquet import ParquetWriter
 
-    from kvctl.pipeline.columns import schema_of
-    from kvctl.pipeline.cut import plan
-    from kvctl.pipeline.decoding import Decoder
     from kvctl.pipeline.options import parse
-    from kvctl.pipeline.part_reading import PartReading
-    from kvctl.pipeline.pushdown import Narrowing
+    from kvctl.pipeline.read.arrow_decoder import Decoder
+    from kvctl.pipeline.read.columns import schema_of
+    from kvctl.pipeline.read.partition import PartReading
+    from kvctl.pipeline.read.pushdown import Narrowing
+    from kvctl.pipeline.read.snapshot_plan import plan
 
     async def work(path: Path) -> None:
         import kvctl

@@ -42,8 +42,8 @@ def streams(bench: Bench) -> None:
 
 def replay(url: str, bucket: str, *options: str) -> None:
     """A stream into Spark's file sink, after a first one that warms the session up."""
-    from kvctl.pipeline.engine import Engine
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.spark.session_config import Target
 
     asked = dict(option.split("=", 1) for option in options)
     with Engine.start(Target(master="local[2]")) as engine, tempfile.TemporaryDirectory() as place:
@@ -69,11 +69,11 @@ def compact(url: str, bucket: str) -> None:
 
 
 def _captured(url: str, bucket: str, *, compacted: bool) -> None:
-    from kvctl.pipeline.engine import Engine
     from kvctl.pipeline.jobs import capture as capturing
     from kvctl.pipeline.jobs import compact as compacting
     from kvctl.pipeline.options import parse
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.spark.session_config import Target
 
     options = parse({"url": url, "bucket": bucket})
     with Engine.start(Target(master="local[2]")) as engine, tempfile.TemporaryDirectory() as directory:

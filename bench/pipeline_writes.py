@@ -63,8 +63,8 @@ def _timed(bench: Bench, work: str, file: Path, *options: str) -> Callable[[], R
 
 def spark(url: str, file: str, bucket: str, *options: str) -> None:
     """The data source, after a first write that warms the session up."""
-    from kvctl.pipeline.engine import Engine
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.spark.session_config import Target
 
     asked = dict(option.split("=", 1) for option in options if "=" in option)
     mode = "overwrite" if "overwrite" in options else "append"

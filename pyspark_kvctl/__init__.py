@@ -6,6 +6,6 @@ Spark imports all of them together, and one that fails hides the others; so this
 from contextlib import suppress
 
 with suppress(Exception):
-    from kvctl.pipeline.source import KvDataSource as DefaultSource
+    from kvctl.pipeline.data_source import KvDataSource as DefaultSource
 
     __all__ = ["DefaultSource"]

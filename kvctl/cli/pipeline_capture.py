@@ -71,7 +71,7 @@ async def capture(
     A bucket that was deleted and created anew is another one: it takes a folder and a checkpoint of its own.
     """
     from kvctl.kv.names import check_bucket
-    from kvctl.pipeline.files import folder_of
+    from kvctl.pipeline.files.export_files import folder_of
     from kvctl.pipeline.jobs import capture as jobs
     from kvctl.pipeline.options import parse
 
@@ -124,7 +124,7 @@ async def compact(
     An older compaction of the bucket in the folder is replaced when the new one is whole; anything else there is
     refused.
     """
-    from kvctl.pipeline.files import folder_of
+    from kvctl.pipeline.files.export_files import folder_of
     from kvctl.pipeline.jobs import compact as jobs
 
     target, source, folder = spark_target(master, remote, conf), folder_of(path), folder_of(to)
@@ -146,7 +146,7 @@ def _check_trigger(trigger: timedelta | None, *, once: bool) -> None:
 
 
 def _where_it_stands(folder: Path) -> str:
-    from kvctl.pipeline.capture_folder import CaptureFolder
+    from kvctl.pipeline.files.capture_folder import CaptureFolder
 
     state = CaptureFolder(folder).state()
     reached = "holds nothing yet"

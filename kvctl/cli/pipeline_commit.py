@@ -18,7 +18,7 @@ from kvctl.errors import UsageError
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.load import Input
     from kvctl.pipeline.options import SourceOptions
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.session_config import Target
 
 app = group()
 

@@ -18,9 +18,9 @@ from kvctl.render.view import Column, document, duration_text, size_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvctl.pipeline.contents import Contents
+    from kvctl.pipeline.files.contents import Contents
     from kvctl.pipeline.jobs.export import Exported
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.session_config import Target
 
 app = group()
 
@@ -117,7 +117,7 @@ async def export(
 
     For a bucket that one machine can hold, `kvctl dump` is as fast and needs no Spark.
     """
-    from kvctl.pipeline import files, placing
+    from kvctl.pipeline.files import export_files, target_folder
 
     _check_commit(bucket, mode, on_evicted) if "@" in bucket else check_bucket(bucket)
     _check_one_of("--format", format, "parquet", "json", "csv")
@@ -125,8 +125,8 @@ async def export(
     _check_one_of("--partition-by", partition_by, "prefix")
     _check_one_of("--on-evicted", on_evicted, "newer", "fail")
     filters = [check_filter(text) for text in filter or ()]
-    folder = files.folder_of(to)
-    placing.check_vacant(folder, overwrite=overwrite)
+    folder = export_files.folder_of(to)
+    target_folder.check_vacant(folder, overwrite=overwrite)
     target = spark_target(master, remote, conf)
     cut = await _cut_of(session, bucket)
     if dry_run:
@@ -165,11 +165,11 @@ def _contents_of(
     session: Session, target: "Target", bucket: str, reading: dict[str, str]
 ) -> "Callable[[Any], Contents]":
     """What gives the rows of a bucket, or of a commit."""
-    from kvctl.pipeline.contents import of_bucket
+    from kvctl.pipeline.files.contents import of_bucket
     from kvctl.pipeline.options import parse
 
     if "@" in bucket:
-        from kvctl.pipeline.commits import of_commit
+        from kvctl.pipeline.jobs.commit_rows import of_commit
 
         at = parse_at(bucket)
         chosen = {"filter": reading["filter"]} if reading["filter"] else {}
@@ -190,9 +190,9 @@ async def _cut_of(session: Session, bucket: str) -> dict[str, Any]:
 
 def _show_plan(session: Session, bucket: str, cut: dict[str, Any], folder: "Path", format: str, mode: str) -> None:
     """What an export would be of, and what would have to go for it."""
-    from kvctl.pipeline import placing
+    from kvctl.pipeline.files import target_folder
 
-    removed, name = placing.occupants(folder), bucket.partition("@")[0]
+    removed, name = target_folder.occupants(folder), bucket.partition("@")[0]
     row = {"bucket": name, "path": str(folder), "format": format, "mode": mode, **cut, "removed": removed.files}
     session.show(document(row, *map(Column, row), name="path"))
 

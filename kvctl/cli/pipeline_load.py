@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kvctl.pipeline.jobs.load import Input, Loaded, Order
     from kvctl.pipeline.jobs.run import Ran
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.session_config import Target
 
 app = group()
 
@@ -122,23 +122,23 @@ async def load(
 
 async def open_input(session: Session, path: str, key: str | None, value: str | None, format: str | None) -> "Input":
     """A table, where something is said of its form, else an export that was found whole. Raises as `open_export`."""
-    from kvctl.pipeline import files
+    from kvctl.pipeline.files import export_files
     from kvctl.pipeline.jobs import load as job
 
-    folder = files.folder_of(path)
+    folder = export_files.folder_of(path)
     if key or value or format:
         return job.open_table(folder, key=key, value=value, format=format)
     _check_export(folder)
-    total = files.read_manifest(folder).bytes
+    total = export_files.read_manifest(folder).bytes
     return await hashing(session, f"Verifying {folder.name}", total, partial(job.open_export, folder))
 
 
 def _check_export(folder: "FilePath") -> None:
     """Raises UsageError for a file, ConflictError for a folder of files that nothing makes an export."""
-    from kvctl.pipeline import file_rows, files
-    from kvctl.pipeline.manifest import MANIFEST
+    from kvctl.pipeline.files import export_files, file_rows
+    from kvctl.pipeline.files.export_manifest import MANIFEST
 
-    if not folder.exists() or files.has_manifest(folder) or file_rows.format_of(folder) is None:
+    if not folder.exists() or export_files.has_manifest(folder) or file_rows.format_of(folder) is None:
         return
     problem = f"`{folder}` is no whole export: it has no `{MANIFEST}`"
     hint = "A table of your own is read with `--key COL`, `--value COL` or `--format`"
@@ -155,7 +155,7 @@ async def _load(
     session: Session, target: "Target", source: "Input", into: str, order: "Order",
     *, if_different: bool, dead_letter: str | None,
 ) -> "Loaded":  # fmt: skip
-    from kvctl.pipeline.files import folder_of
+    from kvctl.pipeline.files.export_files import folder_of
     from kvctl.pipeline.jobs.load import load
     from kvctl.pipeline.options import parse
 

@@ -62,8 +62,8 @@ async def run(
     Rows that cannot be written are counted and named, and the command exits 7; `dead_letter` in the sink keeps them.
     """
     from kvctl.documents import parser
-    from kvctl.pipeline.declared import Bucket, read_declared
     from kvctl.pipeline.jobs import run as job
+    from kvctl.pipeline.pipeline_file import Bucket, read_declared
 
     content = parser.parse(session.read_input(file), "standard input" if file == "-" else file)
     declared = read_declared(content, _folder_of(file))
@@ -122,7 +122,7 @@ def schema(session: Session) -> None:
 
         # yaml-language-server: $schema=pipeline.schema.json
     """
-    from kvctl.pipeline.declared import json_schema
+    from kvctl.pipeline.pipeline_file import json_schema
 
     if session.options.output is None:
         session.output = "json"

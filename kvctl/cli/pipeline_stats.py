@@ -76,7 +76,7 @@ def _check_picture(file: str) -> None:
 
 
 def _draw(found: "Stats", file: str) -> None:
-    from kvctl.pipeline.stats_picture import picture
+    from kvctl.pipeline.jobs.stats_picture import picture
 
     try:
         with open(file, "w", encoding="utf-8") as stream:

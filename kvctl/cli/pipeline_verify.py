@@ -50,11 +50,11 @@ async def verify(
     as `bucket diff` does it: `missing` in the bucket, `extra` in it, or `differs`; any exits 4. Of an export of history
     all entries of a key are compared.
     """
-    from kvctl.pipeline import files
+    from kvctl.pipeline.files import export_files
     from kvctl.pipeline.jobs import verify as job
 
-    folder = files.folder_of(path)
-    manifest = files.read_manifest(folder)
+    folder = export_files.folder_of(path)
+    manifest = export_files.read_manifest(folder)
     if against:
         check_bucket(against)
     target = spark_target(master, remote, conf) if against else None
@@ -69,7 +69,7 @@ async def verify(
         compared = await run_job(session, target, f"Comparing with {against}", work)
     _show_verified(session, found, compared)
     if not found.whole:
-        raise ConflictError(f"The export in `{folder}` is damaged: {files.in_words(found.damage)}")
+        raise ConflictError(f"The export in `{folder}` is damaged: {export_files.in_words(found.damage)}")
     if compared is not None and (count := sum(compared.counts.values())):
         when = f"as it was at revision {compared.revision}" if compared.at == "cut" else "as it is now"
         raise ConflictError(f"Bucket `{against}`, {when}, differs in {count} key{'' if count == 1 else 's'}")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from asyncio import Future
     from pathlib import Path
 
-    from kvctl.pipeline.engine import Engine
-    from kvctl.pipeline.progress import Standing
-    from kvctl.pipeline.settings import Target
+    from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.spark.job_progress import Standing
+    from kvctl.pipeline.spark.session_config import Target
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ _PATHS = ("passwordFile", "tokenFile", "creds", "nkey", "tlsCert", "tlsKey", "tl
 def spark_target(master: str | None, remote: str | None, conf: list[str] | None) -> "Target":
     """Where the shared options of the pipeline say to run. Raises UsageError, and KvctlError without the extra."""
     from kvctl.pipeline import require_spark
-    from kvctl.pipeline.settings import Target, parse_conf
+    from kvctl.pipeline.spark.session_config import Target, parse_conf
 
     require_spark()
     return Target(master, remote, parse_conf(conf or []))
@@ -195,7 +195,7 @@ class _Run(Generic[T]):
             time.sleep(LOOKS / 2)
 
     def _carry_out(self) -> T | None:
-        from kvctl.pipeline.engine import Engine
+        from kvctl.pipeline.spark.engine import Engine
 
         with Engine.start(self._target, scratch=self._scratch) as engine:
             self.engine = engine
@@ -251,14 +251,14 @@ def _written(option: str, value: object) -> str:
 def _show_cause(session: Session, error: BaseException | None) -> None:
     """With `-v`, all that Spark said."""
     if session.options.verbose and error is not None and error.__cause__ is not None:
-        from kvctl.pipeline.failure import text_of
+        from kvctl.pipeline.spark.failure import text_of
 
         session.terminal.emit(escape(text_of(error.__cause__), keep="\n\t"))
 
 
 def _prepare_archive(session: Session, run: _Run[T]) -> None:
     """Let the next start be faster: the archive of classes is made while nobody waits."""
-    from kvctl.pipeline.training import train_aside
+    from kvctl.pipeline.spark.class_trainer import train_aside
 
     if run.engine is not None and run.engine.archive is not None and train_aside(run.engine.archive):
         session.note(f"Preparing in the background what starts Spark faster next time: {run.engine.archive.path}")

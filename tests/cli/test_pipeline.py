@@ -17,8 +17,8 @@ from kvctl.cli.shared import Shared
 from kvctl.cli.spark import Rate, source_options, tasks_text
 from kvctl.contexts import Context, ContextStore
 from kvctl.errors import UsageError
-from kvctl.pipeline.progress import Standing
-from kvctl.pipeline.settings import Target
+from kvctl.pipeline.spark.job_progress import Standing
+from kvctl.pipeline.spark.session_config import Target
 from kvctl.render.terminal import Terminal
 from tests.cli.conftest import Run, open_terminal, run_process
 from tests.support.readme import ROOT

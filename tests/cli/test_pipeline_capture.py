@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from kvctl.pipeline.capture_folder import CaptureFolder
+from kvctl.pipeline.files.capture_folder import CaptureFolder
 from kvctl.server import Server
 from tests.cli.conftest import Run
 from tests.cli.test_pipeline import wait_until

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvctl.pipeline import placing
-from kvctl.pipeline.manifest import MANIFEST, Manifest
+from kvctl.pipeline.files import target_folder
+from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest
 from kvctl.server import Server
 from tests.cli.conftest import Run
 from tests.support.raw import RawClient
@@ -24,17 +24,17 @@ def env(server: Server) -> Env:
 def folder(tmp_path: Path) -> Path:
     """An export of two files that nobody but kvctl has written."""
     folder = tmp_path / "out"
-    with placing.taken(folder) as staging:
+    with target_folder.taken(folder) as staging:
         staging.mkdir(parents=True)
         (staging / "part-0.json").write_bytes(b'{"key":"a","value":"1","encoding":"utf-8"}\n')
         (staging / "part-1.json").write_bytes(b'{"key":"b","value":"2","encoding":"utf-8"}\n')
-        staged = placing.staged(staging, "json")
+        staged = target_folder.staged(staging, "json")
         parts = tuple(file.part for file in staged)
         manifest = Manifest(
             bucket="orders", incarnation="2026-11-21T10:00:00Z", config={"name": "KV_orders"}, cut=2, mode="latest",
             format="json", created="2026-11-21T10:00:00Z", rows=2, bytes=86, files=parts,
         )  # fmt: skip
-        placing.take_over(folder, staged, manifest)
+        target_folder.take_over(folder, staged, manifest)
     return folder
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import KvctlError
-from kvctl.pipeline.files import data_files
+from kvctl.pipeline.files.export_files import data_files
 from tests.conftest import CACHE
 from tests.faults.network import CLIENT
 from tests.faults.test_cluster import Fault, Servers, answers_lost, clients_away, killed, leader_of, leader_ready
@@ -37,9 +37,9 @@ VALUES = {f"k.{number % 50}.{number}": b"%d " % number * 40 for number in range(
 
 STREAM = """
 import sys
-from kvctl.pipeline.engine import Engine
-from kvctl.pipeline.failure import explained
-from kvctl.pipeline.settings import Target
+from kvctl.pipeline.spark.engine import Engine
+from kvctl.pipeline.spark.failure import explained
+from kvctl.pipeline.spark.session_config import Target
 
 url, rows, checkpoint = sys.argv[1:]
 with Engine.start(Target(master="local[2]")) as engine:

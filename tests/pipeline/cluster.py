@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pyspark
 
-from kvctl.pipeline.java import find_java
+from kvctl.pipeline.spark.java import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
 READY = 600.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kvctl.pipeline.engine import Engine
-from kvctl.pipeline.settings import Target
+from kvctl.pipeline.spark.engine import Engine
+from kvctl.pipeline.spark.session_config import Target
 from tests.conftest import CACHE
 from tests.support.raw import RawClient
 from tests.support.readme import ROOT

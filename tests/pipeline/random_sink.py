@@ -12,8 +12,8 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kvctl.pipeline import writer
 from kvctl.pipeline.options import parse
+from kvctl.pipeline.write import writer
 from tests.pipeline.revisions import Revisions
 
 SCHEMA = StructType([StructField("key", StringType()), StructField("value", StringType())])

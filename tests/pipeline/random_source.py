@@ -7,10 +7,10 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from kvctl.errors import HistoryLost
-from kvctl.pipeline.columns import schema_of
 from kvctl.pipeline.options import parse
-from kvctl.pipeline.reader import KvReader
-from kvctl.pipeline.stream_reader import KvStreamReader
+from kvctl.pipeline.read.batch_reader import KvReader
+from kvctl.pipeline.read.columns import schema_of
+from kvctl.pipeline.read.stream_reader import KvStreamReader
 from tests.pipeline.revisions import Revision, Revisions, held
 
 COLUMNS = ("key", "value", "revision", "operation")

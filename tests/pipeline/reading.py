@@ -5,9 +5,9 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from kvctl.pipeline.columns import schema_of
 from kvctl.pipeline.options import parse
-from kvctl.pipeline.reader import KvReader
+from kvctl.pipeline.read.batch_reader import KvReader
+from kvctl.pipeline.read.columns import schema_of
 
 COLUMNS = "key,value,revision,created,operation"
 

@@ -12,7 +12,7 @@ from kvctl.server import Server
 from tests.pipeline.random_sink import RandomSink
 from tests.pipeline.random_source import RandomSource
 from tests.pipeline.revisions import Revisions
-from tests.pipeline.test_stream_writer import Query
+from tests.pipeline.write.test_stream_writer import Query
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.oracle

@@ -87,7 +87,7 @@ def test_the_package_that_spark_looks_for_holds_nothing_of_its_own() -> None:
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     assert [ast.unparse(node) for node in found] == [
         "from contextlib import suppress",
-        "from kvctl.pipeline.source import KvDataSource as DefaultSource",
+        "from kvctl.pipeline.data_source import KvDataSource as DefaultSource",
     ]
 
 

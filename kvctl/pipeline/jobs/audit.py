@@ -18,9 +18,9 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind
-from kvctl.pipeline import connecting
-from kvctl.pipeline.both_sides import Fed, Readable, put_side_by_side
+from kvctl.pipeline.jobs.audit_join import Fed, Readable, put_side_by_side
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read import worker_connection
 from kvctl.topology.audit.audit import Compared
 from kvctl.topology.audit.audit import audit as audit_replica
 from kvctl.topology.audit.comparison import DELETED
@@ -36,7 +36,7 @@ from kvctl.topology.subjects import Transform
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 PATIENCE = timedelta(seconds=10)
 """How long what is late is waited for, unless said otherwise."""
@@ -55,7 +55,7 @@ def audit(
 
     Raises BucketNotFound, and what a connection raises; what keeps a pair from being read is its outcome's error.
     """
-    return connecting.run(_Audit(engine, options, patience, report).run(names))
+    return worker_connection.run(_Audit(engine, options, patience, report).run(names))
 
 
 async def find_pairs(client: Client, origin: str, names: Sequence[str]) -> list[tuple[str, Replica | None]]:
@@ -79,7 +79,7 @@ class _Audit:
         self._report = report
 
     async def run(self, names: Sequence[str]) -> list[Outcome]:
-        async with connecting.connected(self._options) as client:
+        async with worker_connection.connected(self._options) as client:
             outcomes: list[Outcome] = []
             for name, replica in await find_pairs(client, self._options.bucket, names):
                 outcomes += await (self._replica(replica) if replica else self._other(client.api, name))

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream import streams
-from kvctl.pipeline import checkpoints, connecting
-from kvctl.pipeline.capture_folder import CaptureFolder, Piece, State
-from kvctl.pipeline.crossing import crossing
-from kvctl.pipeline.failure import worker_lost
-from kvctl.pipeline.file_rows import COLUMNS
+from kvctl.pipeline.error_transport import crossing
+from kvctl.pipeline.files.capture_folder import CaptureFolder, Piece, State
+from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as
+from kvctl.pipeline.read import checkpoints, worker_connection
+from kvctl.pipeline.spark.failure import worker_lost
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 TRIGGER = timedelta(seconds=1)
 A_BATCH = 1_000_000
@@ -84,7 +84,7 @@ def check_places(folder: Path, checkpoint: Path) -> None:
 
 def store_batch(rows: DataFrame, folder: str, checkpoint: str) -> None:
     """Add what a batch holds to a capture: only what is newer than the capture is."""
-    from kvctl.pipeline.pieces import PIECES, write_pieces
+    from kvctl.pipeline.files.capture_pieces import PIECES, write_pieces
 
     target = CaptureFolder(Path(folder))
     state = target.existing()
@@ -105,7 +105,7 @@ def _begin(target: CaptureFolder, options: SourceOptions, checkpoint: Path) -> S
             f"The checkpoint `{checkpoint}` is not that of the capture in `{target.path}`",
             hint="Give the one it belongs to, or an empty folder: the capture then goes on from where it is",
         )
-    info = connecting.run(_info(options))
+    info = worker_connection.run(_info(options))
     return target.begun(options.bucket, info["created"], info["config"], forced=not options.fail_on_data_loss)
 
 
@@ -160,7 +160,7 @@ def _start(
 
 
 async def _info(options: SourceOptions) -> dict[str, Any]:
-    async with connecting.connected(options) as client:
+    async with worker_connection.connected(options) as client:
         source = (await client.bucket(options.bucket).locate(fresh=True)).source
         return await streams.info(source.api, source.stream)
 

@@ -11,7 +11,7 @@ from kvctl.errors import KvctlError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 FIELDS = "host string, python string, kvctl string"
 TASKS = 4
@@ -58,7 +58,7 @@ def _answer(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     """On a worker: what it is."""
     import pyarrow as pa
 
-    from kvctl.pipeline.source import KvDataSource  # raises here what a read would raise
+    from kvctl.pipeline.data_source import KvDataSource  # raises here what a read would raise
 
     assert KvDataSource.name()
     names = ("host", "python", "kvctl")

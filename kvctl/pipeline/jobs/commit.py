@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConflictError
-from kvctl.pipeline import connecting
-from kvctl.pipeline.commits import Leaf, leaves_of
+from kvctl.pipeline.jobs.commit_rows import Leaf, leaves_of
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read import worker_connection
 from kvctl.versions import commits
 from kvctl.versions.branch import staging
 from kvctl.versions.commits import Note, NothingToCommit
@@ -21,7 +21,7 @@ from kvctl.versions.tree import tree
 from kvctl.versions.tree.join_leaves import joined
 
 if TYPE_CHECKING:
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 TIMES = 3
 """Times that everything is stored, where collections of garbage come between."""
@@ -51,11 +51,11 @@ def commit(
     with engine.explaining():
         rows = rows_of(engine, source)
         for _ in range(TIMES):
-            collections = connecting.run(_ready(options, branch))
+            collections = worker_connection.run(_ready(options, branch))
             engine.doing = "storing leaves"
             parts = leaves_of(rows, options)
             engine.doing = f"committing to {branch}"
-            made = connecting.run(_move(options, branch, note, parts, collections))
+            made = worker_connection.run(_move(options, branch, note, parts, collections))
             if made is not None:
                 count = sum(leaf.entries for part in parts for leaf in part)
                 return Committed(made[0], made[1], count, time.monotonic() - begun)
@@ -69,13 +69,13 @@ def rehearse(engine: Engine, source: Input, options: SourceOptions, branch: str)
     with engine.explaining():
         engine.doing = "comparing leaves"
         leaves = [leaf for part in leaves_of(rows_of(engine, source), options, dry_run=True) for leaf in part]
-        connecting.run(_compare(options, branch, [leaf.identity for leaf in leaves]))
+        worker_connection.run(_compare(options, branch, [leaf.identity for leaf in leaves]))
     return sum(leaf.entries for leaf in leaves)
 
 
 async def _compare(options: SourceOptions, branch: str, leaves: Sequence[bytes]) -> None:
     """Raises NothingToCommit where a branch has just these leaves."""
-    async with connecting.connected(options) as client:
+    async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket)
         root = bytes.fromhex((await repository.show(branch)).root)
         if await repository.objects.carry(tree.leaves(root)) == list(leaves):
@@ -91,7 +91,7 @@ class _Note:
 
 async def _ready(options: SourceOptions, branch: str) -> int:
     """How many collections of garbage began before any object was stored. Raises Staged, BranchNotFound."""
-    async with connecting.connected(options) as client:
+    async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True)
         stand = await commits.clean(repository.store, repository.objects, branch)
         return stand.collections.collection.begun
@@ -101,7 +101,7 @@ async def _move(
     options: SourceOptions, branch: str, note: _Note, parts: Sequence[Sequence[Leaf]], collections: int
 ) -> tuple[Commit, bool] | None:
     """The commit, and whether this run made it; None where a collection may have taken what was stored."""
-    async with connecting.connected(options) as client:
+    async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True, author=note.author)
         objects = repository.objects
         whole = await objects.carry(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))

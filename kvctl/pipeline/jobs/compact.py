@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConflictError, UsageError
-from kvctl.pipeline import files, swapping
-from kvctl.pipeline.capture_folder import CaptureFolder, State
-from kvctl.pipeline.contents import Contents, ttl_left
-from kvctl.pipeline.file_rows import COLUMNS, literal
+from kvctl.pipeline.files import export_files, folder_swap
+from kvctl.pipeline.files.capture_folder import CaptureFolder, State
+from kvctl.pipeline.files.contents import Contents, ttl_left
+from kvctl.pipeline.files.export_manifest import LATEST, MANIFEST
+from kvctl.pipeline.files.file_rows import COLUMNS, literal
 from kvctl.pipeline.jobs.export import Exported, export
-from kvctl.pipeline.manifest import LATEST, MANIFEST
-from kvctl.pipeline.newest import newest
+from kvctl.pipeline.jobs.latest_state import newest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 MARK = "_compact.json"
 """Says in a folder that it is a compaction, and of what."""
@@ -55,11 +55,11 @@ def compact(engine: Engine, capture: Path, folder: Path) -> Compacted:
     begun = time.monotonic()
     state = check_places(capture, folder)
     source = CaptureFolder(capture)
-    with swapping.beside(folder) as new:
+    with folder_swap.beside(folder) as new:
         exported = export(engine, lambda spark: _contents(spark, source, state), new)
         _mark(new, capture, state)
         replaced = _check_own(folder, state)
-        swapping.take_place(folder, new)
+        folder_swap.take_place(folder, new)
     return Compacted(str(capture), str(folder), exported, state.rows, replaced, time.monotonic() - begun)
 
 
@@ -100,7 +100,7 @@ def _require_all(paths: Sequence[Path], source: CaptureFolder, state: State) -> 
         except (ArrowException, OSError) as error:
             raise _damaged(source, f"`{path.name}` cannot be read: {error}") from None
 
-    found = sum(files.in_parallel(rows, paths))
+    found = sum(export_files.in_parallel(rows, paths))
     if found != state.rows:
         raise _damaged(source, f"it captured {state.rows:,} rows, its files hold {found:,}")
 
@@ -130,7 +130,7 @@ def _check_own(folder: Path, state: State) -> bool:
     bucket = _marked(folder)
     if bucket != state.bucket:
         raise _occupied(folder, f"a compaction of bucket `{bucket}`")
-    extra = sorted(present - {MARK, MANIFEST} - {part.name for part in files.read_manifest(folder).files})
+    extra = sorted(present - {MARK, MANIFEST} - {part.name for part in export_files.read_manifest(folder).files})
     if extra:
         raise _occupied(folder, f"`{extra[0]}` beside a compaction")
     return True

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError
-from kvctl.pipeline import file_rows, placing
-from kvctl.pipeline.contents import Contents
-from kvctl.pipeline.files import Advance
-from kvctl.pipeline.manifest import HISTORY, Manifest
-from kvctl.pipeline.placing import Removed, Staged
+from kvctl.pipeline.files import file_rows, target_folder
+from kvctl.pipeline.files.contents import Contents
+from kvctl.pipeline.files.export_files import Advance
+from kvctl.pipeline.files.export_manifest import HISTORY, Manifest
+from kvctl.pipeline.files.target_folder import Removed, Staged
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ def export(
     Raises ConflictError where the folder holds something, unless `overwrite`; what was there stays until the end.
     """
     begun = time.monotonic()
-    placing.check_vacant(folder, overwrite=overwrite)
-    removed = placing.occupants(folder)
-    with placing.taken(folder) as staging, engine.explaining():
+    target_folder.check_vacant(folder, overwrite=overwrite)
+    removed = target_folder.occupants(folder)
+    with target_folder.taken(folder) as staging, engine.explaining():
         found = contents(engine.spark)
         engine.doing = f"writing {format}"
         told = _write(found, staging, format, by_prefix)
         engine.doing = "hashing"
-        files = placing.staged(staging, format, hashed)
+        files = target_folder.staged(staging, format, hashed)
         _require_all(folder, files, told["rows"])
         manifest = _manifest(found, files, format, by_prefix, told)
-        placing.take_over(folder, files, manifest)
+        target_folder.take_over(folder, files, manifest)
     return Exported(str(folder), manifest, removed, time.monotonic() - begun)
 
 

@@ -17,17 +17,18 @@ from kvctl.kv.config import BucketConfig
 from kvctl.kv.load.bulk_load import SHORTER_HISTORY
 from kvctl.kv.load.target import target_of
 from kvctl.kv.maintenance.copy_bucket import copied_config
-from kvctl.pipeline import connecting, contents, file_rows, files
-from kvctl.pipeline.files import Advance
-from kvctl.pipeline.manifest import Manifest
-from kvctl.pipeline.missing_history import missing
+from kvctl.pipeline.files import contents, export_files, file_rows
+from kvctl.pipeline.files.export_files import Advance
+from kvctl.pipeline.files.export_manifest import Manifest
 from kvctl.pipeline.options import SourceOptions, given_as
+from kvctl.pipeline.read import worker_connection
+from kvctl.pipeline.write.missing_history import missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +82,8 @@ def open_export(path: Path, advance: Advance = lambda _: None) -> Input:
 
     Raises NotFoundError, and ConflictError for one that is damaged: nothing was written.
     """
-    manifest = files.read_manifest(path)
-    files.require_whole(path, manifest, advance)
+    manifest = export_files.read_manifest(path)
+    export_files.require_whole(path, manifest, advance)
     return Input(path=path, format=manifest.format, manifest=manifest)
 
 
@@ -90,7 +91,7 @@ def open_table(path: Path, *, key: str | None, value: str | None, format: str | 
     """Somebody else's table: a file or a folder of files. Raises NotFoundError, UsageError."""
     if not path.exists():
         raise NotFoundError(f"`{path}` does not exist")
-    if files.has_manifest(path):
+    if export_files.has_manifest(path):
         raise UsageError("`--key` and `--value` are for tables; this is an export", hint="Leave them out")
     known = format or file_rows.format_of(path) or ""
     if known not in file_rows.EXTENSIONS.values():
@@ -110,7 +111,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
     """
     begun = time.monotonic()
     with engine.explaining():
-        created, entries = connecting.run(_prepare(source, target, order))
+        created, entries = worker_connection.run(_prepare(source, target, order))
         rows = rows_of(engine, source)
         if order.dry_run:
             told: dict[str, Any] = {"written": source.manifest.rows} if source.manifest else _checked(rows)
@@ -132,7 +133,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
 
 async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple[bool, int]:
     """Make the bucket if it is to be made, and look whether it takes the rows; how many entries it holds before."""
-    async with connecting.connected(options) as client:
+    async with worker_connection.connected(options) as client:
         created = False
         if order.create:
             wanted = _wanted(source, options.bucket, order.changes)
@@ -185,9 +186,9 @@ def _in_order(engine: Engine, rows: DataFrame, target: SourceOptions, entries: i
 
 def _checked(rows: DataFrame) -> dict[str, Any]:
     """What a write would report, as far as it shows without the bucket: rows that no bucket takes."""
-    from kvctl.pipeline.deciding import WriteMode
-    from kvctl.pipeline.outcome import SHOWN
-    from kvctl.pipeline.rows import chunk_of
+    from kvctl.pipeline.write.arrow_rows import chunk_of
+    from kvctl.pipeline.write.decision import WriteMode
+    from kvctl.pipeline.write.write_summary import SHOWN
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -212,7 +213,7 @@ def write(rows: DataFrame, target: SourceOptions) -> dict[str, Any]:
         try:
             rows.write.format("nats-kv").options(**options).mode("append").save()
         except Exception as error:
-            from kvctl.pipeline.failure import explained
+            from kvctl.pipeline.spark.failure import explained
 
             found = explained(error)
             if isinstance(found, NoServer):

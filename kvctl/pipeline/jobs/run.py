@@ -10,16 +10,17 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConflictError, NotFoundError
-from kvctl.pipeline import connecting, file_rows
-from kvctl.pipeline.deciding import WriteMode
-from kvctl.pipeline.declared import Bucket, Declared, Files
+from kvctl.pipeline.files import file_rows
 from kvctl.pipeline.jobs.load import write
 from kvctl.pipeline.options import SourceOptions, parse
+from kvctl.pipeline.pipeline_file import Bucket, Declared, Files
+from kvctl.pipeline.read import worker_connection
+from kvctl.pipeline.write.decision import WriteMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ async def check(declared: Declared, connection: Mapping[str, str], *, dry_run: b
     """What can be found missing, or in the way, without Spark. Raises NotFoundError, ConflictError, NoServer."""
     for place in (*declared.sources.values(), declared.sink):
         if isinstance(place, Bucket):
-            async with connecting.connected(_options(place, connection)) as client:
+            async with worker_connection.connected(_options(place, connection)) as client:
                 await client.bucket(place.options["bucket"]).locate()
         elif place is not declared.sink:
             _check_source(place)
@@ -114,7 +115,7 @@ def _check_sink(files: Files) -> None:
 
 def _check_rows(rows: DataFrame, sink: Bucket | Files) -> None:
     """Raises UsageError for columns that the sink does not take."""
-    from kvctl.pipeline.rows import check_columns
+    from kvctl.pipeline.write.arrow_rows import check_columns
 
     if isinstance(sink, Files):
         file_rows.check_form(rows, sink.format)

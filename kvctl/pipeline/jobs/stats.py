@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
-from kvctl.pipeline import connecting, contents
+from kvctl.pipeline.files import contents
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read import worker_connection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 _COLUMNS = ("key", "value", "revision", "created", "operation")
 _ENTRY = (
@@ -92,7 +93,7 @@ def stats(engine: Engine, options: SourceOptions, *, tokens: int = 1, limit: int
         raise UsageError(f"`{min(tokens, limit)}` is not a number from 1 on")
     begun = time.monotonic()
     with engine.explaining():
-        info = connecting.run(contents.info_of(options))
+        info = worker_connection.run(contents.info_of(options))
         now = contents.server_time(info)
         cut, history = int(info["state"]["last_seq"]), int(info["config"].get("max_msgs_per_subject", 0))
         asked = replace(options, mode="history", columns=_COLUMNS, as_of=cut or None)

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 from kvctl.errors import HistoryLost
 from kvctl.jetstream import streams
 from kvctl.kv.maintenance.compare_buckets import Differing, KeyDifference
-from kvctl.pipeline import connecting, contents, file_rows, files
-from kvctl.pipeline.files import Advance, Damage
-from kvctl.pipeline.manifest import Manifest
-from kvctl.pipeline.missing_history import histories
+from kvctl.pipeline.files import contents, export_files, file_rows
+from kvctl.pipeline.files.export_files import Advance, Damage
+from kvctl.pipeline.files.export_manifest import Manifest
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read import worker_connection
+from kvctl.pipeline.write.missing_history import histories
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from kvctl.pipeline.engine import Engine
+    from kvctl.pipeline.spark.engine import Engine
 
 LISTED = 1000
 """Differences that are listed; all are counted."""
@@ -69,8 +70,8 @@ def verify(folder: Path, advance: Advance = lambda _: None) -> Verified:
     Raises NotFoundError where there is no export, ConflictError where the manifest is damaged.
     """
     begun = time.monotonic()
-    manifest = files.read_manifest(folder)
-    found = files.damages(folder, manifest, advance)
+    manifest = export_files.read_manifest(folder)
+    found = export_files.damages(folder, manifest, advance)
     return Verified(str(folder), manifest, found, time.monotonic() - begun)
 
 
@@ -81,7 +82,7 @@ def compare(engine: Engine, folder: Path, manifest: Manifest, options: SourceOpt
     """
     begun = time.monotonic()
     with engine.explaining():
-        last, incarnation = connecting.run(_standing(options))
+        last, incarnation = worker_connection.run(_standing(options))
         options = replace(options, mode=manifest.mode, filter=manifest.filters)
         there = manifest.cut and incarnation == manifest.incarnation
         at, revision = (At.CUT, manifest.cut or 0) if there else (At.NOW, last)
@@ -97,14 +98,14 @@ def compare(engine: Engine, folder: Path, manifest: Manifest, options: SourceOpt
 
 async def _standing(options: SourceOptions) -> tuple[int, str]:
     """The bucket's last revision, and when its stream was created."""
-    async with connecting.connected(options) as client:
+    async with worker_connection.connected(options) as client:
         binding = await client.bucket(options.bucket).locate(fresh=True)
         info = await streams.info(binding.api, binding.stream)
     return int(info["state"]["last_seq"]), str(info["created"])
 
 
 def _meant(error: Exception) -> Exception:
-    from kvctl.pipeline.failure import explained
+    from kvctl.pipeline.spark.failure import explained
 
     return explained(error)
 

@@ -1,0 +1,1 @@
+"""Files of exports and captures, and their manifests."""

@@ -1,0 +1,162 @@
+"""The files of an export: listed, hashed many at a time, and compared with what the manifest says of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
+from kvctl.pipeline.files.export_manifest import (
+    MANIFEST,
+    Manifest,
+    Part,
+    damaged,
+    decode,
+)
+
+BLOCK = 1 << 20
+_LARGEST = 64 << 20
+_IN = TypeVar("_IN")
+_OUT = TypeVar("_OUT")
+
+Advance = Callable[[int], None]
+"""Told of bytes done."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Damage:
+    """What is wrong with one file of an export."""
+
+    file: str
+    problem: str
+    """`missing`, `extra`, `truncated`, `longer`, `changed` or `unreadable`."""
+    detail: str
+    """In words, with the file's name."""
+
+
+def folder_of(text: str) -> Path:
+    """The folder that a path means. Raises UsageError for a URL: kvctl itself lists, hashes and renames the files."""
+    if not text:
+        raise UsageError("The path is empty")
+    if "://" in text:
+        raise UsageError(
+            f"`{text}` is not a path", hint="Mount the storage: kvctl and all executors need it under one path"
+        )
+    return Path(os.path.abspath(text))
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether the folder is an export, whole or damaged."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an export. Raises NotFoundError where there is no folder, ConflictError where none is whole."""
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise damaged(str(folder), f"`{MANIFEST}` is larger than any that was written")
+        return decode(path.read_bytes(), str(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        if not folder.exists():
+            raise NotFoundError(f"`{folder}` does not exist") from None
+        raise ConflictError(
+            f"`{folder}` holds no whole export: `{MANIFEST}` is missing",
+            hint="An export that was interrupted has none: run it again with `--overwrite`",
+        ) from None
+    except OSError as error:
+        raise KvctlError(f"`{path}` cannot be read: {error.strerror}") from None
+
+
+def data_files(folder: Path) -> Iterator[Path]:
+    """The files below a folder that readers of it take for data: none whose name, or folder, begins with `_` or `.`."""
+    yield from _data_files(folder, frozenset({folder.resolve()}))
+
+
+def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+    """The same, by way of linked folders, too, as Spark goes; a link to one of those above leads nowhere new."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
+    except OSError:
+        return
+    yield from (path for path in paths if not path.is_dir())
+    for path in paths:
+        if path.is_dir() and (place := path.resolve()) not in above:
+            yield from _data_files(path, above | {place})
+
+
+def hashed(path: Path, name: str, format: str, advance: Advance = lambda _: None) -> Part:
+    """The file with its size, rows and hash, safe on the disk. Raises OSError."""
+    digest, lines, size = hashlib.sha256(), 0, 0
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            size += len(block)
+            lines += block.count(b"\n") if format != "parquet" else 0
+            advance(len(block))
+        os.fsync(file.fileno())
+    rows = _parquet_rows(path) if format == "parquet" else max(lines - (format == "csv"), 0)
+    return Part(name, size, rows, digest.hexdigest())
+
+
+def damages(folder: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[Damage]:
+    """Everything in which an export is not as it was written, by file; empty for a whole one."""
+    known = {part.name for part in manifest.files}
+    extra = [str(path.relative_to(folder)) for path in data_files(folder)]
+    found = [
+        Damage(name, "extra", f"`{name}` does not belong to it") for name in extra if name not in known
+    ]  # fmt: skip
+    compared = in_parallel(lambda part: _compared(folder, part, advance), manifest.files)
+    return sorted([*found, *(damage for damage in compared if damage)])
+
+
+def require_whole(folder: Path, manifest: Manifest, advance: Advance = lambda _: None) -> None:
+    """Raises ConflictError, which names each file that is not as it was written."""
+    found = damages(folder, manifest, advance)
+    if found:
+        raise damaged(str(folder), in_words(found))
+
+
+def in_words(found: list[Damage], shown: int = 20) -> str:
+    """The damages as one text."""
+    more = f" and {len(found) - shown} more" if len(found) > shown else ""
+    return ", ".join(damage.detail for damage in found[:shown]) + more
+
+
+def in_parallel(work: Callable[[_IN], _OUT], items: Iterable[_IN]) -> list[_OUT]:
+    """What the work makes of each, on all cores: hashing and waiting for a disk leave other threads alone."""
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 16), "files") as pool:
+        return list(pool.map(work, items))
+
+
+def _compared(folder: Path, expected: Part, advance: Advance) -> Damage | None:
+    name, digest, size = expected.name, hashlib.sha256(), 0
+    try:
+        with (folder / name).open("rb", buffering=0) as file:
+            found = os.fstat(file.fileno()).st_size
+            if found != expected.bytes:
+                problem = "truncated" if found < expected.bytes else "longer"
+                return Damage(name, problem, f"`{name}` has {found} bytes instead of {expected.bytes}")
+            while block := file.read(BLOCK):
+                digest.update(block)
+                size += len(block)
+                advance(len(block))
+    except FileNotFoundError:
+        return Damage(name, "missing", f"`{name}` is missing")
+    except OSError as error:
+        return Damage(name, "unreadable", f"`{name}` cannot be read: {error.strerror}")
+    if digest.hexdigest() != expected.sha256:
+        return Damage(name, "changed", f"`{name}` has been changed")
+    return None
+
+
+def _parquet_rows(path: Path) -> int:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        return int(file.metadata.num_rows)

@@ -1,0 +1,216 @@
+"""Rows in files: how an export writes a bucket's entries as Parquet, JSON or CSV, and how they, or a table, are read.
+
+Parquet holds a value as its bytes. JSON holds an entry object of `kvctl get` a line, CSV the same columns: text as it
+is, with `encoding` `utf-8`, anything else as base64. In CSV that is so for text with control characters, too: a record
+is a line for every reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvctl.errors import UsageError
+from kvctl.pipeline.files.export_files import data_files
+from kvctl.pipeline.files.export_manifest import Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = ("key", "value", "revision", "created", "operation", "ttl", "headers")
+"""What a file holds of an entry: columns of the data source; ttl is what was left of it at the export."""
+READ = ("key", "value", "revision", "operation", "ttl", "headers")
+"""Of them, what is read again."""
+EXTENSIONS = {
+    ".parquet": "parquet", ".json": "json", ".ndjson": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv",
+    ".tab": "tsv",
+}  # fmt: skip
+
+_TEXT = "cast(value as string)"
+_LINES = f"is_valid_utf8({_TEXT})"
+_FIELD = rf"{_LINES} and not {_TEXT} rlike '[\\x00-\\x1f\\x7f]'"
+_BASE64 = r"translate(base64(value), '\r\n', '')"
+_MOMENT = "date_format(created, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")"
+_BYTES = (
+    "case when operation <> 'PUT' and coalesce(value, '') = '' then null when encoding = 'base64' then unbase64(value) "
+    "else cast(coalesce(value, '') as binary) end"
+)
+"""A marker has no value, as a rule; its entry object an empty one."""
+_SCHEMAS = {
+    "parquet": "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>",
+    "json": "key string, value string, encoding string, revision bigint, operation string, ttl double, "
+    "headers map<string, string>",
+    "csv": "key string, revision bigint, created string, operation string, value string, encoding string, "
+    "ttl double, headers string",
+}
+_CSV = {
+    "header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false",
+}  # fmt: skip
+_NO_MARK = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+PROBLEM = "_problem"
+"""A column that is not written: why its row cannot be, where whoever made the row knows."""
+_BROKEN = "_kvctl_broken"
+_AMISS = {
+    "json": "The line is not a JSON object", "csv": "It has not as many fields as the heading",
+    "tsv": "It has not as many fields as the heading",
+}  # fmt: skip
+_UNKNOWN_ENCODING = "concat('`', encoding, '` is no encoding: utf-8 or base64')"
+_NO_TTL = "concat('`', ttl, '` is no ttl in seconds')"
+PREFIX = "prefix"
+"""The column that an export can be partitioned by: a key's first token, nothing for keys that have but one."""
+
+
+def write(rows: DataFrame, path: Path, format: str, *, bucket: str, by_prefix: bool = False) -> None:
+    """Write rows of the data source's columns into a folder that does not exist yet."""
+    shaped = rows.selectExpr(*_shape(format, bucket), *([_prefix()] if by_prefix else []))
+    writer = shaped.write.format(format).options(**_NO_MARK, **(_CSV if format == "csv" else {}))
+    (writer.partitionBy(PREFIX) if by_prefix else writer).save(f"file:{path}")
+
+
+def read(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
+    """The rows of an export, as columns of the data source; `created`, and columns that hold nothing, are left out."""
+    format = manifest.format
+    wanted = [name for name in READ if name in manifest.columns]
+    paths = [literal(folder / part.name) for part in manifest.files if part.rows]
+    if not paths:
+        return spark.createDataFrame([], _SCHEMAS["parquet"]).select(*wanted)
+    reader = spark.read.schema(_SCHEMAS[format]).format(format).options(**(_CSV if format == "csv" else {}))
+    if format != "parquet":
+        reader = reader.option("mode", "FAILFAST")
+    rows = reader.load(paths)
+    bytes_of = {"value": f"{_BYTES} as value", "headers": "from_json(headers, 'map<string, string>') as headers"}
+    special = {"parquet": (), "json": ("value",), "csv": ("value", "headers")}[format]
+    return rows.selectExpr(*(bytes_of[name] if name in special else name for name in wanted))
+
+
+def read_table(spark: SparkSession, path: Path, format: str, key: str, value: str) -> DataFrame:
+    """The rows of somebody else's table as `key`, `value`, `ttl` if it has one, and what is amiss. Raises UsageError.
+
+    Column `_problem` says it of rows that cannot be read, or would be written as something else than they say.
+    """
+    found = _table(spark, path, format)
+    types = dict(found.dtypes)
+    broken = types.pop(_BROKEN, None) is not None
+    for name, option in ((key, "--key"), (value, "--value")):
+        if name not in types:
+            shown = ", ".join(f"`{column}`" for column in types)
+            there = f"`{option}` names it; there are {shown}" if shown else "It has none at all"
+            raise UsageError(f"The table has no column `{name}`", hint=there)
+    encoded = types.get("encoding") == types[value] == "string" and "encoding" not in (key, value)
+    has_ttl = "ttl" in types and "ttl" not in (key, value)
+    name, text = f"cast({_quoted(key)} as string)", f"cast({_quoted(value)} as string)"
+    problems = {
+        f"{_BROKEN} is not null": f"'{_AMISS[format]}'" if broken else "",
+        f"not is_valid_utf8({name})": "'The key is not UTF-8'" if types[key] == "binary" else "",
+        "encoding not in ('utf-8', 'base64')": _UNKNOWN_ENCODING if encoded else "",
+        f"encoding = 'base64' and {text} is not null and try_to_binary({text}, 'base64') is null":
+            "'The value is not base64'" if encoded else "",
+        "ttl is not null and try_cast(ttl as double) is null": _NO_TTL if has_ttl else "",
+    }  # fmt: skip
+    cases = " ".join(f"when {condition} then {told}" for condition, told in problems.items() if told)
+    return found.selectExpr(
+        f"case when is_valid_utf8({name}) then {name} end as key",
+        f"{_value(_quoted(value), types[value], encoded=encoded, blank=format in ('csv', 'tsv'))} as value",
+        *(["try_cast(ttl as double) as ttl"] if has_ttl else []),
+        *([f"case {cases} end as {PROBLEM}"] if cases else []),
+    )
+
+
+def _table(spark: SparkSession, path: Path, format: str) -> DataFrame:
+    """The table as it stands; a column of its own holds each row that is not of the table's form."""
+    reader = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
+    found = reader.load(_inferred(path, format))
+    if format not in ("csv", "tsv") or not found.columns:
+        return found
+    return reader.schema(found.schema.add(_BROKEN, "string")).option("enforceSchema", "false").load(literal(path))
+
+
+def _inferred(path: Path, format: str) -> str:
+    """A path whose columns Spark finds out. Raises UsageError for one in which it then sees a pattern all the same."""
+    if format != "parquet" and literal(path) != f"file:{path}":
+        raise UsageError(
+            f"Spark cannot read `{path}`: it takes the name for a pattern",
+            hint="Choose a path without any of `[]{}*?` and backslashes",
+        )
+    return literal(path)
+
+
+def read_files(spark: SparkSession, path: Path, format: str) -> DataFrame:
+    """Files with their own columns and types. A row that is not of their form fails the reading."""
+    strict = {"inferSchema": "true", "mode": "FAILFAST", "columnPruning": "false", "enforceSchema": "false"}
+    options = {"json": {"mode": "FAILFAST"}, "csv": {**_CSV, "multiLine": "true", **strict}}.get(format, {})
+    return spark.read.format(format).options(**options).load(_inferred(path, format))
+
+
+def write_files(rows: DataFrame, path: Path, format: str, mode: str) -> None:
+    """Rows of any columns as files; `mode` says what becomes of those that are there. Raises UsageError."""
+    check_form(rows, format)
+    exact = {} if format == "parquet" else {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+    rows.write.mode(mode).format(format).options(**exact, **(_CSV if format == "csv" else {})).save(f"file:{path}")
+
+
+def check_form(rows: DataFrame, format: str) -> None:
+    """Raises UsageError for bytes in CSV, for which Spark writes what it shows on a screen."""
+    name = next((name for name, kind in rows.dtypes if kind == "binary"), None) if format == "csv" else None
+    if name is not None:
+        raise UsageError(
+            f"Column `{name}` is of bytes, for which CSV has no form",
+            hint=f"Make text of it: `string({name})`, or `base64({name})`",
+        )
+
+
+def format_of(path: Path) -> str | None:
+    """The format that the extension of a file, or of a folder's first one, says."""
+    first = path if path.is_file() else next(data_files(path), path)
+    return EXTENSIONS.get(first.suffix.lower())
+
+
+def _shape(format: str, bucket: str) -> list[str]:
+    """The columns as expressions, in the order in which they stand in the files."""
+    if format == "parquet":
+        return list(COLUMNS)
+    plain = _LINES if format == "json" else _FIELD
+    value = [
+        f"case when value is null then '' when {plain} then {_TEXT} else {_BASE64} end as value",
+        f"case when value is null or {plain} then 'utf-8' else 'base64' end as encoding",
+    ]
+    told = ["key", "revision", f"{_MOMENT} as created", "operation", *value, "ttl"]
+    if format == "json":
+        return [f"'{bucket}' as bucket", *told, "headers"]
+    return [*told, "to_json(headers) as headers"]
+
+
+def _prefix() -> str:
+    return f"case when key like '%.%' then substring_index(key, '.', 1) end as {PREFIX}"
+
+
+def _value(column: str, type: str, *, encoded: bool, blank: bool) -> str:
+    """A column of any type as bytes; an empty field of a table is an empty value."""
+    if type == "binary":
+        return column
+    if type.startswith(("struct", "array", "map", "variant")):
+        return f"cast(to_json({column}) as binary)"
+    text = f"cast({column} as string)"
+    text = f"coalesce({text}, '')" if blank else text
+    plain = f"cast({text} as binary)"
+    return f"case when encoding = 'base64' then try_to_binary({text}, 'base64') else {plain} end" if encoded else plain
+
+
+def _table_options(format: str) -> Mapping[str, str]:
+    if format == "json":
+        return {"primitivesAsString": "true", "columnNameOfCorruptRecord": _BROKEN}
+    if format in ("csv", "tsv"):
+        separator = "\t" if format == "tsv" else ","
+        return {**_CSV, "multiLine": "true", "sep": separator, "columnNameOfCorruptRecord": _BROKEN}
+    return {}
+
+
+def literal(path: Path) -> str:
+    """A path to be read as Spark takes it: of this machine's file system, and no pattern."""
+    return "file:" + re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", str(path))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,145 @@
+"""Where an export goes: a folder that is vacant or given up, written aside, taken over when the export is whole.
+
+What stands in the folder goes only when the new export is there, and the manifest comes last: a folder without one is
+what an interrupted export left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvctl import atomic_file
+from kvctl.atomic_file import flush_folder
+from kvctl.errors import ConflictError, KvctlError, UsageError
+from kvctl.pipeline.files.export_files import (
+    Advance,
+    data_files,
+    has_manifest,
+    hashed,
+    in_parallel,
+)
+from kvctl.pipeline.files.export_manifest import (
+    MANIFEST,
+    Manifest,
+    Part,
+    encode,
+)
+
+STAGING = "_incomplete"
+"""Below the folder; readers of it pass over what is named so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What had to go for an export."""
+
+    files: int = 0
+    bytes: int = 0
+    whole: bool = False
+    """Whether it was an export with its manifest, rather than what an interrupted one left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A file that is written, and the part of the export that it becomes."""
+
+    path: Path
+    part: Part
+
+
+def check_vacant(folder: Path, *, overwrite: bool) -> None:
+    """Raises ConflictError for a folder that holds something, UsageError for what is none or must not be emptied."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"`{folder}` is no folder")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not overwrite:
+        what = "an export" if has_manifest(folder) else "something that is no whole export"
+        raise ConflictError(
+            f"`{folder}` holds {what}", hint="Choose another folder, or let `--overwrite` remove all that is in it"
+        )
+    if folder in (Path.home(), Path.cwd(), *Path.cwd().parents):
+        raise UsageError(f"`{folder}` is not emptied for an export", hint="Choose a folder below it")
+
+
+@contextmanager
+def taken(folder: Path) -> Iterator[Path]:
+    """The folder as this process's own; gives a place below it to write to, which goes at the end.
+
+    Raises ConflictError while another process exports into it, KvctlError where it cannot be written.
+    """
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise KvctlError(f"`{folder}` cannot be written: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConflictError(f"Another export is being written into `{folder}`") from None
+        except OSError:
+            pass  # no locks on this file system
+        shutil.rmtree(folder / STAGING, ignore_errors=True)
+        yield folder / STAGING / secrets.token_hex(4)
+    finally:
+        shutil.rmtree(folder / STAGING, ignore_errors=True)
+        if made:
+            with suppress(OSError):
+                folder.rmdir()  # where the export came to nothing
+        os.close(handle)
+
+
+def staged(staging: Path, format: str, advance: Advance = lambda _: None) -> list[Staged]:
+    """What was written, hashed, under short names: `part-00000.parquet`, in a folder for each prefix."""
+    counts: dict[Path, int] = {}
+    named = []
+    for path in data_files(staging):
+        within = path.relative_to(staging).parent
+        number = counts[within] = counts.get(within, -1) + 1
+        named.append((path, (within / f"part-{number:05}.{format}").as_posix()))
+    return in_parallel(lambda item: Staged(item[0], hashed(*item, format, advance)), named)
+
+
+def occupants(folder: Path) -> Removed:
+    """What an export into the folder removes."""
+    if not folder.is_dir():
+        return Removed()
+    files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return Removed(len(files), sum(path.lstat().st_size for path in files), has_manifest(folder))
+
+
+def take_over(folder: Path, files: Sequence[Staged], manifest: Manifest) -> None:
+    """Put an export in the place of what the folder holds. Raises KvctlError."""
+    try:
+        _clear(folder)
+        for file in files:
+            target = folder / file.part.name
+            target.parent.mkdir(exist_ok=True)
+            os.replace(file.path, target)
+        for changed in {folder, *((folder / file.part.name).parent for file in files)}:
+            flush_folder(changed)  # before there is a manifest that promises them
+        atomic_file.replace(folder / MANIFEST, encode(manifest), mode=atomic_file.PUBLIC, beside=folder / STAGING)
+        flush_folder(folder)
+    except OSError as error:
+        raise KvctlError(f"The export cannot be put into `{folder}`: {error.strerror}") from None
+
+
+def _clear(folder: Path) -> None:
+    """Remove all but what is staged, the manifest first."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if path.name == STAGING:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

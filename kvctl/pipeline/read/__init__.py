@@ -1,0 +1,1 @@
+"""The data source's readers: batch and stream."""

@@ -1,0 +1,86 @@
+"""The batch read of `nats-kv`: planned in one process of Spark's, read in others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition, Not
+from pyspark.sql.types import StructType
+
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.columns import check_schema
+from kvctl.pipeline.read.pushdown import Narrowing
+from kvctl.pipeline.read.worker_connection import connected, iterate, run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kvctl.pipeline.read.snapshot_plan import Cut, Part
+
+
+class KvPartition(InputPartition):
+    """One task's part of a cut."""
+
+    def __init__(self, cut: Cut, part: Part) -> None:
+        super().__init__(part)
+        self.cut = cut
+        self.part = part
+
+
+class KvReader(DataSourceReader):
+    """Reads a bucket as of the revision that is its last when Spark plans the read."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        """Raises UsageError for a column that there is none of."""
+        check_schema(schema)
+        self._schema = schema
+        self._options = options
+        self._wanted = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks' parts. Raises BucketNotFound, NoServer and what else a connection raises."""
+        return run(self._parts())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a part, in Arrow's batches; closed early it leaves nothing on the server."""
+        if isinstance(partition, KvPartition):  # there is none where there is nothing to read
+            yield from iterate(lambda: self._batches(partition))
+
+    async def _parts(self) -> list[InputPartition]:
+        from kvctl.pipeline.read.snapshot_plan import plan
+
+        async with connected(self._options) as client:
+            planned = await plan(client.bucket(self._options.bucket), self._options, self._wanted)
+            parts = await planned.parts()
+            return [KvPartition(planned.cut, part) for part in parts]
+
+    async def _batches(self, partition: KvPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+        from kvctl.pipeline.read.arrow_decoder import Decoder
+        from kvctl.pipeline.read.partition import PartReading
+
+        cut = partition.cut
+        decoder = Decoder(self._schema, cut.bucket, cut.prefix, cut.origin)
+        async with connected(self._options) as client:
+            reading = PartReading(client.api, cut, self._options, self._wanted, decoder)
+            async with aclosing(reading.batches(partition.part)) as batches:
+                async for batch in batches:
+                    yield batch
+
+
+class KvPushdownReader(KvReader):
+    """The same where the session pushes filters down: Spark refuses one that takes them anywhere else."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Use what the server can answer; gives back what Spark has to apply all the same."""
+        for given in filters:
+            if isinstance(given, Not):
+                yield given
+                continue
+            attribute: Any = getattr(given, "attribute", ())
+            column = attribute[0] if len(attribute) == 1 else ""
+            narrowed, exact = self._wanted.with_filter(type(given).__name__, column, getattr(given, "value", None))
+            self._wanted = narrowed
+            if not exact:
+                yield given

@@ -1,0 +1,209 @@
+"""One task's part of a read, as batches of rows."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from operator import itemgetter
+
+import pyarrow as pa
+
+from kvctl.errors import HistoryLost, StreamReplaced
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct import multi_get
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.kv.entry import any_tombstone, is_tombstone
+from kvctl.kv.names import is_plain, matches
+from kvctl.kv.point_in_time.snapshot_reader import CutReading
+from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.resolve import Binding, assumed, with_info
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.arrow_decoder import Decoder
+from kvctl.pipeline.read.loss_watch import LossWatch
+from kvctl.pipeline.read.pushdown import LATEST, Narrowing
+from kvctl.pipeline.read.snapshot_plan import Cut, Part
+from kvctl.pipeline.read.splits import Keys, Revisions
+
+ROWS, BYTES = 10_000, 8 << 20
+"""What a batch has at the most, by one reading of the connection more."""
+AT_ONCE = 500
+"""Overwritten keys that are asked for at once."""
+_HEADER, _PAYLOAD = itemgetter(2), itemgetter(3)
+
+
+class PartReading:
+    """Reads the parts of one cut. `values` are left out where no column needs them."""
+
+    def __init__(
+        self, api: Api, cut: Cut, options: SourceOptions, wanted: Narrowing, decoder: Decoder,
+        watch: LossWatch | None = None,
+    ) -> None:  # fmt: skip
+        self._watch = watch
+        self._api = api if api.prefix == cut.api_prefix else api.at(cut.api_prefix)
+        self._cut = cut
+        self._options = options
+        self._wanted = wanted
+        self._decoder = decoder
+        self._values = "value" in decoder.schema.names
+        self._history = options.mode != "latest"
+        self._deleted = self._history or options.include_deleted
+
+    async def batches(self, part: Part) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The part's rows. Raises StreamReplaced, and HistoryLost where that is wanted rather than newer entries."""
+        binding = await self._binding()
+        if isinstance(part, Revisions):
+            batches = self._gathered(self._range(binding, part))
+        else:
+            batches = self._of_keys(binding, part)
+        async with aclosing(batches) as found:
+            async for batch in found:
+                yield batch
+
+    async def _binding(self) -> Binding:
+        """The stream that the read was planned for. Raises StreamReplaced."""
+        cut = self._cut
+        info = await streams.info(self._api, cut.stream)
+        if info["created"] != cut.created:
+            raise StreamReplaced(f"Bucket `{cut.bucket}` was deleted and created anew while it was being read")
+        return with_info(assumed(self._api, cut.bucket, cut.stream, cut.prefix), info)
+
+    async def _gathered(self, frames: AsyncGenerator[list[RawFrame], None]) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Batches worth their making: frames come by the hundred."""
+        held: list[RawFrame] = []
+        size = 0
+        async with aclosing(frames) as found:
+            async for some in found:
+                if self._wanted.bounded:
+                    some = _between(some, self._wanted.first - 1, self._wanted.last)
+                held += some
+                size += sum(map(len, map(_PAYLOAD, some)))
+                if len(held) >= ROWS or size >= BYTES:
+                    yield self._decoder.of_frames(held)
+                    held, size = [], 0
+        if held:
+            yield self._decoder.of_frames(held)
+
+    # -- a range of revisions ------------------------------------------------------------------------------
+
+    async def _range(self, binding: Binding, part: Revisions) -> AsyncGenerator[list[RawFrame], None]:
+        subjects, rest = subjects_of(binding, self._cut.filters)
+        selection = Selection(
+            subjects=subjects, deliver="by_start_sequence", start=part.first, headers_only=not self._values
+        )
+        came = reached = 0
+        async with OrderedConsumer(self._api, binding.stream, selection) as consumer:
+            async for batch in consumer.batches():
+                if not batch:
+                    break
+                frames = _between(batch, reached, part.last)
+                reached = max(reached, delivery(batch[-1][1])[0])
+                came += len(frames)
+                if self._watch:
+                    await self._watch.take(frames)
+                yield self._wanted_of(frames, rest)
+                if reached >= part.last:
+                    break
+        if self._watch:
+            await self._watch.look()
+        if part.expected is not None and came < part.expected:
+            raise self._overwritten([], part.expected - came)
+
+    def _wanted_of(self, frames: list[RawFrame], rest: tuple[str, ...]) -> list[RawFrame]:
+        if not self._deleted and any_tombstone(map(_HEADER, frames)):
+            frames = [frame for frame in frames if not is_tombstone(frame[2])]
+        if rest:
+            cut = len(self._cut.prefix.encode())
+            frames = [frame for frame in frames if matches(frame[0][cut:].decode(errors="surrogateescape"), rest)]
+        return frames
+
+    # -- keys of its own -----------------------------------------------------------------------------------
+
+    async def _of_keys(self, binding: Binding, part: Keys) -> AsyncGenerator[pa.RecordBatch, None]:
+        cut = self._cut
+        reading = CutReading(
+            binding, part.filters, cut.revision, history=self._history, deleted=self._deleted, values=self._values,
+            first=cut.first, last=cut.last, expected=part.expected,
+        )  # fmt: skip
+        async with aclosing(self._gathered(reading.batches())) as batches:
+            async for batch in batches:
+                yield batch
+        if reading.expected is None and await self._last_revision() == cut.revision:
+            return  # nothing was written since
+        async with aclosing(reading.missed()) as late:
+            async for messages in late:
+                if chosen := self._chosen(messages):
+                    yield self._decoder.of_messages(chosen)
+        if reading.lost or (reading.vanished and self._options.on_evicted == "fail"):
+            async with aclosing(self._newer(binding, reading)) as batches:
+                async for batch in batches:
+                    yield batch
+
+    async def _newer(self, binding: Binding, reading: CutReading) -> AsyncGenerator[pa.RecordBatch, None]:
+        """What became of keys that were overwritten before they were read. Raises HistoryLost where that won't do."""
+        foreign = [subject for subject in reading.lost if not is_plain(self._key(subject))]
+        if self._options.on_evicted == "fail" or foreign:
+            raise self._overwritten(list(map(self._key, foreign or reading.lost)), reading.vanished)
+        if self._history:
+            async with aclosing(self._gathered(self._since_cut(binding, reading))) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        for start in range(0, len(reading.lost), AT_ONCE):
+            subjects = [subject.decode() for subject in reading.lost[start : start + AT_ONCE]]
+            found = await multi_get.last_of_each(self._api, binding.stream, subjects, leader=True)
+            if chosen := self._chosen([message for message in found.values() if message is not None]):
+                yield self._decoder.of_messages(chosen)
+
+    async def _since_cut(self, binding: Binding, reading: CutReading) -> AsyncGenerator[list[RawFrame], None]:
+        """All newer revisions of the keys that lost some."""
+        lost, start = set(reading.lost), self._cut.revision + 1
+        selection = Selection(
+            subjects=reading.subjects, deliver="by_start_sequence", start=start, headers_only=not self._values
+        )
+        reached = 0
+        async with OrderedConsumer(self._api, binding.stream, selection) as consumer:
+            async for batch in consumer.batches():
+                if batch:
+                    yield [frame for frame in _between(batch, reached, LATEST) if frame[0] in lost]
+                    reached = max(reached, delivery(batch[-1][1])[0])
+
+    async def _last_revision(self) -> int:
+        return int((await streams.info(self._api, self._cut.stream))["state"]["last_seq"])
+
+    def _chosen(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
+        """The messages that belong to the result."""
+        first, last = self._wanted.first, self._wanted.last
+        return [
+            message for message in messages
+            if first <= message.sequence <= last and (self._deleted or not is_tombstone(message.header))
+        ]  # fmt: skip
+
+    def _key(self, subject: bytes) -> str:
+        return subject[len(self._cut.prefix.encode()) :].decode(errors="surrogateescape")
+
+    def _overwritten(self, keys: Sequence[str], more: int = 0) -> HistoryLost:
+        named = ", ".join(f"`{key}`" for key in keys[:10])
+        others = more + len(keys) - len(keys[:10])
+        what = " and ".join(filter(None, [named, f"{others} entries" if others else ""]))
+        return HistoryLost(
+            f"Bucket `{self._cut.bucket}` was written while it was read: of its state at revision {self._cut.revision} "
+            f"{what} could not be read any more",
+            keys=list(keys),
+            hint='Read it again, or give a longer history, or take newer entries with `.option("onEvicted", "newer")`',
+        )
+
+
+def _between(frames: list[RawFrame], after: int, last: int) -> list[RawFrame]:
+    """Those of messages in their order whose sequence is above the one and not above the other."""
+    if not frames or (delivery(frames[0][1])[0] > after and delivery(frames[-1][1])[0] <= last):
+        return frames
+    first = bisect_right(frames, after, key=_sequence)
+    return frames[first : bisect_right(frames, last, key=_sequence)]
+
+
+def _sequence(frame: RawFrame) -> int:
+    return delivery(frame[1])[0]

@@ -1,0 +1,69 @@
+"""A connection that lasts from one of Spark's calls to the next, in the process that plans a streaming query."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+import kvctl
+from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, RequestTimeout
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.worker_connection import connected
+
+AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisabled)
+"""Errors after which the server is asked again: it, its leader or the connection is missing for the moment."""
+PATIENCE = 15.0
+"""Seconds for which a server that is away is waited for."""
+PAUSE = 0.2
+
+T = TypeVar("T")
+Work = Callable[[kvctl.Client], Coroutine[Any, Any, T]]
+
+
+class LastingConnection:
+    """Made at its first use, and kept alive by a thread of its own; made anew where it was lost."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stack = AsyncExitStack()
+        self._client: kvctl.Client | None = None
+
+    def ask(self, work: Work[T]) -> T:
+        """What the work returns; repeated while the server is away. Raises NoServer, and as the work."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._carry_out(work)
+            except AWAY:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PAUSE)
+
+    def close(self) -> None:
+        """Close the connection; another `ask` would make one again."""
+        if self._loop is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(PATIENCE)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop = None
+
+    def _carry_out(self, work: Work[T]) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="kvctl-connection", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(self._with_client(work), self._loop).result()
+
+    async def _with_client(self, work: Work[T]) -> T:
+        if self._client is None or self._client.connection.closed:
+            await self._disconnect()
+            self._client = await self._stack.enter_async_context(connected(self._options))
+        return await work(self._client)
+
+    async def _disconnect(self) -> None:
+        self._client = None
+        await self._stack.aclose()

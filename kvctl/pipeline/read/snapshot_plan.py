@@ -1,0 +1,203 @@
+"""Reads of a bucket as of one revision, planned once and read by tasks of which each comes at its own time.
+
+The cut is the last revision when the read is planned, or an older one that is asked for. What a task reads up to it is
+what keys were at the cut, until writers push it out of the bucket's history before its turn. That is found in one of
+two ways:
+
+- A task that has its keys for itself (`Keys`) compares what it saw with what was written since the cut. It gives the
+  keys that it missed in their newer state, or fails.
+- A task that has a range of revisions (`Revisions`) knows how many messages there were, counted when the read was
+  planned while nobody wrote. It cannot tell whose messages are missing, so one that comes out short fails.
+
+So ranges are for reads that would rather fail (`onEvicted`), and for changes, which are what is still stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvctl.errors import RefusedError, RevisionNotFound
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.direct import multi_get_fallback
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.names import is_wild, overlapping
+from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.resolve import Binding
+from kvctl.kv.stream_kind import Kind, kind_of
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.pushdown import LATEST, Narrowing
+from kvctl.pipeline.read.splits import (
+    Keys,
+    Revisions,
+    cut_by_count,
+    even,
+    probes,
+    runs,
+)
+
+Part = Revisions | Keys
+
+A_TASK = 500_000
+"""Revisions that are worth a task of their own, where it is not said how many there are to be."""
+MANY_TASKS = 16
+AT_ONCE = 250
+"""Keys that one consumer takes by name."""
+COUNTS = 3
+"""Times that a stream is counted anew because it was written meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a read is of: the stream in one of its lives, up to the last revision there was, or less of it."""
+
+    bucket: str
+    stream: str
+    prefix: str
+    api_prefix: str
+    created: str
+    revision: int
+    filters: tuple[str, ...] = ()
+    """The keys that are read; all of them without any."""
+    first: int = 1
+    last: int = LATEST
+    """The revisions that are read."""
+    origin: str | None = None
+    """For a mirror, the bucket that it replicates."""
+
+
+class Plan:
+    """What one read is to give, and how its tasks share it."""
+
+    def __init__(self, options: SourceOptions, wanted: Narrowing, binding: Binding) -> None:
+        assert binding.info is not None
+        self._options = options
+        self._wanted = wanted
+        self._binding = binding
+        self._info = binding.info
+        self._filters = wanted.filters(options.filter)
+        state = self._info["state"]
+        self._last = int(state["last_seq"])
+        self._changes = options.mode == "changes"
+        self.cut = Cut(
+            binding.bucket, binding.stream, binding.prefix, binding.api.prefix, self._info["created"],
+            options.as_of or self._last, self._filters or (),
+            first=max(wanted.first, options.from_revision or 1, int(state["first_seq"])),
+            last=min(wanted.last, options.to_revision or LATEST),
+            origin=binding.origin.source.bucket if binding.origin else None,
+        )  # fmt: skip
+
+    async def parts(self) -> list[Part]:
+        """The tasks' shares; none for nothing."""
+        await self._between_times()
+        if self._filters is None or self.cut.first > min(self.cut.last, self.cut.revision):
+            return []
+        if self._changes or (self._options.on_evicted == "fail" and self._every_message_counts()):
+            ranges = await self._ranges()
+            if ranges is not None:
+                return [replace(part, expected=None) for part in ranges] if self._changes else [*ranges]
+        return [*await self._groups(self._filters)]
+
+    async def _between_times(self) -> None:
+        """Leave out what is older or newer than wanted, as far as the order of revisions tells."""
+        api, stream, cut, wanted = self._binding.api, self._binding.stream, self.cut, self._wanted
+        if wanted.since_us is not None:
+            since = await multi_get_fallback.first_since(api, stream, wanted.since_us * 1000)
+            self.cut = cut = replace(cut, first=max(cut.first, since))
+        if wanted.until_us is not None:
+            after = await multi_get_fallback.first_since(api, stream, (wanted.until_us + 1) * 1000)
+            self.cut = replace(cut, last=min(cut.last, after - 1))
+
+    def _every_message_counts(self) -> bool:
+        """Whether what is in a range belongs to the result, and only writers can take it away."""
+        state, config = self._info["state"], self._info["config"]
+        if config.get("max_age") or config.get("allow_msg_ttl") or self.cut.revision < self._last:
+            return False
+        return self._options.mode == "history" or state["messages"] == state.get("num_subjects", 0)
+
+    async def _ranges(self) -> list[Revisions] | None:
+        """Ranges of about the same number of messages; None where counts are needed and writers are too busy.
+
+        Counted while somebody writes, they might leave out what they take for empty.
+        """
+        first, last = self.cut.first, min(self.cut.last, self.cut.revision)
+        for _ in range(COUNTS):
+            beyond = await self._count_from(last + 1) if last < self._last else 0
+            count = await self._count_from(first) - beyond
+            tasks = self._options.partitions or min(max(-(-count // A_TASK), 1), MANY_TASKS)
+            starts = probes(first, last, tasks) if tasks > 1 else [first]
+            left = [count, *[await self._count_from(start) - beyond for start in starts[1:]]]
+            ranges = cut_by_count(starts, left, last, tasks)
+            if await self._unchanged():
+                return ranges
+        return even(first, last, tasks) if self._changes else None
+
+    async def _groups(self, filters: tuple[str, ...]) -> list[Keys]:
+        """Filters shared out; keys by name in groups that one consumer takes."""
+        if not filters:
+            return [Keys((), self._whole())]
+        wild = [text for text in filters if is_wild(text)]
+        if wild and overlapping(list(filters)):
+            groups = [Keys(filters)]
+        else:
+            tasks = max(self._options.partitions or min(len(wild), MANY_TASKS), -(-len(filters) // AT_ONCE), 1)
+            groups = [Keys(tuple(group)) for group in runs(filters, [1] * len(filters), tasks)]
+        return groups if self._narrowed or len(groups) > MANY_TASKS else await self._counted(groups)
+
+    async def _counted(self, groups: list[Keys]) -> list[Keys]:
+        """The groups with their numbers of messages, where nobody writes meanwhile."""
+        deliver = "all" if self._options.mode == "history" else "last_per_subject"
+        counted = []
+        for group in groups:
+            subjects, _ = subjects_of(self._binding, group.filters)
+            counted.append(replace(group, expected=await self._count(Selection(subjects=subjects, deliver=deliver))))
+        return counted if await self._unchanged() else groups
+
+    async def _count_from(self, start: int) -> int:
+        """How many messages there are from this revision on."""
+        subjects, _ = subjects_of(self._binding, self.cut.filters)
+        return await self._count(Selection(subjects=subjects, deliver="by_start_sequence", start=start))
+
+    async def _count(self, selection: Selection) -> int:
+        counting = OrderedConsumer(self._binding.api, self._binding.stream, replace(selection, headers_only=True))
+        async with counting as consumer:
+            return consumer.expected or 0
+
+    async def _unchanged(self) -> bool:
+        """Whether nothing was written or removed since the cut."""
+        now = await streams.info(self._binding.api, self._binding.stream)
+        return _extent(now) == _extent(self._info)
+
+    def _whole(self) -> int | None:
+        """How many messages the whole bucket had at the cut, where all of them are read."""
+        state = self._info["state"]
+        if self._info["config"].get("sources") or self._narrowed:
+            return None
+        return int(state["messages"] if self._options.mode == "history" else state.get("num_subjects", 0))
+
+    @property
+    def _narrowed(self) -> bool:
+        """Whether revisions are left out."""
+        cut = self.cut
+        return cut.first > int(self._info["state"]["first_seq"]) or min(cut.last, cut.revision) < self._last
+
+
+async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Plan:
+    """Pin the cut: the bucket's last revision at its leader, so that nothing acknowledged before is left out.
+
+    Raises BucketNotFound, RefusedError for what is not whole, RevisionNotFound for a cut that is still to come.
+    """
+    binding = await bucket.locate(fresh=True)
+    assert binding.info is not None
+    if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
+        raise RefusedError(f"`{bucket.name}` is what an interrupted restore or copy left: it is not whole")
+    last = int(binding.info["state"]["last_seq"])
+    if options.as_of is not None and options.as_of > last:
+        raise RevisionNotFound(f"The last revision of bucket `{bucket.name}` is {last}, not {options.as_of}")
+    return Plan(options, wanted, binding)
+
+
+def _extent(info: dict[str, Any]) -> tuple[int, ...]:
+    """What any write or removal changes."""
+    return tuple(int(info["state"][name]) for name in ("first_seq", "last_seq", "messages", "bytes"))

@@ -1,0 +1,113 @@
+"""What a stream read asks of the server: where a bucket stands, where to begin, and how far a batch goes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from kvctl.errors import PermissionDenied, UsageError
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.direct.direct_get import from_leader
+from kvctl.jetstream.direct.multi_get_fallback import first_since
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.resolve import Binding
+from kvctl.pipeline.read.offsets import Offset, Standing, check_start
+from kvctl.units import format_time, parse_time
+
+EARLIEST, LATEST = "earliest", "latest"
+_PROBES = 40
+"""Halvings of the largest range there can be."""
+
+
+async def look(bucket: Bucket) -> tuple[Binding, Standing]:
+    """The stream that takes the bucket's writes, whose revisions are read, and where it stands.
+
+    Raises BucketNotFound, PermissionDenied.
+    """
+    source = (await bucket.locate()).source
+    info = await streams.info(source.api, source.stream)
+    return source, Standing.of(bucket.name, info)
+
+
+async def beginning(binding: Binding, standing: Standing, revision: str, time_text: str | None) -> Offset:
+    """The offset of a query that has none: `startingRevision` is a number, `earliest` or `latest`.
+
+    Raises UsageError for a revision that the bucket has not reached, and a time in the future.
+    """
+    if time_text is not None:
+        since = starting_time_ns(time_text, await ServerClock.read(binding.api, binding.stream))
+        first = await first_since(binding.api, binding.stream, since)
+        return await after(binding, standing, first - 1)
+    if revision == LATEST:
+        return standing.end
+    if revision == EARLIEST:
+        return await after(binding, standing, 0)
+    check_start(int(revision), standing)
+    found = await after(binding, standing, int(revision) - 1)
+    return replace(found, held=0)  # what is missing from there on is missed
+
+
+async def after(binding: Binding, standing: Standing, revision: int) -> Offset:
+    """The offset of what is read up to a revision, with what the bucket tells of the rest.
+
+    Of the rest it is known when it was written at the earliest: what expires before it is read can be told then.
+    """
+    offset = Offset(revision, standing.incarnation)
+    if revision >= standing.last:
+        return replace(offset, seen_ns=standing.at_ns)
+    if revision < standing.first:
+        return replace(offset, seen_ns=(standing.first_ns or standing.at_ns) - 1, held=standing.first)
+    with suppress(PermissionDenied):
+        found = await from_leader(binding.api, binding.stream, seq=revision + 1, next_by_subj=">")
+        if found is not None:
+            return replace(offset, seen_ns=found.time_ns - 1, held=found.sequence)
+    return offset
+
+
+def starting_time_ns(text: str, clock: ServerClock) -> int:
+    """`startingTime` as nanoseconds, cut to the microseconds that Spark's times have. Raises UsageError."""
+    now = clock.now_ns()
+    moment = parse_time(text, now)
+    if moment > now:
+        raise UsageError(
+            f"`startingTime` {format_time(moment)} is in the future",
+            hint="`startingRevision=latest` starts with what is written from now on",
+        )
+    return moment // 1000 * 1000
+
+
+async def reach(binding: Binding, standing: Standing, after: int, last: int, most: int) -> int:
+    """The revision at which a batch ends that goes on after `after`: it holds at most so many entries up to `last`.
+
+    Where revisions in between are gone, those that are there are counted, so that a batch is seldom much smaller.
+    """
+    low = max(after, standing.first - 1) + most
+    if low >= last or not standing.gaps:
+        return min(low, last)
+    high = last + 1  # the range up to here holds more than `most`, unless it is everything
+    for _ in range(_PROBES):
+        if high - low <= 1:
+            break
+        middle = low + (high - low) // 2 if high <= last else last
+        counted = await _between(binding, after, middle)
+        if counted > most:
+            high = middle
+        else:
+            low = middle
+            if 2 * counted > most:
+                break
+    return low
+
+
+async def _between(binding: Binding, after: int, last: int) -> int:
+    """How many entries lie above one revision and up to another; rather too many while others write."""
+    beyond = await _above(binding, last)
+    return await _above(binding, after) - beyond
+
+
+async def _above(binding: Binding, revision: int) -> int:
+    return await admin.count(
+        binding.api, binding.stream, deliver_policy="by_start_sequence", opt_start_seq=revision + 1
+    )

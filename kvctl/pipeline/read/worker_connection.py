@@ -1,0 +1,107 @@
+"""On a worker of Spark: from the options to a connection, and from asynchronous code to what Spark calls.
+
+What runs here raises KvctlErrors as text that the driver recognises (kvctl.pipeline.error_transport).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import kvctl
+from kvctl.contexts import Context, resolve
+from kvctl.errors import KvctlError
+from kvctl.pipeline.error_transport import crossing
+from kvctl.pipeline.options import SourceOptions
+
+T = TypeVar("T")
+
+_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+
+
+def context_of(options: SourceOptions) -> Context:
+    """The connection that the options name on this machine; without any, that of its environment.
+
+    Raises ContextNotFound, UsageError.
+    """
+    flags = {
+        "context": options.context, "server": options.url, "user": options.user,
+        "password_file": options.password_file, "token_file": options.token_file, "creds": options.creds,
+        "nkey": options.nkey, "tls_cert": options.tls_cert, "tls_key": options.tls_key, "tls_ca": options.tls_ca,
+        "tls_first": options.tls_first, "domain": options.domain, "api_prefix": options.api_prefix,
+        "inbox_prefix": options.inbox_prefix, "timeout": options.timeout,
+    }  # fmt: skip
+    try:
+        return resolve(flags, os.environ)
+    except KvctlError as error:
+        error.args = (_as_options(error.message),)
+        error.message = error.args[0]
+        error.hint = error.hint and _as_options(error.hint)
+        raise
+
+
+@asynccontextmanager
+async def connected(options: SourceOptions) -> AsyncIterator[kvctl.Client]:
+    """A client of the server that the options name. Raises NoServer, AuthenticationRefused, and as `context_of`."""
+    async with kvctl.connect(context_of(options)) as client:
+        yield client
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """What the coroutine returns; KvctlErrors are marked for the driver. Notebooks, where a loop runs, may call it."""
+    with crossing():
+        if asyncio._get_running_loop() is None:
+            return _run(work)
+        with ThreadPoolExecutor(1) as beside:
+            return beside.submit(_run, work).result()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner() as runner:
+        return runner.run(work)
+
+
+def iterate(begin: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
+    """The items of an asynchronous generator; one that is closed early cleans up before this returns."""
+    with crossing(), _few_collections(), asyncio.Runner() as runner:
+        items = begin()
+        try:
+            while True:
+                try:
+                    item = runner.run(_next(items))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            runner.run(items.aclose())
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Look for cycles seldom: messages are in none, and looking through all that are held takes a fifth of a read."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+async def _next(items: AsyncGenerator[T, None]) -> T:
+    return await anext(items)
+
+
+def _as_options(text: str) -> str:
+    """The text with options for the flags of the command line that it names: `tlsCert` for `--tls-cert`."""
+
+    def option(found: re.Match[str]) -> str:
+        first, *others = found[1].split("-")
+        return "url" if found[1] == "server" else first + "".join(word.title() for word in others)
+
+    return _FLAG.sub(option, text)

@@ -1,0 +1,1 @@
+"""Spark itself: Java, session, configuration, errors, progress."""

@@ -1,0 +1,81 @@
+"""What jobs do, on made-up rows: the JVM that does it loads the classes that theirs will need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Observation
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, WriterCommitMessage
+from pyspark.sql.functions import expr
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import InputPartition
+
+ROWS = 1000
+
+
+def rehearse(spark: SparkSession, place: Path) -> None:
+    """Read a data source of Python's and write one; shuffle, join, write and read files, a stream."""
+    spark.dataSource.register(Rehearsal)
+    source = spark.read.format(Rehearsal.name()).load()
+    source.write.format(Rehearsal.name()).mode("append").save()
+    _files(spark, source, place)
+
+
+def _files(spark: SparkSession, source: DataFrame, place: Path) -> None:
+    counted = source.observe(Observation(), expr("count_if(operation = 'PUT')").alias("rows"))
+    rows = counted.where("operation = 'PUT'").selectExpr("*", "revision % 7 as part")
+    for form in ("parquet", "json", "csv"):
+        rows.write.mode("overwrite").partitionBy("part").format(form).save(f"{place}/{form}")
+    stored = spark.read.parquet(f"{place}/parquet")
+    stored.groupBy("part").count().orderBy("part").collect()
+    stored.join(rows.select("key", "part"), ["key", "part"], "full_outer").selectExpr("sum(hash(key))").collect()
+    stream = spark.readStream.schema(stored.schema).parquet(f"{place}/parquet").writeStream.format("parquet")
+    query = stream.option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True).start(f"{place}/out")
+    query.awaitTermination(60)
+
+
+class Rehearsal(DataSource):
+    """A bucket that is not there."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(...)`."""
+        return "kvctl-rehearsal"
+
+    def schema(self) -> StructType:
+        """The columns of a bucket."""
+        from kvctl.pipeline.read.columns import schema_of
+
+        return schema_of(())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads entries that are all alike."""
+        return _Reader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Takes rows and keeps none."""
+        return _Writer()
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, schema: StructType) -> None:
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from kvctl.pipeline.read.arrow_decoder import Decoder
+
+        frames = [(b"$KV.B.%d" % n, b"$JS.ACK.KV_B.C.1.%d.%d.%d.0" % (n, n, n), b"", b"value") for n in range(ROWS)]
+        yield Decoder(self._schema, "B", "$KV.B.").of_frames(frames)
+
+
+class _Writer(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()

@@ -1,0 +1,1 @@
+"""The data source's writers: tasks, rows, retries, overwrite."""

@@ -1,0 +1,201 @@
+"""Rows to write: the columns they may have, and Arrow batches of them made into keys, values and headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from kvctl.errors import UsageError
+from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.load.rows import Row, header_of
+from kvctl.kv.names import check_key, check_keys
+from kvctl.pipeline.files.file_rows import PROBLEM
+from kvctl.pipeline.read.columns import TYPES
+from kvctl.pipeline.write.decision import Asked, WriteMode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+WRITTEN = {
+    "key": ("string",),
+    "value": ("binary", "string"),
+    "revision": _NUMBERS,
+    "operation": ("string",),
+    "headers": ("map<string,string>",),
+    "ttl": ("double", "float", *_NUMBERS),
+}
+"""The columns that are heeded, and their types; text is written as UTF-8, a ttl is in seconds."""
+_SPECIAL = ("operation", "headers", "ttl")
+
+
+def check_columns(schema: StructType, mode: WriteMode) -> None:
+    """Raises UsageError for columns that there are none of, of other types, or missing.
+
+    What a reading gives beyond those that are heeded (created, bucket, origin; revision but to update) may be there.
+    """
+    columns = [column for column in schema.fields if column.name != PROBLEM]
+    names = [column.name for column in columns]
+    for column in columns:
+        _check_column(column.name, column.dataType.simpleString())
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"There are two columns `{twice}`")
+    needed = ["key", *(["value"] if "operation" not in names else [])]
+    needed += ["revision"] if mode is WriteMode.UPDATE else []
+    for name in needed:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            guess = f"Rename `{near[0]}`? " if near else ""
+            raise UsageError(f"There is no column `{name}`", hint=f"{guess}{_WANTED}")
+
+
+def _check_column(name: str, kind: str) -> None:
+    if name not in TYPES:
+        near = get_close_matches(name.lower(), TYPES, n=1, cutoff=0.4)
+        guess = f"Did you mean `{near[0]}`? " if near else ""
+        raise UsageError(f"There is a column `{name}`, which a bucket does not have", hint=f"{guess}{_WANTED}")
+    wanted = WRITTEN.get(name, (kind,))
+    if kind not in wanted:
+        raise UsageError(
+            f"Column `{name}` is of type {kind}, not {' or '.join(wanted[:2])}", hint=f"Cast it to {wanted[0]}"
+        )
+
+
+_WANTED = "Written are key, value and, where they are there, operation, headers, ttl; revision in mode update"
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One Arrow batch: parallel lists, as the columns have them. Rows of a partition count from 0."""
+
+    batch: pa.RecordBatch | None
+    """None for rows that come from elsewhere."""
+    first: int
+    keys: list[str]
+    values: list[bytes]
+    headers: list[bytes] | None
+    """Where some row has any: its header block, without an id."""
+    expected: list[int] | None
+    """The revisions that rows depend on."""
+    bad: dict[int, str] = field(default_factory=dict)
+    """Rows of this batch that cannot be written, and why; counted within the batch."""
+    largest: int = 0
+    """Bytes of the largest value."""
+    floor: int = 0
+    """The last revision that was acknowledged before any of these rows was sent."""
+
+    @property
+    def end(self) -> int:
+        """The number of the row after the last."""
+        return self.first + len(self.keys)
+
+    def places(self) -> Iterator[int]:
+        """The rows that can be written, as counted within the batch."""
+        return (at for at in range(len(self.keys)) if at not in self.bad)
+
+    def header(self, at: int) -> bytes:
+        """The header block of a row, without an id; empty for none."""
+        return self.headers[at] if self.headers else b""
+
+    def asked(self, at: int) -> Asked:
+        """The row as what has to be decided."""
+        header = self.header(at)
+        row = Row(self.first + at, self.keys[at], self.values[at], header, _operation_in(header))
+        return Asked(row, self.expected[at] if self.expected else None)
+
+
+def chunk_of(batch: pa.RecordBatch, first: int, mode: WriteMode) -> Chunk:
+    """The rows of a batch, which begins with this row of the partition."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    problems = columns[PROBLEM].to_pylist() if PROBLEM in columns else ()
+    if problems:
+        batch = batch.drop_columns([PROBLEM])
+    keys: list[str | None] = columns["key"].to_pylist()
+    chunk = Chunk(batch, first, ["" if key is None else key for key in keys], _values(columns, len(keys)), None, None)
+    chunk.bad = {at: problem for at, problem in enumerate(problems) if problem is not None}
+    chunk.largest = max(map(len, chunk.values), default=0)
+    _check_keys(chunk, keys)
+    if any(name in columns for name in _SPECIAL):
+        _add_headers(chunk, columns)
+    _check_values(chunk, columns)
+    if mode is WriteMode.UPDATE:
+        _add_expected(chunk, columns["revision"].to_pylist())
+    elif mode is WriteMode.CREATE:
+        for at in list(chunk.places()):
+            if _operation_in(chunk.header(at)) is not Operation.PUT:
+                chunk.bad[at] = "Mode create takes no deletions"
+    return chunk
+
+
+def _values(columns: dict[str, Any], count: int) -> list[bytes]:
+    if "value" not in columns:
+        return [b""] * count
+    import pyarrow as pa
+
+    column = columns["value"]
+    if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
+        column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+    return (
+        [b"" if value is None else value for value in column.to_pylist()] if column.null_count else column.to_pylist()
+    )
+
+
+def _check_keys(chunk: Chunk, keys: Sequence[str | None]) -> None:
+    if None not in keys:
+        try:
+            check_keys(chunk.keys)
+        except UsageError:
+            pass
+        else:
+            return
+    for at, key in enumerate(keys):
+        try:
+            if key is None:
+                raise UsageError("The key is null")
+            check_key(key)
+        except UsageError as error:
+            chunk.bad.setdefault(at, error.message)
+
+
+def _check_values(chunk: Chunk, columns: dict[str, Any]) -> None:
+    """A put needs a value; a deletion may do without."""
+    if "value" in columns and not columns["value"].null_count:
+        return
+    missing = columns["value"].is_null().to_pylist() if "value" in columns else [True] * len(chunk.keys)
+    for at, absent in enumerate(missing):
+        if absent and _operation_in(chunk.header(at)) is Operation.PUT:
+            chunk.bad.setdefault(at, "The value is null, and the row does not delete its key")
+
+
+def _add_headers(chunk: Chunk, columns: dict[str, Any]) -> None:
+    nothing = [None] * len(chunk.keys)
+    lists = [columns[name].to_pylist() if name in columns else nothing for name in _SPECIAL]
+    chunk.headers = [b""] * len(chunk.keys)
+    for at, (operation, headers, ttl) in enumerate(zip(*lists, strict=True)):
+        if headers or ttl is not None or operation not in (None, "PUT"):
+            try:
+                chunk.headers[at] = _header(chunk.keys[at], operation, headers, ttl)
+            except UsageError as error:
+                chunk.bad.setdefault(at, error.message)
+
+
+def _header(key: str, operation: str | None, headers: list[tuple[str, str]] | None, ttl: float | None) -> bytes:
+    if operation is not None and operation not in Operation.__members__:
+        raise UsageError(f"`{operation}` is no operation: PUT, DEL or PURGE")
+    asked = {"headers": dict(headers or ()), "ttl": ttl}
+    return header_of(key, Operation(operation or "PUT"), asked)
+
+
+def _add_expected(chunk: Chunk, revisions: list[int | None]) -> None:
+    chunk.expected = [0 if revision is None else revision for revision in revisions]
+    for at, revision in enumerate(revisions):
+        if revision is None or revision < 0:
+            chunk.bad.setdefault(at, "The revision is null" if revision is None else f"There is no revision {revision}")
+
+
+def _operation_in(header: bytes) -> Operation:
+    return operation_of(header)[0] if header else Operation.PUT

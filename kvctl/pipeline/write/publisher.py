@@ -1,0 +1,271 @@
+"""One task's rows written into a bucket: thousands in flight, rows of a key in order, each with a known outcome.
+
+A first attempt sends rows without looking, and resolves those that get no answer. What may have been begun before, by
+an attempt that was killed, looks first at what each key holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+from kvctl.errors import (
+    BucketNotFound,
+    ConnectionLost,
+    JetStreamDisabled,
+    KvctlError,
+    NoResponders,
+    RequestTimeout,
+    ServerError,
+    StreamNotFound,
+    UsageError,
+    WrongRevision,
+)
+from kvctl.jetstream.publish import PublishWindow
+from kvctl.kv.load.leader_state import Current
+from kvctl.kv.load.reconcile import with_expected
+from kvctl.kv.load.resume import all_arrived
+from kvctl.kv.load.rows import Row
+from kvctl.kv.load.target import Target
+from kvctl.kv.write.conditional_write import explained
+from kvctl.pipeline.write.arrow_rows import Chunk
+from kvctl.pipeline.write.decision import (
+    ANOTHER,
+    Decider,
+    Decision,
+    Outcome,
+    WriteMode,
+)
+from kvctl.pipeline.write.resolver import OF_THE_ROW, Resolver
+from kvctl.pipeline.write.row_ids import RowIds
+
+WINDOW = 8_000
+LOOKS = 50
+"""Tenths of a second for which rows of a killed attempt are waited for, where others write all the time."""
+REFUSED = 1_000
+"""Rows that a server refused, and that are looked at together."""
+LARGE, LONG = 1 << 15, 1000
+"""Bytes of a value and of a key up to which nobody minds."""
+_LOST = (RequestTimeout, ConnectionLost, JetStreamDisabled)
+_REFUSED = (WrongRevision, NoResponders)
+"""Errors after which a row is known not to be stored."""
+
+Rejected = Callable[[Chunk, dict[int, str]], object]
+"""A batch, and those of its rows that are not written, with the cause of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a task writes."""
+
+    ids: RowIds
+    mode: WriteMode = WriteMode.PUT
+    if_different: bool = False
+    begun: bool = False
+    """Whether an attempt may have stored some of the rows already."""
+    since: int | None = None
+    """A revision before all that any attempt stored; None where it is not known."""
+    floor: int | None = None
+    """Without `since`: a revision before all that attempts of this run stored."""
+    moved: bool = False
+    """Whether rows may have been in other partitions at the other attempt."""
+    lenient: bool = False
+    """Whether other rows of a key that this attempt does not find among its own may be those of its other tasks."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of rows."""
+
+    written: int = 0
+    unchanged: int = 0
+    rejected: int = 0
+
+
+class Publisher:
+    """Writes one task's chunks; `rejected` is told of each chunk some of whose rows are not written."""
+
+    def __init__(self, target: Target, plan: Plan, rejected: Rejected = lambda chunk, causes: None) -> None:
+        self.counts = Counts()
+        self._target = target
+        self._plan = plan
+        self._rejected = rejected
+        self._decider = Decider(
+            plan.ids, plan.mode, target.history, if_different=plan.if_different, moved=plan.moved, lenient=plan.lenient
+        )
+        current = Current(target.binding, target.info)
+        self._resolver = Resolver(current, self._decider, plan.ids, target.history, self._told)
+        self._resolver.began = plan.floor
+        self._looking = plan.begun or plan.if_different
+        self._revision = plan.since or 0
+        self._chunks: deque[Chunk] = deque()
+        """Those that have rows without an outcome."""
+        self._lost: set[int] = set()
+        self._refused: set[int] = set()
+        self._fatal: KvctlError | None = None
+        self._sending = 0
+
+    async def run(self, chunks: AsyncIterator[Chunk]) -> Counts:
+        """Write all rows. Raises what keeps them from being written, OutcomeUnknown; rows before it are written."""
+        connection, bucket = self._target.binding.api.connection, self._target.binding.bucket
+        try:
+            if self._plan.begun:
+                await self._wait_for_others()
+            async with PublishWindow(connection, self._done, self._failed, window=WINDOW) as self._window:
+                async for chunk in chunks:
+                    await self._take(chunk)
+                await self._settle()
+                self._retire()
+            if self._decider.owed:
+                raise KvctlError(f"Rows of {len(self._decider.owed)} keys did not come again. {ANOTHER}")
+        except StreamNotFound:
+            raise BucketNotFound(f"Bucket `{bucket}` was deleted while rows were written into it") from None
+        return self.counts
+
+    async def _wait_for_others(self) -> None:
+        """Wait for what a killed attempt has sent, longer where it is known that there was one."""
+        if self._plan.since is None and self._plan.floor is None:
+            await all_arrived(self._target.binding)
+        else:
+            await all_arrived(self._target.binding, LOOKS, quiet=2)
+
+    async def _take(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self._check(chunk)
+        if self._looking:
+            await self._resolve(chunk)
+        else:
+            await self._publish(chunk)
+        self._retire()
+
+    # -- rows that may have been stored before -------------------------------------------------------------
+
+    async def _resolve(self, chunk: Chunk) -> None:
+        asked = [chunk.asked(at) for at in range(len(chunk.keys))]
+        if self._plan.begun:
+            self._decider.note([row for row, _ in asked])
+        since = self._plan.since if self._plan.begun else self._revision
+        rows = [asked[at] for at in chunk.places()]
+        await self._resolver.resolve(rows, since, absent=not self._plan.begun)
+
+    def _told(self, row: Row, decision: Decision) -> None:
+        self._lost.discard(row.line)
+        self._refused.discard(row.line)
+        if decision.outcome is Outcome.STORED:
+            self._done(row.line, decision.revision)
+        elif decision.outcome is Outcome.UNCHANGED:
+            self.counts.unchanged += 1
+        else:
+            self._reject(row.line, decision.cause)
+
+    # -- rows that were not ----------------------------------------------------------------------------------
+
+    async def _publish(self, chunk: Chunk) -> None:
+        chunk.floor = self._revision
+        messages = self._messages(chunk)
+        left = True
+        while left:
+            try:
+                await self._window.send_all(messages, self._in_trouble)
+                left = False
+            except UsageError as error:
+                self._reject(self._sending, error.message)
+            if self._in_trouble():
+                await self._settle()
+                left = True
+
+    def _messages(self, chunk: Chunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
+        """Row numbers, subjects, values and header blocks."""
+        prefix, ids = self._target.binding.write_prefix, self._plan.ids
+        if self._plain(chunk):
+            opening = ids.opening
+            for number, (key, value) in enumerate(zip(chunk.keys, chunk.values, strict=True), chunk.first):
+                self._sending = number
+                yield number, (prefix + key).encode(), value, b"%b%08x\r\n\r\n" % (opening, number)
+            return
+        for at in chunk.places():
+            row, expected = chunk.asked(at)
+            self._sending = row.line
+            block = ids.block(row)
+            if self._plan.mode is WriteMode.CREATE:
+                block = with_expected(block, 0)
+            elif expected is not None:
+                block = with_expected(block, expected)
+            yield row.line, (prefix + row.key).encode(), row.value, block
+
+    def _plain(self, chunk: Chunk) -> bool:
+        """Whether all rows are written, and each as its key, its value and an id, which is done in half the time."""
+        ids = self._plan.ids
+        if chunk.headers or chunk.bad or self._plan.mode is not WriteMode.PUT or ids.deduplicated:
+            return False
+        return not ids.most or ids.size + chunk.largest <= ids.most
+
+    def _in_trouble(self) -> object:
+        return self._lost or self._fatal or len(self._refused) > REFUSED
+
+    def _done(self, _: int, revision: int) -> None:
+        self.counts.written += 1
+        if revision > self._revision:
+            self._revision = revision
+
+    def _failed(self, number: int, error: KvctlError) -> None:
+        if isinstance(error, _LOST):
+            self._lost.add(number)
+        elif isinstance(error, _REFUSED):
+            self._refused.add(number)
+        elif isinstance(error, ServerError) and error.err_code in OF_THE_ROW:
+            self._reject(number, error.message)
+        else:
+            self._fatal = self._fatal or self._named(number, error)
+
+    async def _settle(self) -> None:
+        """Wait for every outcome; find out those that did not come, and why rows were refused."""
+        await self._window.finish()
+        while (self._lost or self._refused) and not self._fatal:
+            number = min(self._lost | self._refused)
+            chunk = self._chunk_of(number)
+            of = self._lost if number in self._lost else self._refused
+            rows = [chunk.asked(at) for at in chunk.places() if chunk.first + at in of]
+            await self._resolver.resolve(rows, chunk.floor, absent=of is self._refused)
+        if self._fatal:
+            raise self._fatal
+
+    # -- both ------------------------------------------------------------------------------------------------
+
+    def _check(self, chunk: Chunk) -> None:
+        """Leave out rows that this bucket cannot take."""
+        self.counts.rejected += len(chunk.bad)
+        if chunk.headers or chunk.largest > LARGE or max(map(len, chunk.keys), default=0) > LONG:
+            for at in list(chunk.places()):
+                try:
+                    self._target.check(chunk.asked(at).row)
+                except UsageError as error:
+                    self._reject(chunk.first + at, error.message)
+
+    def _reject(self, number: int, cause: str) -> None:
+        chunk = self._chunk_of(number)
+        if number - chunk.first not in chunk.bad:
+            self.counts.rejected += 1
+            chunk.bad[number - chunk.first] = cause
+
+    def _chunk_of(self, number: int) -> Chunk:
+        return next(chunk for chunk in self._chunks if chunk.first <= number < chunk.end)
+
+    def _retire(self) -> None:
+        """Let go of the chunks of which every row has an outcome."""
+        oldest = self._window.oldest
+        undone = min([*self._lost, *self._refused, *([] if oldest is None else [oldest])], default=None)
+        while self._chunks and (undone is None or self._chunks[0].end <= undone):
+            chunk = self._chunks.popleft()
+            if chunk.bad:
+                self._rejected(chunk, chunk.bad)
+
+    def _named(self, number: int, error: KvctlError) -> KvctlError:
+        """The error that keeps rows from being written, with the key that met it."""
+        if isinstance(error, ServerError):
+            error = explained(error, self._target.binding)
+        chunk = self._chunk_of(number)
+        error.message = f"`{chunk.keys[number - chunk.first]}`: {error.message}"
+        error.args = (error.message,)
+        return error

@@ -1,0 +1,115 @@
+"""Tasks and jobs of a write that were begun, noted on the server: Spark does not tell all of it.
+
+A note is a consumer on the bucket's stream, which delivers nothing. Two kinds are made:
+
+    kvctl-write-JOB-PARTITION   by every attempt at a task: Spark may number attempts anew, where a part of a shuffle
+                                was lost. The second attempt meets the first one's. The driver removes it.
+    kvctl-began-JOB             once a job, before its first row: by which run, and after which revision. A later run of
+                                the same job, which may cut the rows into other partitions, looks at what came since.
+
+The notes of a driver that was killed expire. A stream's last batch keeps its `kvctl-began-`: Spark may run it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kvctl.errors import ConflictError, ConnectionLost, KvctlError, RequestTimeout
+from kvctl.jetstream.consumers import admin
+from kvctl.kv.load.target import Target
+from kvctl.pipeline.write.row_ids import new_job
+from kvctl.units import duration_ns
+
+TASK_LASTS, JOB_LASTS = timedelta(days=1), timedelta(days=30)
+SINCE, RUN, ATTEMPT = "kvctl.since", "kvctl.run", "kvctl.attempt"
+AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a job began."""
+
+    run: str
+    """The run of it that was the first."""
+    since: int
+    """A revision before all rows of the job."""
+
+
+async def claim(target: Target, job: str, partition: int) -> bool:
+    """Whether another attempt may have begun the task.
+
+    Without permission to make consumers, or room for them, it is not known: that is taken for a no.
+    """
+    try:
+        await _note(target, _task(job, partition), TASK_LASTS, {ATTEMPT: new_job()})
+    except (ConflictError, ConnectionLost, RequestTimeout):
+        return True
+    except KvctlError:
+        pass
+    return False
+
+
+async def begin(target: Target, job: str, run: str) -> Beginning | None:
+    """How the job began, noted now if it was not; None where the server does not let it be noted.
+
+    No row of the job may be sent before.
+    """
+    ours = Beginning(run, int(target.info["state"]["last_seq"]))
+    try:
+        await _note(target, _job(job), JOB_LASTS, {RUN: run, SINCE: str(ours.since)})
+    except (ConflictError, ConnectionLost, RequestTimeout):
+        return await _noted(target, job)
+    except KvctlError:
+        return None
+    return ours
+
+
+async def release(target: Target, job: str, partitions: int) -> None:
+    """Remove what the tasks of a job have left, as far as there is anything."""
+    await _remove(target, [_task(job, partition) for partition in range(partitions)])
+
+
+async def forget(target: Target, job: str) -> None:
+    """Remove the note of how a job began: it is not run again."""
+    await _remove(target, [_job(job)])
+
+
+async def _note(target: Target, name: str, lasting: timedelta, metadata: dict[str, str]) -> None:
+    binding = target.binding
+    config: dict[str, Any] = {
+        "name": name, "deliver_policy": "new", "ack_policy": "explicit",
+        "filter_subject": f"{binding.prefix}_kv.claim", "inactive_threshold": duration_ns(lasting),
+        "metadata": metadata,
+    }  # fmt: skip
+    await admin.create(binding.api, binding.stream, config)
+
+
+async def _noted(target: Target, job: str) -> Beginning | None:
+    with suppress(KvctlError, KeyError, ValueError):
+        found = await admin.info(target.binding.api, target.binding.stream, _job(job))
+        metadata = found["config"]["metadata"]
+        return Beginning(metadata[RUN], int(metadata[SINCE]))
+    return None
+
+
+async def _remove(target: Target, names: list[str]) -> None:
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def remove(name: str) -> None:
+        async with limit:
+            with suppress(KvctlError):
+                await admin.delete(target.binding.api, target.binding.stream, name)
+
+    await asyncio.gather(*map(remove, names))
+
+
+def _task(job: str, partition: int) -> str:
+    return f"kvctl-write-{job}-{partition}"
+
+
+def _job(job: str) -> str:
+    return f"kvctl-began-{job}"

@@ -1,0 +1,126 @@
+"""One task of a write, on a worker: its batches taken as they come, checked, and published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+
+from kvctl.kv.load.target import Target, target_of
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.worker_connection import connected
+from kvctl.pipeline.write.arrow_rows import Chunk, chunk_of
+from kvctl.pipeline.write.dead_letters import DeadLetters
+from kvctl.pipeline.write.decision import WriteMode
+from kvctl.pipeline.write.overwrite_bucket import Stage, opened, to_stage
+from kvctl.pipeline.write.publisher import Plan, Publisher
+from kvctl.pipeline.write.row_ids import RowIds
+from kvctl.pipeline.write.task_registry import Beginning, begin, claim
+from kvctl.pipeline.write.write_summary import Written
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt at one task of a write."""
+
+    job: str
+    partition: int
+    begun: bool
+    """Whether another attempt may have stored some of its rows."""
+    since: int | None = None
+    """A revision before all that any attempt stored; None where it is not known."""
+    replay: bool = False
+    """Whether an earlier run of the job may have, cut into other partitions perhaps."""
+    lenient: bool = False
+    """Whether such a run may have stored several rows of a key, other ones in each of its partitions."""
+    run: str | None = None
+    """The run of a job that notes its beginning; None for one that is run once, or noted it already."""
+
+
+async def write_rows(
+    options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch], stage: Stage | None = None
+) -> Written:
+    """Write all rows of a task. Raises what keeps them from being written; single rows are in what is told."""
+    mode = WriteMode(options.write_mode)
+    told = Written(attempt.job)
+    with ExitStack() as stack:
+        rejected: list[Callable[[Chunk, dict[int, str]], None]] = [told.take]
+        if options.dead_letter:
+            # Spark reads no file whose name begins with `_`, as a job's may.
+            task = f"rejected-{attempt.job}-{attempt.partition}"
+            letters = stack.enter_context(DeadLetters(options.dead_letter, task))
+            rejected.append(letters.add)
+        async with connected(options) as client:
+            bucket = await target_of(client.bucket(options.bucket))
+            target = await opened(client, stage, options.bucket) if stage else bucket
+            plan = await _plan(options, attempt, target, if_different=options.if_different and stage is None)
+            publisher = Publisher(target, plan, lambda chunk, causes: [tell(chunk, causes) for tell in rejected])
+            chunks = _chunks(batches, mode)
+            told.counts = await publisher.run(_staged(chunks, bucket) if stage else chunks)
+    if options.dead_letter:
+        told.dead_letter = letters.name
+    return told
+
+
+async def _plan(options: SourceOptions, attempt: Attempt, target: Target, *, if_different: bool) -> Plan:
+    """How to write the task, by what is noted of other attempts at it and of earlier runs of its job."""
+    claimed, beginning = await asyncio.gather(
+        claim(target, attempt.job, attempt.partition), _beginning(target, attempt)
+    )
+    earlier = beginning is not None and beginning.run != attempt.run
+    begun, moved = attempt.begun or attempt.replay or claimed or earlier, attempt.replay or earlier
+    since = attempt.since if beginning is None else beginning.since
+    floor = None
+    if attempt.run is not None and attempt.replay and not earlier:
+        # The note of an earlier run may have expired.
+        since, floor = None, since if attempt.begun or claimed else None
+    return Plan(
+        ids=ids_of(attempt.job, attempt.partition, target, deduplicated=options.message_ids),
+        mode=WriteMode(options.write_mode), if_different=if_different, begun=begun, moved=moved,
+        lenient=moved and attempt.lenient, since=since if begun else int(target.info["state"]["last_seq"]), floor=floor,
+    )  # fmt: skip
+
+
+async def _beginning(target: Target, attempt: Attempt) -> Beginning | None:
+    return await begin(target, attempt.job, attempt.run) if attempt.run is not None else None
+
+
+def ids_of(job: str, partition: int, target: Target, *, deduplicated: bool = False) -> RowIds:
+    """The ids of a task's rows in a bucket."""
+    most, limit = target.binding.api.connection.max_payload, target.info["config"].get("max_msg_size", -1)
+    return RowIds(job, partition, deduplicated, min(most, limit) if limit > 0 else most)
+
+
+def attempted_before() -> bool:
+    """Whether Spark says that it has run this task before, or runs it elsewhere, too."""
+    task = TaskContext.get()
+    return task is not None and task.attemptNumber() > 0
+
+
+def partition() -> int:
+    """The number of the task's partition."""
+    task = TaskContext.get()
+    return task.partitionId() if task else 0
+
+
+async def _chunks(batches: Iterator[pa.RecordBatch], mode: WriteMode) -> AsyncIterator[Chunk]:
+    """Batches as they come: a thread waits for them, which may take long, and the connection stays alive."""
+    loop, first = asyncio.get_running_loop(), 0
+    with ThreadPoolExecutor(1, "rows") as waiting:
+        while (batch := await loop.run_in_executor(waiting, next, batches, None)) is not None:
+            if batch.num_rows:
+                yield chunk_of(batch, first, mode)
+                first += batch.num_rows
+
+
+async def _staged(chunks: AsyncIterator[Chunk], bucket: Target) -> AsyncIterator[Chunk]:
+    async for chunk in chunks:
+        yield to_stage(chunk, bucket)

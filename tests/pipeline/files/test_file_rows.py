@@ -1,0 +1,210 @@
+"""Rows in files: every value comes back byte for byte from each format, also to readers that are not Spark."""
+
+import base64
+import csv
+import io
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from kvctl.errors import UsageError
+from kvctl.pipeline.files import file_rows
+from kvctl.pipeline.files.export_files import data_files
+from kvctl.pipeline.files.export_manifest import Manifest, Part
+
+FORMATS = ("parquet", "json", "csv")
+ODD = [
+    b"", b" ", b"  lead", b"trail \t", b"\0", b"#c", b"\\", b'"', b'""', b'\\"', b'a"b', b'a\\"b,c', b",", b"x\\",
+    b"\r", b"\n", b"\r\n", b"a\nb", b"null", b"NaN", b"1.0", b"true", b"\x7f", b"\xff\xfe", b"\xed\xa0\x80",
+    b"\xc0\x80", "é\u2028\u0085".encode(), "\ufeffx".encode(), "\U0001f600".encode(), bytes(range(256)),
+    bytes(range(256)) * 4096, b"x" * 1_048_576,
+]  # fmt: skip
+"""Among them two of a megabyte; base64 of the first has more characters than MIME puts into a line."""
+
+
+def values() -> list[bytes]:
+    """Odd ones, random bytes, and random text of characters that mean something to some format."""
+    chance = random.Random(7)
+    alphabet = "\"\\,' #;\té\ufeff\u2028\u0085\U0001f600{}[]:\n\r\0a"
+    texts = ["".join(chance.choices(alphabet, k=chance.randrange(7))).encode() for _ in range(1500)]
+    return [*ODD, *(chance.randbytes(chance.randrange(7)) for _ in range(1500)), *texts]
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    """Entries with those values, in two partitions; every tenth with a ttl and headers."""
+    found = [
+        (f"a.{n}" if n % 3 else f"k{n}", value, n + 1, "PUT", *((60.5, {"X": '"1,2'}) if n % 10 == 0 else (None, None)))
+        for n, value in enumerate(values())
+    ]
+    schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
+    frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00.000009' as created")
+    return frame.repartition(2)
+
+
+@pytest.mark.guarantee("pipeline-21")
+@pytest.mark.parametrize("format", FORMATS)
+def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "an [odd] {folder}, 100%3D #1"
+    file_rows.write(rows, folder, format, bucket="B", by_prefix=True)
+    names = [str(path.relative_to(folder)) for path in data_files(folder)]
+    manifest = Manifest(
+        bucket="B", incarnation="", config={}, cut=1, mode="latest", format=format, columns=file_rows.COLUMNS,
+        created="", rows=0, bytes=0, files=tuple(Part(name, 1, 1, "") for name in names),
+    )  # fmt: skip
+    assert {name.split("/")[0] for name in names} == {"prefix=a", "prefix=__HIVE_DEFAULT_PARTITION__"}
+    found = sorted(file_rows.read(spark, folder, manifest).collect(), key=lambda row: row.revision)
+    assert [bytes(row.value) for row in found] == values()
+    assert [(row.ttl, row.headers) for row in found[:11:10]] == [(60.5, {"X": '"1,2'})] * 2
+    assert {row.operation for row in found} == {"PUT"}
+    assert found[1].ttl is None
+    assert found[1].headers is None
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_marker_has_no_value_and_in_text_an_empty_one(format: str, spark: SparkSession, tmp_path: Path) -> None:
+    schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
+    found = [("a", None, 1, "DEL", None, None), ("b", b"x", 2, "PURGE", None, None), ("c", b"", 3, "PUT", None, None)]
+    frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00' as created")
+    file_rows.write(frame.coalesce(1), tmp_path / "out", format, bucket="B")
+    if format != "parquet":
+        texts = [(row["value"], row["encoding"]) for row in _rows_of(tmp_path / "out", format)]
+        assert texts == [("", "utf-8"), ("x", "utf-8"), ("", "utf-8")]
+    (part,) = data_files(tmp_path / "out")
+    manifest = Manifest(
+        bucket="B", incarnation="", config={}, cut=3, mode="history", format=format, columns=file_rows.COLUMNS,
+        created="", rows=3, bytes=0, files=(Part(part.name, 1, 3, ""),),
+    )  # fmt: skip
+    read = file_rows.read(spark, tmp_path / "out", manifest).orderBy("key").collect()
+    assert [row.value for row in read] == [None, b"x", b""]
+
+
+@pytest.mark.guarantee("pipeline-21")
+@pytest.mark.parametrize("format", FORMATS)
+def test_files_are_plain_to_other_readers(format: str, rows: DataFrame, tmp_path: Path) -> None:
+    file_rows.write(rows, tmp_path / "out", format, bucket="B")
+    found = {int(row["revision"]): row for row in _read_without_spark(tmp_path / "out", format)}
+    assert [found[n + 1]["value"] for n in range(len(found))] == values()
+    if format != "parquet":
+        assert {row["created"] for row in found.values()} == {"2026-11-21T10:00:00.000009Z"}
+
+
+def _rows_of(folder: Path, format: str) -> list[dict[str, str]]:
+    (path,) = data_files(folder)
+    text = path.read_text(encoding="utf-8")
+    return (
+        [json.loads(line) for line in text.splitlines()]
+        if format == "json"
+        else list(csv.DictReader(io.StringIO(text)))
+    )
+
+
+def _read_without_spark(folder: Path, format: str) -> Iterator[dict[str, object]]:
+    csv.field_size_limit(1 << 24)
+    for path in data_files(folder):
+        if format == "parquet":
+            from pyarrow import parquet
+
+            yield from parquet.read_table(path).to_pylist()
+            continue
+        text = path.read_text(encoding="utf-8")
+        lines = text.split("\n")[:-1]
+        found = (
+            map(json.loads, lines) if format == "json" else csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        )
+        count = 0
+        for row in found:
+            count += 1
+            value = row["value"]
+            yield {**row, "value": base64.b64decode(value) if row["encoding"] == "base64" else value.encode()}
+        assert count == len(lines) - (format == "csv")
+
+
+TABLES = {
+    "json": '{"id": 1, "v": "x", "o": {"b": 1, "a": [true]}}\n{"id": 2, "v": 1.10}\n',
+    "csv": 'id,v,o\n1,x,"a ""quoted"", b"\n2,,"two\nlines"\n',
+    "tsv": "id\tv\to\n1\tx\ta,b\n2\t\t\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("format", "column", "expected"),
+    [
+        ("json", "v", [b"x", b"1.10"]),
+        ("json", "o", [b'{"a":["true"],"b":"1"}', None]),
+        ("csv", "v", [b"x", b""]),
+        ("csv", "o", [b'a "quoted", b', b"two\nlines"]),
+        ("tsv", "o", [b"a,b", b""]),
+    ],
+)
+def test_a_table_of_ones_own_is_read_as_text(
+    format: str, column: str, expected: list[bytes | None], spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / f"table.{format}"
+    path.write_text(TABLES[format])
+    assert file_rows.format_of(path) == format
+    found = file_rows.read_table(spark, path, format, "id", column).orderBy("key").collect()
+    assert [row.key for row in found] == ["1", "2"]
+    assert [None if row.value is None else bytes(row.value) for row in found] == expected
+
+
+def test_a_table_says_itself_what_is_base64_and_for_how_long(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("key,value,encoding,ttl\na,/w==,base64,30\nb,x,utf-8,\n")
+    found = file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "value").orderBy("key").collect()
+    assert [(row.key, bytes(row.value), row.ttl) for row in found] == [("a", b"\xff", 30.0), ("b", b"x", None)]
+
+
+AMISS = {
+    "csv": (
+        "key,value,encoding,ttl\na,1,,\nb,hello, world,utf-8,\nc\nd,%%,base64,\ne,x,gzip,\nf,x,,30s\n",
+        {"b": "many fields", "c": "many fields", "d": "not base64", "e": "`gzip` is no enc", "f": "`30s` is no ttl"},
+    ),
+    "json": (
+        '{"key": "a", "value": "1"}\n{"key": "b", "value"\n',
+        {None: "not a JSON object"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_rows_that_would_lose_something_say_so(format: str, spark: SparkSession, tmp_path: Path) -> None:
+    text, expected = AMISS[format]
+    (tmp_path / "t").write_text(text)
+    found = file_rows.read_table(spark, tmp_path / "t", format, "key", "value").collect()
+    assert [bytes(row.value) for row in found if row[file_rows.PROBLEM] is None] == [b"1"]
+    problems = {row.key: row[file_rows.PROBLEM] for row in found if row[file_rows.PROBLEM] is not None}
+    assert problems.keys() == expected.keys()
+    assert all(expected[key] in problems[key] for key in expected)
+
+
+def test_files_of_a_table_with_columns_in_another_order_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    for name, heading in (("a.csv", "key,value"), ("b.csv", "value,key")):
+        (tmp_path / name).write_text(f"{heading}\nx,y\n")
+    with pytest.raises(Exception, match="header"):
+        file_rows.read_table(spark, tmp_path, "csv", "key", "value").collect()
+
+
+def test_keys_in_bytes_that_are_no_text_say_so(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(b"a", "x"), (b"\xff", "y")], "key binary, value string")
+    frame.coalesce(1).write.parquet(str(tmp_path / "t"))
+    found = file_rows.read_table(spark, tmp_path / "t", "parquet", "key", "value").collect()
+    assert [(row.key, row[file_rows.PROBLEM]) for row in found] == [("a", None), (None, "The key is not UTF-8")]
+
+
+def test_bytes_and_numbers_of_a_parquet_table(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(7, b"\xff", 1.5)], "n int, `odd``name` binary, d double")
+    frame.write.parquet(str(tmp_path / "t"))
+    read = lambda value: file_rows.read_table(spark, tmp_path / "t", "parquet", "n", value).first()  # noqa: E731
+    assert (read("odd`name").key, bytes(read("odd`name").value)) == ("7", b"\xff")
+    assert bytes(read("d").value) == b"1.5"
+
+
+def test_a_column_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,v\n1,x\n")
+    with pytest.raises(UsageError, match="no column `key`") as raised:
+        file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "v")
+    assert raised.value.hint == "`--key` names it; there are `id`, `v`"

@@ -1,0 +1,172 @@
+"""The same job on a cluster, behind Spark Connect, and by spark-submit: real ones on loopback."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvctl.server import Server
+from tests.cli.conftest import Result, run_process
+from tests.pipeline.cluster import READY, SMALL, SPARK_HOME, Cluster, environment, run_cluster, run_connect
+from tests.pipeline.conftest import Fill
+from tests.support.readme import ROOT
+
+pytestmark = pytest.mark.slow
+
+ENTRIES = {f"key.{number}": b"\xff\0%d" % number for number in range(50)}
+SUBMITTED = """
+import json, sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+try:
+    import kvctl
+    sys.exit("kvctl is installed here")
+except ImportError:
+    pass
+spark.sparkContext.addPyFile(sys.argv[1])
+import kvctl.pipeline
+kvctl.pipeline.register(spark)
+rows = spark.read.format("nats-kv").options(**json.loads(sys.argv[2])).load()
+rows.write.parquet(sys.argv[3])
+copy = {**json.loads(sys.argv[2]), "bucket": sys.argv[4]}
+rows.select("key", "value").write.format("nats-kv").options(**copy).mode("append").save()
+spark.stop()
+"""
+"""Copies a bucket, with kvctl shipped and not installed."""
+
+MISSING = """
+import json, sys
+from kvctl.errors import KvctlError
+from kvctl.pipeline.spark.engine import Engine
+from kvctl.pipeline.spark.session_config import Target, parse_conf
+
+place = json.loads(sys.argv[1])
+given = {place[0].removeprefix("--"): place[1]}
+conf = parse_conf(word for word in place[2:] if "=" in word)
+try:
+    with Engine.start(Target(**given, conf=conf)) as engine:
+        engine.spark.read.format("nats-kv").options(**json.loads(sys.argv[2])).load().count()
+except KvctlError as error:
+    print(type(error).__name__, error.exit_code, error.message, sep="\\n")
+"""
+"""Reads a bucket that does not exist."""
+HERE = {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with run_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_connect(tmp_path_factory.mktemp("connect")) as url:
+        yield url
+
+
+@pytest.fixture(params=["cluster", "remote", "remote-local"])
+def place(request: pytest.FixtureRequest) -> list[str]:
+    """Options that name the place."""
+    if request.param == "cluster":
+        return ["--master", request.getfixturevalue("cluster").url, *SMALL]
+    if request.param == "remote":
+        return ["--remote", request.getfixturevalue("remote")]
+    return ["--remote", "local[2]"]
+
+
+def test_check_says_who_the_workers_are(place: list[str]) -> None:
+    done = pipeline("check", *place, "-o", "json")
+    found = json.loads(done.out)
+    assert [worker["python"] for worker in found["workers"]] == [".".join(map(str, sys.version_info[:3]))]
+    assert done.err == ""
+
+
+@pytest.mark.guarantee("pipeline-1")
+def test_a_bucket_goes_out_and_comes_back(place: list[str], server: Server, fill: Fill, tmp_path: Path) -> None:
+    bucket = fill(ENTRIES)
+    folder = str(tmp_path / "export")
+    exported = pipeline("export", bucket, "--to", folder, *place, "-s", server.url)
+    assert exported.err == ""
+    assert pipeline("verify", folder, "--against", bucket, "-s", server.url).exit_code == 0
+    loaded = pipeline("load", folder, "--into", f"{bucket}B", "--create", *place, "-s", server.url)
+    assert loaded.err == ""
+    assert contents(f"{bucket}B", server) == contents(bucket, server)
+
+
+def test_changes_are_captured_and_compacted(place: list[str], server: Server, fill: Fill, tmp_path: Path) -> None:
+    bucket = fill(ENTRIES)
+    folder, latest = str(tmp_path / "capture"), str(tmp_path / "latest")
+    where = ("--to", folder, "--checkpoint", str(tmp_path / "checkpoint"))
+    done = pipeline("capture", bucket, *where, "--once", *place, "-s", server.url, "-o", "json")
+    assert (json.loads(done.out)["rows"], done.err) == (len(ENTRIES), "")
+    pipeline("compact", folder, "--to", latest, *place)
+    assert pipeline("verify", latest, "--against", bucket, "-s", server.url).exit_code == 0
+
+
+def test_an_error_of_a_worker_is_the_same_error_everywhere(place: list[str], server: Server) -> None:
+    options = {"bucket": "missing", "url": server.url}
+    command = [sys.executable, "-c", MISSING, json.dumps(place), json.dumps(options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=READY, env={**os.environ, **HERE})
+    assert done.stdout.splitlines() == ["BucketNotFound", "3", "Bucket `missing` does not exist"], done.stderr[-3000:]
+
+
+def test_spark_submit_with_kvctl_shipped_copies_a_bucket(
+    cluster: Cluster, server: Server, fill: Fill, tmp_path: Path
+) -> None:
+    source, target = fill(ENTRIES), fill()
+    (tmp_path / "submitted.py").write_text(SUBMITTED)
+    shipped = shipped_package(tmp_path)
+    options = json.dumps({"bucket": source, "url": server.url})
+    line = [str(tmp_path / "submitted.py"), str(shipped), options, str(tmp_path / "out"), target]
+    settings = ["--master", cluster.url, *SMALL, "--conf", "spark.ui.enabled=false"]
+    done = subprocess.run(
+        [SPARK_HOME / "bin" / "spark-submit", *settings, *line],
+        env=environment(tmp_path, without_kvctl(tmp_path)), cwd=tmp_path, capture_output=True, text=True, timeout=READY,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert contents(target, server) == contents(source, server)
+
+
+QUIET = {"KVCTL_SPARK_ARCHIVE": "off"}
+
+
+def pipeline(*line: str) -> Result:
+    """Run `kvctl pipeline`; it has to succeed."""
+    done = run_process("pipeline", *line, timeout=READY, env=QUIET)
+    assert done.exit_code == 0, done.err
+    return done
+
+
+def contents(bucket: str, server: Server) -> dict[str, str]:
+    """Keys and values of a bucket, as kvctl lists them."""
+    listed = run_process("get", bucket, ">", "-o", "json", "-s", server.url)
+    return {entry["key"]: entry["value"] for entry in json.loads(listed.out)}
+
+
+def shipped_package(place: Path) -> Path:
+    """kvctl as a zip."""
+    (place / "ship").mkdir()
+    shutil.copytree(ROOT / "kvctl", place / "ship" / "kvctl", ignore=shutil.ignore_patterns("__pycache__"))
+    return Path(shutil.make_archive(str(place / "kvctl"), "zip", place / "ship"))
+
+
+def without_kvctl(place: Path) -> dict[str, str]:
+    """Variables for a Python that has everything that is installed here but kvctl."""
+    packages, python = place / "packages", place / "python"
+    packages.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "kvctl" not in path.name:
+            (packages / path.name).symlink_to(path)
+    # Executors have the environment of their cluster, so the program brings the packages along.
+    variable = f"{packages}${{PYTHONPATH:+:$PYTHONPATH}}"
+    python.write_text(f'#!/bin/sh\nexport PYTHONPATH="{variable}"\nexec {sys.executable} -S "$@"\n')
+    os.chmod(python, 0o755)
+    return {"PYSPARK_PYTHON": str(python)}

@@ -1,0 +1,151 @@
+"""Audits on Spark come to what audits without it come to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketNotFound
+from kvctl.labs import Lab
+from kvctl.pipeline.jobs import audit as job
+from kvctl.pipeline.jobs.audit import audit
+from kvctl.pipeline.options import parse
+from kvctl.pipeline.spark.engine import Engine
+from kvctl.server import Server
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.audit import confirmation
+from kvctl.topology.audit.findings import Difference, Outcome
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from tests.support.raw import RawClient
+from tests.topology.audited import audited, said
+
+Names = Callable[..., str]
+SHORTLY = timedelta(seconds=2)
+
+
+@pytest.fixture
+def on_spark(engine: Engine, server: Server) -> Callable[..., Any]:
+    """Audits an origin and its replicas; in a thread, as commands do."""
+    import asyncio
+
+    async def run(origin: str, *names: str, report: Callable[[Difference], None] = lambda _: None) -> list[Outcome]:
+        options = parse({"bucket": origin, "url": server.url})
+        return await asyncio.to_thread(audit, engine, options, names, SHORTLY, report=report)
+
+    return run
+
+
+async def same(client: kvctl.Client, found: Sequence[Outcome], replica: str) -> None:
+    """That an audit without Spark says the same of these pairs."""
+    expected = [item for item in await audited(client, replica) if item.origin == found[0].origin]
+    assert [asdict(item) for item in found] == [asdict(item) for item in expected]
+
+
+async def test_a_mirror_that_agrees_and_one_that_lost_keys(
+    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
+) -> None:
+    bucket, whole, short = unique("ORIGIN"), unique("M"), unique("M")
+    raw.create_bucket(bucket)
+    for number in range(20):
+        raw.put(bucket, f"k.{number}", b"\xff")
+    await client.bucket(bucket).delete("k.3")
+    await create_mirror(client, Mirror(whole, Origin(bucket)))
+    raw.api(f"STREAM.CREATE.{short}", {"name": short, "mirror": {"name": f"KV_{bucket}"}, "storage": "memory"})
+    await audited(client, short)
+    raw.api(f"STREAM.MSG.DELETE.{short}", {"seq": 3})
+    found = await on_spark(bucket, whole, short)
+    assert [item.error for item in found] == [None, None]
+    assert [(item.replica, item.keys, item.consistent) for item in found] == [(whole, 19, True), (short, 19, False)]
+    assert said(found) == [("missing", "k.2", None)]
+    for item in found:
+        await same(client, [item], item.replica)
+
+
+async def test_an_aggregate_through_transforms_with_keys_of_its_own(
+    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
+) -> None:
+    one, two, both = unique("ONE"), unique("TWO"), unique("BOTH")
+    for bucket in (one, two):
+        raw.create_bucket(bucket)
+        for number in range(10):
+            raw.put(bucket, f"NEW.{number}", b"%d" % number)
+            raw.put(bucket, f"OLD.{number}", b"x")
+    origins = (Origin(one, keys=("NEW.>",), prefix="a"), Origin(two, keys=("NEW.*",), prefix="b"))
+    await create_aggregate(client, Aggregate(both, origins, writable=True))
+    await client.bucket(both).put("own", b"1")
+    await client.bucket(both).put("a.3", b"overwritten")
+    await client.bucket(one).delete("NEW.5")
+    found = await on_spark(one, both)
+    assert (found[0].keys, found[0].local) == (9, 1)
+    assert [(str(item.kind), item.key) for item in found[0].samples] == [("differing", "a.3")]
+    await same(client, found, both)
+
+
+async def test_buckets_that_have_nothing_to_do_with_each_other_key_by_key(
+    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
+) -> None:
+    one, two = unique("ONE"), unique("TWO")
+    for bucket, entries in (
+        (one, {"same": b"1", "changed": b"1", "gone": b"1"}),
+        (two, {"same": b"1", "changed": b"2", "new": b"1"}),
+    ):
+        raw.create_bucket(bucket)
+        for key, value in entries.items():
+            raw.put(bucket, key, value)
+    listed: list[Difference] = []
+    found = await on_spark(one, two, report=listed.append)
+    assert said(found) == [("missing", "gone", None), ("extra", "new", None), ("differing", "changed", None)]
+    assert {item.key for item in listed} == {"gone", "new", "changed"}
+    assert (await on_spark(one, one))[0].consistent is True
+
+
+async def test_keys_that_differ_are_decided_about_in_blocks(
+    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which only one is held; all are found, of a replica and of a bucket that is none."""
+    monkeypatch.setattr(confirmation, "BLOCK", 3)
+    monkeypatch.setattr(job, "BLOCK", 3)
+    origin, mirror, other = unique("ORIGIN"), unique("M"), unique("OTHER")
+    for bucket in (origin, other):
+        raw.create_bucket(bucket)
+    for number in range(20):
+        raw.put(origin, f"k.{number}", b"v")
+        raw.put(other, f"k.{number}", b"v" if number < 5 else b"w")
+    raw.put(other, "more", b"v")
+    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
+    await audited(client, mirror)
+    for number in range(10):
+        raw.api(f"STREAM.MSG.DELETE.{mirror}", {"seq": number + 1})
+    listed: list[Difference] = []
+    found = await on_spark(origin, mirror, other, report=listed.append)
+    assert [dict(item.counts) for item in found] == [{"missing": 10}, {"differing": 15, "extra": 1}]
+    assert {item.key for item in listed if item.replica == mirror} == {f"k.{number}" for number in range(10)}
+    assert len(listed) == 26
+    await same(client, found[:1], mirror)
+
+
+async def test_what_is_not_there_is_said(unique: Names, raw: RawClient, on_spark: Any) -> None:
+    bucket = unique("ORIGIN")
+    raw.create_bucket(bucket)
+    with pytest.raises(BucketNotFound):
+        await on_spark(bucket, unique("NONE"))
+    with pytest.raises(BucketNotFound):
+        await on_spark(unique("NONE"), bucket)
+
+
+async def test_an_origin_in_another_domain(engine: Engine, leaf: Lab, unique: Names) -> None:
+    import asyncio
+
+    bucket, mirror = unique("ORIGIN"), unique("M")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        origin = await hub.create_bucket(bucket)
+        for number in range(5):
+            await origin.put(f"k.{number}", b"v")
+        await create_mirror(edge, Mirror(mirror, Origin(bucket, external=External.of_domain("hub"))))
+        context = leaf.contexts["leaf"]
+        options = parse({"bucket": bucket, "url": context.url} | ({"domain": context.domain} if context.domain else {}))
+        found = await asyncio.to_thread(audit, engine, options, [mirror], SHORTLY)
+    assert [(item.where, item.keys, item.consistent) for item in found] == [("hub", 5, True)]

@@ -1,0 +1,210 @@
+"""Commits made by Spark, and exported by it: the same tree as without."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import kvctl
+from kvctl.errors import KvctlError, UsageError
+from kvctl.pipeline.files.export_files import read_manifest
+from kvctl.pipeline.jobs import commit_rows
+from kvctl.pipeline.jobs.commit import Committed, rehearse
+from kvctl.pipeline.jobs.commit import commit as record
+from kvctl.pipeline.jobs.commit_rows import of_commit
+from kvctl.pipeline.jobs.export import export
+from kvctl.pipeline.jobs.load import open_export, open_table
+from kvctl.pipeline.options import SourceOptions, parse
+from kvctl.pipeline.spark.engine import Engine
+from kvctl.server import Server
+from kvctl.versions.commits import NothingToCommit, Staged
+from kvctl.versions.config import RepositoryConfig
+from kvctl.versions.repositories import create
+from kvctl.versions.repository import Repository
+from kvctl.versions.tree import tree
+from tests.support.differences import differences
+
+Go = Callable[..., "asyncio.Future[Committed]"]
+
+
+@pytest.fixture
+def name(unique: Callable[..., str]) -> str:
+    return unique("CONF")
+
+
+@pytest.fixture
+async def repository(client: kvctl.Client, name: str) -> Repository:
+    made, _ = await create(client.api, RepositoryConfig(name), author="tests")
+    return made
+
+
+@pytest.fixture
+def options(name: str, repository: Repository, server: Server) -> SourceOptions:
+    return parse({"bucket": name, "url": server.url})
+
+
+def content(count: int, seed: int = 0) -> dict[str, bytes]:
+    """Keys and values of all sizes, also such as stand apart from their leaf."""
+    chosen = random.Random(seed)
+    sizes = (0, 5, 100, 100, 100, 9000)
+    return {f"k.{chosen.randrange(10**9)}": chosen.randbytes(chosen.choice(sizes)) for _ in range(count)}
+
+
+def batched(rows: dict[str, bytes], size: int) -> list[list[str]]:
+    keys = list(rows)
+    return [keys[start : start + size] for start in range(0, len(keys), size)]
+
+
+def table(folder: Path, rows: dict[str, bytes]) -> Path:
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table({"sku": list(rows), "data": list(rows.values())}), path)
+    return path
+
+
+@pytest.fixture
+def go(engine: Engine, options: SourceOptions, tmp_path: Path) -> Go:
+    """Commits rows to `main`, from a table of Parquet."""
+
+    async def go(rows: dict[str, bytes], message: str = "by Spark") -> Committed:
+        source = open_table(table(tmp_path, rows), key="sku", value="data")
+        return await asyncio.to_thread(record, engine, source, options, "main", message, meta={"a": "b"}, author="ann")
+
+    return go  # type: ignore[return-value]
+
+
+async def held(repository: Repository, ref: str = "main") -> dict[str, bytes]:
+    return {entry.key: entry.value for entry in await repository.entries(ref)}
+
+
+async def test_the_root_is_that_of_the_same_rows_put_and_committed(
+    client: kvctl.Client, unique: Callable[..., str], repository: Repository, go: Go
+) -> None:
+    rows = content(3000)
+    made = await go(rows)
+    other, _ = await create(client.api, RepositoryConfig(unique("CONF")), author="tests")
+    for keys in batched(rows, 500):
+        await other.put_many("main", {key: rows[key] for key in keys})
+    assert made.commit.root == (await other.commit("main", "put")).root
+    assert (made.rows, made.recorded, made.commit.author, made.commit.meta) == (3000, True, "ann", {"a": "b"})
+    assert await held(repository) == rows
+
+
+async def test_run_again_it_makes_no_second_commit(repository: Repository, go: Go) -> None:
+    rows = content(50)
+    first, again = await go(rows), await go(rows)
+    assert (again.commit, again.recorded) == (first.commit, False)
+    with pytest.raises(NothingToCommit):
+        await go(rows, message="another")
+    assert len([commit async for commit in repository.log("main")]) == 2
+
+
+async def test_it_replaces_what_the_branch_holds(repository: Repository, go: Go) -> None:
+    await go(content(50, seed=1))
+    rows = content(60, seed=2)
+    await go(rows)
+    assert await held(repository) == rows
+    await go({})
+    assert await held(repository) == {}
+
+
+async def test_staged_changes_are_in_the_way(repository: Repository, go: Go) -> None:
+    await repository.put("main", "k", b"staged")
+    with pytest.raises(Staged):
+        await go(content(5))
+    assert (await repository.status("main")).changes
+
+
+@pytest.mark.parametrize("rows", [{"no key": b""}, {"_kv.a": b""}])
+async def test_what_no_branch_can_hold_is_refused_whole(repository: Repository, go: Go, rows: dict[str, bytes]) -> None:
+    with pytest.raises(UsageError):
+        await go({"fine": b"1", **rows})
+    assert await held(repository) == {}
+
+
+async def test_a_key_that_comes_twice_is_refused(
+    repository: Repository, engine: Engine, options: SourceOptions, tmp_path: Path
+) -> None:
+    path = tmp_path / "twice.csv"
+    path.write_text("key,value\na,1\nb,2\na,3\n")
+    source = open_table(path, key=None, value=None, format="csv")
+    with pytest.raises(KvctlError, match="`a` comes twice"):
+        await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
+
+
+async def test_a_rehearsal_counts_checks_and_stores_nothing(
+    client: kvctl.Client, repository: Repository, engine: Engine, options: SourceOptions, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("key,value\n" + "".join(f"k.{number},{number}\n" for number in range(300)))
+    source = open_table(path, key=None, value=None, format="csv")
+    before = await client.api.call(f"STREAM.INFO.KVR_{options.bucket}")
+    assert await asyncio.to_thread(rehearse, engine, source, options, "main") == 300
+    after = await client.api.call(f"STREAM.INFO.KVR_{options.bucket}")
+    assert before["state"] == after["state"]
+    await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
+    with pytest.raises(NothingToCommit):
+        await asyncio.to_thread(rehearse, engine, source, options, "main")
+
+
+async def test_export_of_a_commit_holds_what_its_filters_select(
+    repository: Repository, go: Go, engine: Engine, options: SourceOptions, tmp_path: Path
+) -> None:
+    rows = content(400) | {f"eu.{number}": b"x" * 500 for number in range(500)}
+    await go(rows)
+    chosen = replace(options, filter=("eu.2", "k.>"))
+
+    def out() -> Path:
+        contents = lambda spark: of_commit(spark, chosen, "main")  # noqa: E731
+        return Path(export(engine, contents, tmp_path / "out").path)
+
+    folder = await asyncio.to_thread(out)
+    assert read_manifest(folder).filters == chosen.filter
+    found = pq.read_table(folder, columns=["key", "value"]).to_pylist()
+    wanted = {key: value for key, value in rows.items() if key.startswith("k.") or key == "eu.2"}
+    assert differences({row["key"]: row["value"] for row in found}, wanted) == []
+
+
+async def test_leaves_are_read_a_few_at_a_time(repository: Repository, go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {f"eu.{number}": b"x" * 500 for number in range(6_000)}
+    made = await go(rows)
+    leaves = await repository.objects.carry(tree.leaves(bytes.fromhex(made.commit.root)))
+    monkeypatch.setattr(commit_rows, "READ_AHEAD", 10)
+    read, sizes = repository.objects.read, []
+
+    async def measured(wanted: Iterable[bytes]) -> dict[bytes, bytes]:
+        wanted = list(wanted)
+        sizes.append(len(wanted))
+        return await read(wanted)
+
+    monkeypatch.setattr(repository.objects, "read", measured)
+    keys = [key.decode() async for chunk in commit_rows._chunks(repository, leaves) for key in chunk.keys]
+    assert keys == sorted(rows)
+    assert len(leaves) > 10
+    assert max(sizes) == 10
+
+
+async def test_a_commit_is_exported_and_recorded_elsewhere(
+    client: kvctl.Client, unique: Callable[..., str], repository: Repository, go: Go, engine: Engine,
+    options: SourceOptions, server: Server, tmp_path: Path,
+) -> None:  # fmt: skip
+    rows = content(2000)
+    made = await go(rows)
+    await repository.put("main", "staged", b"1")
+
+    def out() -> Path:
+        contents = lambda spark: of_commit(spark, options, "main")  # noqa: E731
+        return Path(export(engine, contents, tmp_path / "out").path)
+
+    source = open_export(await asyncio.to_thread(out))
+    assert source.manifest is not None
+    assert (source.manifest.rows, source.manifest.ref) == (2000, made.commit.id)
+    elsewhere = unique("CONF")
+    await create(client.api, RepositoryConfig(elsewhere), author="tests")
+    there = parse({"bucket": elsewhere, "url": server.url})
+    again = await asyncio.to_thread(record, engine, source, there, "main", "copied", meta={}, author=None)
+    assert again.commit.root == made.commit.root

@@ -1,0 +1,152 @@
+"""Compactions: the bucket again from its captured changes, in a folder that holds nothing else."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+import kvctl
+from kvctl.errors import ConflictError, NotFoundError, UsageError
+from kvctl.pipeline.files.capture_folder import CaptureFolder
+from kvctl.pipeline.jobs.capture import capture
+from kvctl.pipeline.jobs.compact import check_places, compact
+from kvctl.pipeline.jobs.latest_state import newest
+from kvctl.pipeline.jobs.verify import verify
+from kvctl.pipeline.options import parse
+from kvctl.pipeline.spark.engine import Engine
+from kvctl.server import Server
+from tests.pipeline.conftest import Fill
+from tests.support.raw import RawClient
+
+DELETE, PURGE = {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+
+
+@pytest.mark.guarantee("pipeline-30")
+def test_a_compaction_is_the_bucket_and_is_replaced_by_the_next(
+    fill: Fill, raw: RawClient, engine: Engine, server: Server, tmp_path: Path
+) -> None:
+    bucket = fill({f"k{number}": b"old" for number in range(20)}, max_msgs_per_subject=3)
+    folder, changes = tmp_path / "latest", tmp_path / "capture"
+    options = parse({"bucket": bucket, "url": server.url})
+
+    def taken() -> bool:
+        capture(engine, options, changes, tmp_path / "checkpoint", once=True)
+        found = compact(engine, changes, folder)
+        living = asyncio.run(living_entries(server, bucket))
+        table = ds.dataset(folder).to_table().to_pylist()
+        assert {row["key"]: (row["value"], row["revision"]) for row in table} == living
+        assert len(table) == len(living) == found.exported.manifest.rows
+        manifest = verify(folder).manifest
+        assert (manifest.bucket, manifest.cut) == (bucket, found.exported.manifest.cut)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "checkpoint", "latest"]
+        return found.replaced
+
+    for number in range(10):
+        raw.put(bucket, f"k{number}", b"new")
+    raw.put(bucket, "k1", b"", DELETE)
+    raw.put(bucket, "k2", b"", PURGE)
+    raw.put(bucket, "k19", b"", DELETE)
+    assert not taken()
+    raw.put(bucket, "k1", b"back")
+    raw.put(bucket, "k3", b"", PURGE)
+    raw.put(bucket, "empty", b"", {"Custom": "header"})
+    assert taken()
+
+
+@pytest.mark.parametrize("extra", ["notes.txt", "_hidden", "sub/data.parquet"])
+def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path, extra: str) -> None:
+    folder = tmp_path / "latest"
+    captured(tmp_path / "capture")
+    (folder / extra).parent.mkdir(parents=True)
+    (folder / extra).write_text("mine")
+    with pytest.raises(ConflictError, match="holds something that is no compaction"):
+        check_places(tmp_path / "capture", folder)
+    (folder / "_manifest.json").write_text("{}")
+    for mark, said in (("", "holds a `_compact.json` that is damaged"), ('{"bucket": "stock"}', "of bucket `stock`")):
+        (folder / "_compact.json").write_text(mark)
+        with pytest.raises(ConflictError, match=said):
+            check_places(tmp_path / "capture", folder)
+    assert (folder / extra).read_text() == "mine"
+
+
+def test_places_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    captured(tmp_path / "capture")
+    for folder in (tmp_path / "capture", tmp_path / "capture" / "latest", tmp_path):
+        with pytest.raises(UsageError, match="lie in one another"):
+            check_places(tmp_path / "capture", folder)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        check_places(tmp_path / "nowhere", tmp_path / "latest")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is no folder"):
+        check_places(tmp_path / "capture", tmp_path / "file")
+
+
+def test_an_empty_capture_is_compacted_and_one_that_lacks_a_file_is_not(engine: Engine, tmp_path: Path) -> None:
+    folder = captured(tmp_path / "capture")
+    state = folder.existing()
+    assert compact(engine, folder.path, tmp_path / "empty").exported.manifest.rows == 0
+    (folder.path / "_capture.json").write_bytes(
+        (folder.path / "_capture.json").read_bytes().replace(b'"rows": 0', b'"rows": 5')
+    )
+    assert folder.existing() != state
+    with pytest.raises(ConflictError, match="it captured 5 rows, its files hold 0"):
+        compact(engine, folder.path, tmp_path / "latest")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "empty"]
+
+
+@pytest.mark.guarantee("pipeline-30")
+def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark: SparkSession) -> None:
+    now = datetime.now(UTC)
+    rows = []
+
+    def entry(key: str, ago: int, *, ttl: float | None = None, operation: str = "PUT") -> None:
+        value = None if operation != "PUT" else b"value"
+        rows.append((key, value, len(rows) + 1, now - timedelta(seconds=ago), operation, ttl, None))
+
+    entry("plain", 500)
+    entry("uncovered", 400)
+    entry("pushed out", 400)
+    entry("purged", 400)
+    entry("uncovered", 390, ttl=60.0)
+    entry("gone", 390, ttl=60.0)
+    entry("fresh", 100, ttl=10_000.0)
+    entry("purged", 380, operation="PURGE")
+    entry("purged", 370, ttl=60.0)
+    entry("pushed out", 50, ttl=10.0)
+    entry("pushed out", 49, ttl=10.0)
+    entry("deleted", 5, operation="DEL")
+    columns = "key string, value binary, revision bigint, created timestamp, operation string, ttl double, " + (
+        "headers map<string, string>"
+    )
+    changes = spark.createDataFrame(rows, columns)
+
+    def left(**config: int) -> Mapping[str, Any]:
+        found = newest(changes, config).collect()
+        assert len({row["key"] for row in found}) == len(found)
+        return {row["key"]: row["revision"] for row in found if row["operation"] == "PUT"}
+
+    assert left(max_msgs_per_subject=1, allow_msg_ttl=True) == {"plain": 1, "fresh": 7}
+    assert left(max_msgs_per_subject=2, allow_msg_ttl=True) == {"plain": 1, "uncovered": 2, "fresh": 7}
+    assert left(max_msgs_per_subject=3, allow_msg_ttl=True) == {
+        "plain": 1, "uncovered": 2, "pushed out": 3, "fresh": 7,
+    }  # fmt: skip
+    assert left(max_msgs_per_subject=1, max_age=395 * 10**9) == {"fresh": 7}
+
+
+async def living_entries(server: Server, bucket: str) -> Mapping[str, tuple[bytes, int]]:
+    """What the bucket holds, by the library: value and revision."""
+    async with kvctl.connect(server.url) as client:
+        return {entry.key: (entry.value, entry.revision) async for entry in client.bucket(bucket).entries()}
+
+
+def captured(path: Path) -> CaptureFolder:
+    """A capture of bucket `orders` that holds nothing yet."""
+    folder = CaptureFolder(path)
+    path.mkdir()
+    folder.begun("orders", "2026-01-31T12:00:00Z", {})
+    return folder

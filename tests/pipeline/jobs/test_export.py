@@ -1,0 +1,208 @@
+"""Exports of buckets on real Spark: the bucket as of one revision, in every format, whole or not there."""
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from kvctl.errors import BucketNotFound, ConflictError, KvctlError
+from kvctl.pipeline.files import contents, export_files
+from kvctl.pipeline.files.export_manifest import MANIFEST
+from kvctl.pipeline.jobs.export import Exported, export
+from kvctl.pipeline.jobs.stats import stats
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.spark.engine import Engine
+from kvctl.server import Server
+from tests.pipeline.conftest import Fill
+from tests.support.proxy import DOWN, Proxy, Replace
+from tests.support.raw import RawClient
+
+Exporting = Callable[..., Exported]
+
+
+@pytest.fixture
+def exported(engine: Engine, server: Server, tmp_path: Path) -> Exporting:
+    """Exports a bucket into `out`: `exported(bucket, mode="history", format="csv")`."""
+
+    def run(bucket: str, to: Path = tmp_path / "out", *, mode: str = "latest", filters: tuple[str, ...] = (),
+            on_evicted: str = "newer", **settings: object) -> Exported:  # fmt: skip
+        options = SourceOptions(bucket=bucket, url=server.url, mode=mode, filter=filters, on_evicted=on_evicted)
+        return export(engine, lambda spark: contents.of_bucket(spark, options), to, **settings)  # type: ignore[arg-type]
+
+    return run
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    """The entry objects of an export as JSON, by revision."""
+    found = [json.loads(line) for path in export_files.data_files(folder) for line in path.read_text().splitlines()]
+    return sorted(found, key=lambda row: row["revision"])
+
+
+def test_an_export_holds_the_living_keys_and_says_of_what_revision(
+    exported: Exporting, fill: Fill, raw: RawClient, tmp_path: Path
+) -> None:
+    bucket = fill({"a.1": b"x", "a.2": b"gone", "b.1": b"\xff"})
+    raw.put(bucket, "a.2", b"", {"KV-Operation": "DEL"})
+    made = exported(bucket, format="json")
+    manifest = export_files.read_manifest(tmp_path / "out")
+    assert made.manifest == manifest
+    assert (manifest.bucket, manifest.cut, manifest.rows, manifest.newer, manifest.mode) == (bucket, 4, 2, 0, "latest")
+    assert manifest.config["name"] == f"KV_{bucket}"
+    assert [(row["key"], row["value"], row["encoding"]) for row in lines(tmp_path / "out")] == [
+        ("a.1", "x", "utf-8"), ("b.1", "/w==", "base64"),
+    ]  # fmt: skip
+    assert lines(tmp_path / "out")[0].keys() == {
+        "bucket", "key", "revision", "created", "operation", "value", "encoding",
+    }  # fmt: skip
+    assert export_files.damages(tmp_path / "out", manifest) == []
+
+
+def test_history_is_every_entry(exported: Exporting, fill: Fill, raw: RawClient, tmp_path: Path) -> None:
+    bucket = fill({"a": b"1"}, max_msgs_per_subject=5)
+    raw.put(bucket, "a", b"2")
+    raw.put(bucket, "a", b"", {"KV-Operation": "DEL"})
+    exported(bucket, mode="history", format="json")
+    assert [(row["revision"], row["operation"], row.get("value")) for row in lines(tmp_path / "out")] == [
+        (1, "PUT", "1"), (2, "PUT", "2"), (3, "DEL", ""),
+    ]  # fmt: skip
+
+
+def test_filters_and_prefixes(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+    bucket = fill({"a.1": b"x", "a=b/c.2": b"y", "b.1": b"z", "lone": b"w"})
+    made = exported(bucket, filters=("a.>", "a=b/c.*", "lone"), by_prefix=True)
+    names = [part.name for part in made.manifest.files]
+    assert names == [
+        "prefix=__HIVE_DEFAULT_PARTITION__/part-00000.parquet", "prefix=a%3Db%2Fc/part-00000.parquet",
+        "prefix=a/part-00000.parquet",
+    ]  # fmt: skip
+    assert (made.manifest.filters, made.manifest.partitioned_by) == (("a.>", "a=b/c.*", "lone"), "prefix")
+
+
+def test_an_empty_bucket_is_an_export_of_nothing(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+    made = exported(fill({}), format="csv")
+    assert (made.manifest.rows, made.manifest.cut) == (0, 0)
+    assert export_files.damages(tmp_path / "out", export_files.read_manifest(tmp_path / "out")) == []
+
+
+def test_what_is_written_after_the_cut_is_not_in_it(
+    engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
+) -> None:
+    bucket = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=3)
+    found = contents.of_bucket(engine.spark, SourceOptions(bucket=bucket, url=server.url))
+    raw.put(bucket, "a", b"2")
+    raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
+    raw.put(bucket, "c", b"2")
+    made = export(engine, lambda _: found, tmp_path / "out", format="json")
+    assert (made.manifest.cut, made.manifest.exact) == (2, True)
+    assert [(row["key"], row["value"]) for row in lines(tmp_path / "out")] == [("a", "1"), ("b", "1")]
+
+
+@pytest.mark.guarantee("pipeline-22")
+def test_what_the_bucket_no_longer_holds_is_newer_and_counted(
+    engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
+) -> None:
+    bucket = fill({"a": b"1", "b": b"1", "c": b"1"})
+    found = contents.of_bucket(engine.spark, SourceOptions(bucket=bucket, url=server.url))
+    raw.put(bucket, "a", b"2")
+    raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
+    made = export(engine, lambda _: found, tmp_path / "out", format="json")
+    assert (made.manifest.cut, made.manifest.exact, made.manifest.newer) == (3, False, 2)
+    assert [(row["key"], row["value"]) for row in lines(tmp_path / "out")] == [("c", "1"), ("a", "2")]
+
+
+@pytest.mark.guarantee("pipeline-22")
+def test_writers_do_not_blur_the_cut(exported: Exporting, fill: Fill, server: Server, tmp_path: Path) -> None:
+    """Keys are overwritten in turn, never more often than history holds: each row is the last one up to the cut."""
+    count = 200
+    bucket = fill(max_msgs_per_subject=64)
+    under_way = threading.Event()
+
+    def write() -> None:
+        with RawClient(server.url) as writer:
+            for number in range(50 * count):
+                writer.put(bucket, f"k.{number % count}", b"%d" % (number + 1))
+                if number == 2 * count:
+                    under_way.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert under_way.wait(120)
+    made = exported(bucket, format="json")
+    thread.join()
+    cut = made.manifest.cut
+    assert cut
+    assert made.manifest.exact
+    assert [row["revision"] for row in lines(tmp_path / "out")] == list(range(cut - count + 1, cut + 1))
+    assert all(row["value"] == str(row["revision"]) for row in lines(tmp_path / "out"))
+
+
+def test_overwriting_says_what_went(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+    bucket = fill({"a": b"1"})
+    exported(bucket)
+    with pytest.raises(ConflictError, match="holds an export"):
+        exported(bucket)
+    (tmp_path / "out" / MANIFEST).unlink()
+    with pytest.raises(ConflictError, match="no whole export"):
+        exported(bucket)
+    again = exported(bucket, overwrite=True, format="csv")
+    assert (again.removed.files, again.removed.whole) == (1, False)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {MANIFEST, "part-00000.csv"}
+
+
+def test_what_fails_leaves_the_export_before(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+    exported(fill({"a": b"1"}))
+    with pytest.raises(BucketNotFound):
+        exported("NOWHERE", overwrite=True)
+    assert export_files.damages(tmp_path / "out", export_files.read_manifest(tmp_path / "out")) == []
+    with pytest.raises(BucketNotFound):
+        exported("NOWHERE", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_rows_that_do_not_arrive_are_no_export(
+    exported: Exporting, fill: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors that write to a disk of their own leave nothing here."""
+    from kvctl.pipeline.files import target_folder
+
+    monkeypatch.setattr(target_folder, "data_files", lambda folder: iter(()))
+    with pytest.raises(KvctlError, match="1 rows were written, and files with 0") as raised:
+        exported(fill({"a": b"1"}))
+    assert "On a cluster" in str(raised.value.hint)
+
+
+def _with_clock(proxy: Proxy, ahead: timedelta) -> None:
+    """Have infos of streams say that the server's clock is ahead of this machine's."""
+
+    def later(match: re.Match[bytes]) -> bytes:
+        return match[1] + (datetime.fromisoformat(match[2].decode()) + ahead).isoformat().encode()
+
+    stamp = re.compile(rb'("ts":")([-T:\d]{19})')
+    proxy.on(stamp, lambda frame: Replace(stamp.sub(later, frame)), way=DOWN, times=None)
+
+
+@pytest.mark.guarantee("writing-13", by="fault")
+@pytest.mark.parametrize(("ahead", "left"), [(timedelta(minutes=30), 1800), (timedelta(minutes=-30), 5400)])
+def test_ttl_of_an_export_is_what_is_left_by_the_server_s_clock(
+    engine: Engine, fill: Fill, raw: RawClient, server: Server, ahead: timedelta, left: int
+) -> None:
+    bucket = fill({"plain": b"v"}, allow_msg_ttl=True)
+    raw.put(bucket, "k", b"v", {"Nats-TTL": "1h"})
+    with Proxy(server.url) as proxy:
+        _with_clock(proxy, ahead)
+        rows = contents.of_bucket(engine.spark, SourceOptions(bucket=bucket, url=proxy.url)).rows
+        found = {row.key: row.ttl for row in rows.select("key", "ttl").collect()}
+    assert found["plain"] is None
+    assert left - 120 < found["k"] <= left
+
+
+def test_stats_of_a_day_count_by_the_server_s_clock(engine: Engine, fill: Fill, server: Server) -> None:
+    bucket = fill({"k": b"v"})
+    with Proxy(server.url) as proxy:
+        _with_clock(proxy, timedelta(days=2))
+        found = stats(engine, SourceOptions(bucket=bucket, url=proxy.url))
+    assert (found.total.keys, found.total.changed_today) == (1, 0)

@@ -1,0 +1,101 @@
+"""Offsets of a stream read, what is missing above one, and the partitions of a batch: plain values."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvctl.errors import ConflictError, HistoryLost, StreamReplaced, UsageError
+from kvctl.pipeline.read.offsets import (
+    SMALLEST,
+    Offset,
+    Standing,
+    check,
+    check_start,
+    ranges,
+)
+
+HOUR = 3600 * 10**9
+LIFE = "2026-01-31T12:00:00.123456789Z"
+READ = Offset(100, LIFE, 10 * HOUR)
+STANDING = Standing(bucket="orders", incarnation=LIFE, first=90, last=200, gaps=True, at_ns=12 * HOUR)
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**7), st.integers(1, 64))
+def test_partitions_hold_every_revision_once_in_order(after: int, length: int, partitions: int) -> None:
+    found = ranges(after, after + length, partitions)
+    edges = [edge for first, last in found for edge in (first - 1, last)]
+    assert len(found) <= partitions
+    assert not length or (edges[0], edges[-1]) == (after, after + length)
+    assert edges[1:-1:2] == edges[2::2]
+    assert all(last - first + 1 >= min(SMALLEST, length) for first, last in found)
+
+
+def test_a_batch_without_revisions_has_no_partition() -> None:
+    assert ranges(100, 100, 4) == []
+    assert ranges(100, 90, 4) == []
+
+
+@pytest.mark.parametrize("offset", [READ, Offset(0, LIFE)])
+def test_an_offset_survives_its_checkpoint(offset: Offset) -> None:
+    assert Offset.parse(offset.document()) == offset
+
+
+def test_offsets_of_a_newer_kvctl_are_refused_by_name() -> None:
+    with pytest.raises(ConflictError, match="version 2"):
+        Offset.parse({**READ.document(), "version": 2})
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [
+        STANDING,
+        replace(STANDING, first=101),
+        replace(STANDING, first=150),
+        replace(STANDING, first=101, last=100),
+        replace(STANDING, first=150, expiry_ns=3 * HOUR),
+        replace(STANDING, first=90, expiry_ns=HOUR, evicts=True),
+        replace(STANDING, last=100),
+    ],
+    ids=["all there", "nothing missing", "history", "empty", "younger than the ttl", "below what was read", "no news"],
+)
+def test_what_newer_revisions_replaced_is_no_loss(standing: Standing) -> None:
+    check(READ, standing)
+
+
+@pytest.mark.parametrize(
+    ("standing", "cause"),
+    [
+        (replace(STANDING, first=201), "they were purged or expired"),
+        (replace(STANDING, first=150, evicts=True), "they may have been dropped from the full bucket"),
+        (replace(STANDING, first=150, expiry_ns=HOUR), "they may have expired"),
+    ],
+)
+def test_what_nothing_replaced_is_a_loss_unless_it_may_be_lost(standing: Standing, cause: str) -> None:
+    with pytest.raises(HistoryLost, match=f"no longer holds revisions 101 to {standing.first - 1}: {cause}"):
+        check(READ, standing)
+    check(READ, standing, loss=False)
+
+
+def test_below_the_beginning_nothing_is_lost() -> None:
+    check(Offset(0, LIFE), replace(STANDING, first=201, evicts=True, expiry_ns=1))
+
+
+def test_a_bucket_that_was_empty_can_lose_what_came_since() -> None:
+    with pytest.raises(HistoryLost, match="revisions 1 to 200"):
+        check(Offset(0, LIFE, 10 * HOUR), replace(STANDING, first=201))
+
+
+@pytest.mark.parametrize("loss", [True, False])
+def test_another_life_of_the_bucket_is_no_place_to_go_on(loss: bool) -> None:
+    with pytest.raises(StreamReplaced, match="was created anew at 2026-02-01T00:00:00Z"):
+        check(READ, replace(STANDING, incarnation="2026-02-01T00:00:00Z"), loss=loss)
+    with pytest.raises(StreamReplaced, match="ends at revision 99, and 100 was read already"):
+        check(READ, replace(STANDING, last=99), loss=loss)
+
+
+def test_a_query_may_start_with_the_next_revision_and_no_later() -> None:
+    check_start(201, STANDING)
+    with pytest.raises(UsageError, match="202 is above the last revision of bucket `orders`, 200"):
+        check_start(202, STANDING)

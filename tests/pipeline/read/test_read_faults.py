@@ -1,0 +1,150 @@
+"""Reads while servers go away, and values and keys of every kind, without Spark's part of the way."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StringType, StructField, StructType
+
+from kvctl.errors import KvctlError, StreamReplaced
+from kvctl.labs import Lab
+from kvctl.pipeline.options import parse
+from kvctl.pipeline.read.batch_reader import KvReader
+from kvctl.server import Server
+from tests.pipeline.cluster import wait_until
+from tests.pipeline.reading import Read, latest
+from tests.support.differences import differences
+from tests.support.raw import RawClient
+
+TOKEN = st.text("abcXYZ019-/_=", min_size=1, max_size=8)
+KEYS = st.lists(TOKEN, min_size=1, max_size=4).map(".".join).filter(lambda key: not key.startswith("_kv"))
+MANY = 30_000
+
+
+def filled(server: Server, bucket: str, history: int = 1, count: int = MANY) -> None:
+    with RawClient(server.url) as raw:
+        raw.create_bucket(bucket, max_msgs_per_subject=history)
+        for number in range(count):
+            raw.publish(f"$KV.{bucket}.k.{number}", b"%d" % number * 20)
+        while raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["last_seq"] < count:
+            time.sleep(0.01)
+
+
+@settings(max_examples=25, deadline=None)
+@given(entries=st.dictionaries(KEYS, st.binary(max_size=200), max_size=20), history=st.integers(1, 2))
+def test_any_values_come_as_they_were_written(server: Server, entries: dict[str, bytes], history: int) -> None:
+    with RawClient(server.url) as raw:
+        bucket = f"ANY{raw.info['client_id']}"
+        raw.create_bucket(bucket, max_msgs_per_subject=history)
+        for key, value in entries.items():
+            raw.put(bucket, key, value)
+        assert latest(server.url, bucket) == entries
+        chosen = dict(list(entries.items())[::2])
+        assert latest(server.url, bucket, filter=",".join(chosen) or "none") == chosen
+        raw.api(f"STREAM.DELETE.KV_{bucket}")
+
+
+def test_large_values_and_many_rows_come_in_batches_of_bounded_size(server: Server, raw: RawClient) -> None:
+    raw.create_bucket("LARGE", max_msgs_per_subject=3)
+    for number in range(30):
+        raw.put("LARGE", f"k.{number}", bytes([number]) * ((1 << 20) - 100))
+    read = Read(server.url, "LARGE")
+    sizes = []
+    for batch in read.reader.read(read.parts[0]):
+        sizes.append(batch.nbytes)
+        assert [set(value) for value in batch.column("value").to_pylist()] == [
+            {int(key.removeprefix("k."))} for key in batch.column("key").to_pylist()
+        ]
+    assert sum(sizes) > 29 << 20
+    assert max(sizes) < 24 << 20
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_a_server_that_starts_again_in_the_middle_of_a_read_changes_nothing(
+    own_server: Server, unique: Callable[..., str], history: int
+) -> None:
+    name = unique()
+    filled(own_server, name, history)
+    for options in ({}, {"mode": "changes"}):
+        read = Read(own_server.url, name, columns="key,value", **options)
+        batches = read.reader.read(read.parts[0])
+        rows = next(batches).to_pylist()
+        assert len(rows) < MANY
+        own_server.restart()
+        rows += [row for batch in batches for row in batch.to_pylist()]
+        assert differences(sorted(int(row["key"][2:]) for row in rows), range(MANY)) == []
+        assert all(row["value"] == b"%d" % int(row["key"][2:]) * 20 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_come_back_is_an_error_of_ours(own_server: Server, unique: Callable[..., str]) -> None:
+    name = unique()
+    filled(own_server, name)
+    read = Read(own_server.url, name, timeout="500ms")
+    batches = read.reader.read(read.parts[0])
+    next(batches)
+    own_server.kill()
+    with pytest.raises(KvctlError) as gone:
+        list(batches)
+    assert gone.value.exit_code in (1, 5)
+
+
+def test_a_bucket_made_anew_under_a_read_is_an_error(
+    server: Server, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    name = unique()
+    filled(server, name, count=3)
+    read = Read(server.url, name)
+    raw.api(f"STREAM.DELETE.KV_{name}")
+    filled(server, name, count=3)
+    with pytest.raises(StreamReplaced, match=f"Bucket `{name}` was deleted and created anew"):
+        read.rows()
+
+
+def test_foreign_keys_are_rows_too(server: Server, raw: RawClient, unique: Callable[..., str]) -> None:
+    name = unique()
+    raw.create_bucket(name, max_msgs_per_subject=2)
+    keys = ["plain", "ä", "a%b", "\udcff.x"]
+    for key in keys:
+        raw.put(name, key, b"1")
+    assert set(latest(server.url, name)) == {"plain", "ä", "a%b", "\\xff.x"}
+
+
+def test_a_bucket_of_another_domain_is_read_through_this_one(leaf: Lab, unique: Callable[..., str]) -> None:
+    """Its messages come with longer reply subjects."""
+    name = unique()
+    with RawClient(leaf.servers["hub"].url) as raw:
+        raw.create_bucket(name)
+        for number in range(5):
+            raw.put(name, f"k.{number}", b"%d" % number)
+    url = leaf.contexts["hub-via-leaf"].url
+    rows = Read(url, name, domain="hub").rows()
+    assert [(row["key"], row["value"], row["revision"]) for row in rows] == [
+        (f"k.{number}", b"%d" % number, number + 1) for number in range(5)
+    ]
+    with RawClient(leaf.servers["hub"].url) as raw:
+        for row in rows:
+            sent = raw.api(f"STREAM.MSG.GET.KV_{name}", {"seq": row["revision"]})["message"]["time"]
+            assert sent.startswith(row["created"].strftime("%Y-%m-%dT%H:%M:%S."))
+
+
+def test_closed_early_it_takes_its_consumer_along(server: Server, raw: RawClient, unique: Callable[..., str]) -> None:
+    name = unique()
+    filled(server, name)
+    read = Read(server.url, name)
+    batches = read.reader.read(read.parts[0])
+    next(batches)
+    assert raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 1
+    batches.close()  # type: ignore[attr-defined]
+    wait_until(lambda: raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 0, "the consumer's end")
+
+
+def test_columns_that_are_null_in_a_users_schema_are_right_all_the_same(server: Server, raw: RawClient) -> None:
+    raw.create_bucket("NULLABLE")
+    raw.put("NULLABLE", "a", b"1")
+    schema = StructType([StructField("key", StringType(), True)])
+    reader = KvReader(schema, parse({"url": server.url, "bucket": "NULLABLE"}))
+    [batch] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert (batch.schema.field("key").nullable, batch.to_pylist()) == (True, [{"key": "a"}])

@@ -1,0 +1,261 @@
+"""A stream reader called as Spark calls it, in any order of crashes: without Spark, on a real server."""
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from kvctl.errors import HistoryLost, StreamReplaced, UsageError
+from kvctl.pipeline.options import parse
+from kvctl.pipeline.read.columns import schema_of
+from kvctl.pipeline.read.stream_reader import KvStreamReader
+from kvctl.server import Server
+from kvctl.units import format_time
+from tests.support.raw import RawClient
+
+ALL = ReadAllAvailable()
+Begin = Callable[..., KvStreamReader]
+
+
+@pytest.fixture
+def begin(server: Server, bucket_name: str) -> Begin:
+    """A reader of the test's bucket, as a query makes one when it starts and when it goes on after a crash."""
+
+    def begin(**options: str) -> KvStreamReader:
+        given = {"url": server.url, "bucket": bucket_name, "columns": "key,revision", **options}
+        return KvStreamReader(schema_of(("key", "revision")), parse(given))
+
+    return begin
+
+
+@pytest.fixture
+def put(raw: RawClient, bucket_name: str) -> Callable[[str], int]:
+    """Writes a key of the test's bucket."""
+    raw.create_bucket(bucket_name, max_msgs_per_subject=5)
+    return lambda key: raw.put(bucket_name, key, b"value")
+
+
+@pytest.fixture
+def raw_own(own_server: Server) -> RawClient:
+    """A client of the test's own server."""
+    return RawClient(own_server.url)
+
+
+def keys(reader: KvStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    """What the tasks of a batch read."""
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [row["key"] for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.guarantee("pipeline-25")
+@pytest.mark.parametrize("options", [{"startingRevision": "latest"}, {"startingTime": "now"}])
+def test_what_is_written_around_a_crash_in_the_first_batch_is_read(
+    begin: Begin, put: Callable[[str], int], options: dict[str, str]
+) -> None:
+    put("old")
+    first = begin(**{name: value.replace("now", _now()) for name, value in options.items()})
+    pinned = first.initialOffset()
+    put("before")
+    assert first.initialOffset() == pinned
+    assert first.latestOffset(pinned, ALL) == pinned, "an empty batch keeps it in the checkpoint"
+    first.stop()
+    put("away")
+    again = begin(**{name: value.replace("now", _now()) for name, value in options.items()})
+    moved = again.initialOffset()
+    assert moved["revision"] == 3
+    assert keys(again, moved, pinned) == []
+    end = again.latestOffset(pinned, ALL)
+    assert keys(again, pinned, end) == ["before", "away"]
+    again.stop()
+
+
+@pytest.mark.parametrize("start", ["earliest", "1"])
+def test_a_start_that_does_not_move_needs_no_empty_batch(begin: Begin, put: Callable[[str], int], start: str) -> None:
+    put("a")
+    reader = begin(startingRevision=start)
+    first = reader.initialOffset()
+    assert keys(reader, first, reader.latestOffset(first, ALL)) == ["a"]
+    reader.stop()
+
+
+@pytest.mark.guarantee("pipeline-25")
+def test_a_planned_batch_is_the_same_when_it_comes_again(begin: Begin, put: Callable[[str], int]) -> None:
+    put("a")
+    first = begin()
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    parts = first.partitions(start, end)
+    first.stop()
+    put("b")
+    again = begin()
+    assert again.partitions(start, end) == parts
+    assert keys(again, start, end) == ["a"]
+
+
+def test_nothing_new_is_the_same_offset(begin: Begin, put: Callable[[str], int]) -> None:
+    put("a")
+    reader = begin()
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    assert reader.latestOffset(end, ALL) == end
+    put("b")
+    assert reader.latestOffset(end, ALL)["revision"] == 2
+    reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["revision"] == 2
+    reader.stop()
+
+
+def test_what_is_there_now_is_read_in_batches_and_no_more(begin: Begin, put: Callable[[str], int]) -> None:
+    for number in range(5):
+        put(f"k{number}")
+    reader = begin(maxRevisionsPerTrigger="2")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(2)
+    reader.prepareForTriggerAvailableNow()
+    offsets = [reader.initialOffset()]
+    put("later")
+    while (end := reader.latestOffset(offsets[-1], limit)) != offsets[-1]:
+        offsets.append(end)
+    assert [keys(reader, *batch) for batch in pairwise(offsets)] == [["k0", "k1"], ["k2", "k3"], ["k4"]]
+    reader.stop()
+
+
+def test_a_batch_planned_on_another_life_of_the_bucket_is_refused(
+    begin: Begin, put: Callable[[str], int], raw: RawClient, bucket_name: str
+) -> None:
+    put("a")
+    reader = begin()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    raw.api(f"STREAM.DELETE.KV_{bucket_name}")
+    raw.create_bucket(bucket_name)
+    with pytest.raises(StreamReplaced, match="was created anew"):
+        keys(reader, start, end)
+    reader.stop()
+
+
+@pytest.mark.guarantee("pipeline-26", by="fault")
+@pytest.mark.parametrize("start", [{}, {"startingRevision": "2"}, {"startingTime": "-1h"}])
+def test_expiry_while_a_stream_catches_up_is_a_loss(
+    begin: Begin, raw: RawClient, bucket_name: str, start: dict[str, str]
+) -> None:
+    raw.create_bucket(bucket_name, max_age=10**9, duplicate_window=10**8)
+    for number in range(10):
+        raw.put(bucket_name, f"k{number}", b"")
+    reader = begin(**start)
+    beginning = reader.initialOffset()
+    if start.get("startingTime"):
+        beginning = reader.latestOffset(beginning, ReadMaxRows(3))
+    end = reader.latestOffset(beginning, ReadMaxRows(3))
+    while _held(raw, bucket_name):
+        time.sleep(0.05)
+    raw.put(bucket_name, "last", b"")
+    with pytest.raises(HistoryLost, match="they may have expired before they were read"):
+        reader.latestOffset(end, ALL)
+    with pytest.raises(HistoryLost, match="they may have expired before they were read"):
+        keys(begin(**start), beginning, end)
+    lenient = begin(failOnDataLoss="false")
+    assert keys(lenient, beginning, lenient.latestOffset(end, ALL)) == ["last"]
+    reader.stop()
+    lenient.stop()
+
+
+def test_history_that_is_replaced_while_a_stream_catches_up_is_no_loss(
+    begin: Begin, raw: RawClient, bucket_name: str
+) -> None:
+    raw.create_bucket(bucket_name, max_age=3600 * 10**9)
+    for number in range(10):
+        raw.put(bucket_name, f"k{number}", b"")
+    reader = begin()
+    beginning = reader.initialOffset()
+    end = reader.latestOffset(beginning, ReadMaxRows(3))
+    for number in range(10):
+        raw.put(bucket_name, f"k{number}", b"")
+    assert keys(reader, beginning, end) == []
+    assert keys(reader, end, reader.latestOffset(end, ALL)) == [f"k{number}" for number in range(10)]
+    reader.stop()
+
+
+@pytest.mark.guarantee("pipeline-26", by="fault")
+@pytest.mark.parametrize(("config", "cause"), [
+    ({}, "they were purged or expired"),
+    ({"max_msgs": 30_000, "discard": "old"}, "they may have been dropped from the full bucket"),
+    ({"max_age": 3600 * 10**9}, None),
+])  # fmt: skip
+def test_loss_during_a_read_ends_it(
+    begin: Begin, raw: RawClient, bucket_name: str, config: dict[str, Any], cause: str | None
+) -> None:
+    """What goes while a task reads is a loss unless newer revisions of its keys took its place."""
+    raw.create_bucket(bucket_name, **config)
+    value = b"x" * 1000
+    for number in range(24_999):
+        raw.publish(f"$KV.{bucket_name}.k{number}", value)
+    raw.put(bucket_name, "last", b"")
+    reader = begin(columns="key,revision,value", partitions="1")
+    reader = KvStreamReader(schema_of(("key", "revision", "value")), reader._options)
+    beginning = reader.initialOffset()
+    (part,) = reader.partitions(beginning, reader.latestOffset(beginning, ALL))
+    batches = reader.read(part)
+    read = next(batches).num_rows
+    assert read < 15_000
+    if cause is None:
+        for number in range(24_999):
+            raw.publish(f"$KV.{bucket_name}.k{number}", b"new")
+        raw.put(bucket_name, "last", b"")
+        assert read + sum(batch.num_rows for batch in batches) < 25_000
+        return
+    if config:
+        for number in range(30_000):
+            raw.publish(f"$KV.{bucket_name}.new{number}", b"")
+        raw.put(bucket_name, "last", b"")
+    else:
+        raw.api(f"STREAM.PURGE.KV_{bucket_name}")
+    with pytest.raises(HistoryLost, match=cause):
+        list(batches)
+    reader.stop()
+
+
+@pytest.mark.guarantee("pipeline-26", by="fault")
+def test_a_read_that_is_quicker_than_expiry_is_no_loss(begin: Begin, raw: RawClient, bucket_name: str) -> None:
+    """What goes after its row came was read."""
+    raw.create_bucket(bucket_name, max_age=10**9, duplicate_window=10**8)
+    for number in range(20):
+        raw.put(bucket_name, f"k{number}", b"")
+    reader = begin(partitions="1")
+    beginning = reader.initialOffset()
+    (part,) = reader.partitions(beginning, reader.latestOffset(beginning, ALL))
+    batches = reader.read(part)
+    rows = next(batches).num_rows
+    while _held(raw, bucket_name):
+        time.sleep(0.05)
+    assert rows + sum(batch.num_rows for batch in batches) == 20
+    reader.stop()
+
+
+def _held(raw: RawClient, bucket: str) -> int:
+    return int(raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"])
+
+
+def test_a_server_that_restarts_is_waited_for(own_server: Server, raw_own: RawClient) -> None:
+    raw_own.create_bucket("B")
+    raw_own.put("B", "a", b"1")
+    given = {"url": own_server.url, "bucket": "B", "columns": "key"}
+    reader = KvStreamReader(schema_of(("key",)), parse(given))
+    start = reader.initialOffset()
+    own_server.kill()
+    own_server.start()
+    assert keys(reader, start, reader.latestOffset(start, ALL)) == ["a"]
+    reader.stop()
+
+
+def test_a_revision_that_the_bucket_has_not_reached_is_refused(begin: Begin, put: Callable[[str], int]) -> None:
+    put("a")
+    with pytest.raises(UsageError, match="`startingRevision` 3 is above the last revision"):
+        begin(startingRevision="3").initialOffset()
+
+
+def _now() -> str:
+    return format_time(time.time_ns())

@@ -1,0 +1,135 @@
+"""Buckets read as streams by Spark: where they begin, what a batch holds, what they refuse."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from kvctl.errors import HistoryLost, StreamReplaced, UsageError
+from kvctl.pipeline.data_source import KvDataSource
+from kvctl.pipeline.error_transport import recall
+from kvctl.pipeline.read.columns import schema_of
+from kvctl.server import Server
+from tests.pipeline.conftest import Fill
+from tests.support.raw import RawClient
+
+Read = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, server: Server) -> Callable[..., DataFrame]:
+    """Makes streams of a bucket on the shared server."""
+
+    def stream(bucket: str, **options: object) -> DataFrame:
+        return spark.readStream.format("nats-kv").options(url=server.url, bucket=bucket, **options).load()
+
+    return stream
+
+
+@pytest.fixture
+def read(stream: Callable[..., DataFrame], spark: SparkSession, tmp_path: Path) -> Read:
+    """Reads what is there into Parquet, with a checkpoint: what is new since the last time, as (key, value)."""
+
+    def read(bucket: str, **options: object) -> list[tuple[Any, ...]]:
+        before = _stored(spark, tmp_path / "sink")
+        writer = stream(bucket, **options).writeStream.format("parquet").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "sink"))
+        query.awaitTermination()
+        after = _stored(spark, tmp_path / "sink")
+        return [row[:2] for row in after if row not in before]
+
+    return read
+
+
+def _stored(spark: SparkSession, folder: Path) -> list[tuple[Any, ...]]:
+    if not (folder / "_spark_metadata").exists():
+        return []
+    rows = spark.read.parquet(str(folder)).select("key", "value", "revision", "operation").collect()
+    return sorted((tuple(row) for row in rows), key=lambda row: row[2])
+
+
+def test_what_is_there_and_then_what_is_new_is_read_once(fill: Fill, raw: RawClient, read: Read) -> None:
+    bucket = fill({"a": b"1", "b": b"2"}, max_msgs_per_subject=5)
+    assert read(bucket) == [("a", b"1"), ("b", b"2")]
+    assert read(bucket) == []
+    raw.put(bucket, "a", b"3")
+    raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
+    assert read(bucket) == [("a", b"3"), ("b", None)]
+
+
+def test_batches_hold_at_most_what_was_asked_for(fill: Fill, stream: Callable[..., DataFrame], tmp_path: Path) -> None:
+    bucket = fill({f"k{number}": b"x" for number in range(10)})
+    sizes = []
+    query = (
+        stream(bucket, maxRevisionsPerTrigger=3)
+        .writeStream.foreachBatch(lambda rows, _: sizes.append(rows.count()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sizes == [3, 3, 3, 1]
+
+
+def test_latest_is_pinned_although_the_bucket_moves_before_the_first_row_is_read(
+    fill: Fill, raw: RawClient, read: Read, tmp_path: Path
+) -> None:
+    bucket = fill({"a": b"1", "b": b"2"})
+    assert read(bucket, startingRevision="latest") == []
+    offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
+    assert [json.loads(path.read_text().splitlines()[2])["revision"] for path in offsets] == [2]
+    raw.put(bucket, "a", b"3")
+    assert read(bucket, startingRevision="latest") == [("a", b"3")]
+
+
+def test_columns_and_filters_are_those_of_a_read(fill: Fill, read: Read, stream: Callable[..., DataFrame]) -> None:
+    bucket = fill({"a.1": b"1", "b.1": b"2", "a.2": b"3"})
+    assert read(bucket, filter="a.>") == [("a.1", b"1"), ("a.2", b"3")]
+    assert stream(bucket, columns="key,ttl,bucket").columns == ["key", "ttl", "bucket"]
+
+
+@pytest.mark.guarantee("pipeline-27")
+def test_a_bucket_made_anew_is_refused_by_its_name(fill: Fill, raw: RawClient, read: Read) -> None:
+    bucket = fill({"a": b"1"})
+    assert read(bucket) == [("a", b"1")]
+    raw.api(f"STREAM.DELETE.KV_{bucket}")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "a", b"other")
+    with pytest.raises(PySparkException) as caught:
+        read(bucket)
+    error = recall(str(caught.value))
+    assert isinstance(error, StreamReplaced)
+    assert f"Bucket `{bucket}` was created anew" in error.message
+
+
+def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill: Fill, raw: RawClient, read: Read) -> None:
+    bucket = fill({"a": b"1"})
+    assert read(bucket) == [("a", b"1")]
+    raw.put(bucket, "b", b"2")
+    raw.api(f"STREAM.PURGE.KV_{bucket}")
+    with pytest.raises(PySparkException) as caught:
+        read(bucket)
+    error = recall(str(caught.value))
+    assert isinstance(error, HistoryLost)
+    assert error.hint == "The option `failOnDataLoss=false` goes on with what is left"
+    assert read(bucket, failOnDataLoss="false") == []
+    raw.put(bucket, "c", b"3")
+    assert read(bucket) == [("c", b"3")]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingRevision": "last"}, "Option `startingRevision`: `last` is neither earliest nor latest nor a"),
+        ({"startingRevision": "5", "startingTime": "-1h"}, "exclude each other"),
+        ({"maxRevisionsPerTriger": "5"}, "`maxRevisionsPerTriger` is no option of nats-kv"),
+        ({"mode": "changes", "fromRevision": "5"}, "are for reading at one time"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_read(options: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        KvDataSource({"bucket": "a", **options}).streamReader(schema_of(()))

@@ -1,0 +1,128 @@
+"""What Spark says, in kilobytes, and the one line that a user reads; texts are cut from real ones of Spark 4.3."""
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import ParseException, PySparkException
+
+from kvctl.errors import KvctlError, NoServer, UsageError
+from kvctl.pipeline.spark.failure import LONGEST, explained, not_started
+
+STACK = "\n\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2987)" * 60
+ABORTED = (
+    "An error occurred while calling o56.count.\n: org.apache.spark.SparkException: Job aborted due to stage failure: "
+    "Task 1 in stage 4.0 failed 4 times, most recent failure: Lost task 1.3 in stage 4.0 (TID 32) (localhost executor)"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (
+            f"{ABORTED}: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed){STACK}",
+            KvctlError,
+            "A Python worker of Spark ended before its time",
+        ),
+        (
+            "[STREAM_FAILED] Query [id = 9251fe1d, runId = 2932f1eb] terminated with exception:  SQLSTATE: XXKST\n"
+            "=== Streaming Query ===\nIdentifier: [id = 9251fe1d, runId = 2932f1eb]\n",
+            KvctlError,
+            "A Python worker of Spark ended before its time",
+        ),
+        (
+            f"{ABORTED}{STACK}\nCaused by: java.lang.OutOfMemoryError: Java heap space{STACK}",
+            KvctlError,
+            "Spark ran out of memory",
+        ),
+        (
+            f"{ABORTED}{STACK}\nCaused by: java.io.IOException: No space left on device{STACK}",
+            KvctlError,
+            "No space is left on the disk",
+        ),
+        (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
+            f"org.apache.spark.SparkException: All masters are unresponsive! Giving up.{STACK}",
+            NoServer,
+            "The Spark master does not answer",
+        ),
+        (
+            "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails",
+            NoServer,
+            "The Spark Connect server does not answer",
+        ),
+        (
+            '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNIMPLEMENTED\n\tdetails = "404"',
+            NoServer,
+            "What answers there is no Spark Connect server",
+        ),
+        (
+            f"{ABORTED}: ExecutorLostFailure (executor 0 exited caused by one of the running tasks){STACK}",
+            KvctlError,
+            "An executor of the Spark cluster was lost",
+        ),
+        (
+            "Traceback (most recent call last):\n  File ...\nModuleNotFoundError: No module named 'kvctl'\n",
+            KvctlError,
+            "kvctl is not installed where Spark runs",
+        ),
+        (
+            f'An error occurred while calling o60.parquet.\n: java.io.IOException: Cannot run program "chmod"{STACK}'
+            "\nCaused by: java.io.IOException: Exec failed, error: 2",
+            KvctlError,
+            'Spark failed: IOException: Cannot run program "chmod"',
+        ),
+        (
+            f"{ABORTED}{STACK}\nCaused by: java.nio.file.AccessDeniedException: /root/x{STACK}",
+            KvctlError,
+            "Spark failed: AccessDeniedException: /root/x",
+        ),
+        ("Nothing that anybody knows", KvctlError, "Spark failed: Nothing that anybody knows"),
+        ("", KvctlError, "Spark failed: "),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_it_is_named_by_its_cause(text: str, kind: type[KvctlError], message: str) -> None:
+    error = explain(text)
+    assert (type(error), error.message) == (kind, message)
+
+
+def test_a_statement_that_spark_refuses_is_a_usage_error_without_what_programs_read() -> None:
+    text = "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selekt'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\n"
+    error = explained(ParseException(text))
+    assert isinstance(error, UsageError)
+    assert error.message == "Syntax error at or near 'selekt' (line 1, pos 0)"
+
+
+def test_a_long_line_is_cut() -> None:
+    assert len(explain("x" * 5000).message) < LONGEST + 50
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("Answer from Java side is empty")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_jvm_that_has_gone_is_shown_by_the_end_of_its_log(error: Exception) -> None:
+    found = explained(error, lambda: "12:00:00 ERROR last words")
+    assert isinstance(found, KvctlError)
+    assert found.message == "Spark ended before its time"
+    assert found.hint == "Spark's log ended with:\n12:00:00 ERROR last words"
+
+
+@pytest.mark.parametrize("error", [TypeError("a bug"), FileNotFoundError(2, "No such file", "x"), UsageError("ours")])
+def test_what_is_not_sparks_stays_as_it_is(error: Exception) -> None:
+    assert explained(error) is error
+
+
+def test_a_session_that_did_not_start_shows_the_log_or_what_is_known_from_it() -> None:
+    error = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    unknown = not_started(error, "Error: Could not find or load main class")
+    assert unknown.message == "Spark did not start: Java gateway process exited before sending its port number"
+    assert "Could not find or load main class" in str(unknown.hint)
+    known = not_started(error, "ERROR SparkContext: Could not parse Master URL: 'x'")
+    assert isinstance(known, UsageError)
+
+
+def explain(text: str) -> KvctlError:
+    error = explained(PySparkException(text))
+    assert isinstance(error, KvctlError)
+    return error

@@ -1,0 +1,46 @@
+"""The directory that Spark is started from."""
+
+import os
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from kvctl.pipeline.spark.home import spark_home
+
+INSTALLED = Path(pyspark.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+
+
+def test_it_is_the_installed_package_without_its_python(tmp_path: Path) -> None:
+    home = spark_home(tmp_path)
+    assert spark_home(tmp_path) == home
+    assert sorted(os.listdir(home)) == ["bin", "jars", "sbin"]
+    assert (home / "jars").resolve() == INSTALLED / "jars"
+
+
+def test_what_is_named_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "own"))
+    assert spark_home(tmp_path) == tmp_path / "own"
+
+
+def test_another_interpreter_gets_pyspark_from_its_home(tmp_path: Path) -> None:
+    assert spark_home(tmp_path, "/opt/python") == INSTALLED
+
+
+def test_workers_import_what_is_compiled(spark: SparkSession) -> None:
+    places = spark.range(1).mapInArrow(_place, "place string").collect()
+    assert places[0]["place"] == str(INSTALLED)
+
+
+def _place(batches):  # type: ignore[no-untyped-def]
+    import pyarrow as pa
+    import pyspark
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"place": [os.path.dirname(pyspark.__file__)]})

@@ -1,0 +1,119 @@
+"""Which Java is taken; none is started here."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvctl.errors import KvctlError
+from kvctl.pipeline.spark import java as java_module
+from kvctl.pipeline.spark.java import Java, find_java
+
+Installed = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Java in JAVA_HOME, on PATH or in the environment's packages."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(java_module, "find_spec", lambda name: None)
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Installed:
+    """`install("17.0.1")`: the home of a Java that prints its arguments; with `release=False`, it says its version."""
+
+    def install(version: str, *, modules: str = "", release: bool = True) -> Path:
+        home = tmp_path / f"jdk-{version}"
+        (home / "bin").mkdir(parents=True)
+        says = f"java.home = {home}\\n    java.version = {version}"
+        program = home / "bin" / "java"
+        program.write_text(
+            f'#!/bin/sh\ncase "$*" in *-version*) printf "    {says}\\n" >&2;; *) printf "%s\\n" "$@";; esac\n'
+        )
+        program.chmod(0o755)
+        if release:
+            listed = f'MODULES="{modules}"\n' if modules else ""
+            (home / "release").write_text(f'JAVA_VERSION="{version}"\nIMPLEMENTOR="Maker"\n{listed}')
+        return home
+
+    return install
+
+
+def test_java_home_comes_first(install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, other = install("17.0.1"), install("21.0.2")
+    (tmp_path / "bin" / "java").symlink_to(other / "bin" / "java")
+    monkeypatch.setenv("JAVA_HOME", str(chosen))
+    assert find_java() == Java(chosen, 17, "Maker 17.0.1")
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_292"])
+def test_one_that_is_too_old_gives_way_to_the_next(
+    install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    old, other = install(version), install("21.0.2")
+    (tmp_path / "bin" / "java").symlink_to(other / "bin" / "java")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    assert find_java().home == other
+
+
+def test_a_java_home_without_a_java_gives_way(
+    install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin" / "java").symlink_to(install("21") / "bin" / "java")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    assert find_java().version == 21
+
+
+def test_one_that_says_its_version_only_itself_is_asked(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(install("17.0.9", release=False)))
+    assert find_java().version == 17
+
+
+def test_a_script_on_path_is_asked_where_its_java_is(install: Installed, tmp_path: Path) -> None:
+    home = install("17.0.9")
+    script = tmp_path / "bin" / "java"
+    script.write_text(f'#!/bin/sh\nexec {home}/bin/java "$@"\n')
+    script.chmod(0o755)
+    assert find_java().home == home
+
+
+def test_without_any_the_error_says_what_to_install() -> None:
+    with pytest.raises(KvctlError, match=r"Spark needs Java 17 or newer$") as caught:
+        find_java()
+    assert "pip install 'kvctl[spark]'" in str(caught.value.hint)
+
+
+def test_the_one_that_is_too_old_is_named(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = install("11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(KvctlError, match=f"Java 11 in `{home}` is too old"):
+        find_java()
+
+
+def test_a_java_with_all_modules_is_used_as_it_is(install: Installed, tmp_path: Path) -> None:
+    java = Java(install("17"), 17, "")
+    assert java.java_home(tmp_path / "cache") == java.home
+    assert not (tmp_path / "cache").exists()
+
+
+def test_one_that_lacks_the_vectors_is_run_without_asking_for_them(
+    install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(install("25", modules="java.base java.xml")))
+    home = find_java().java_home(tmp_path / "a cache")
+    assert home == find_java().java_home(tmp_path / "a cache")
+    command = [
+        home / "bin" / "java",
+        "-cp",
+        "a b:*",
+        "--add-modules=jdk.incubator.vector",
+        "",
+        "it's",
+        "--add-modules=x",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True)
+    assert done.stdout.splitlines() == ["-cp", "a b:*", "", "it's", "--add-modules=x"]

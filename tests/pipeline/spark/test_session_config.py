@@ -1,0 +1,98 @@
+"""Where a session runs and what Spark is told, before there is one."""
+
+import pytest
+
+from kvctl.errors import NoServer, UsageError
+from kvctl.pipeline.spark import preflight
+from kvctl.pipeline.spark.preflight import check_reachable
+from kvctl.pipeline.spark.session_config import (
+    Target,
+    parse_conf,
+    settings,
+    with_retries,
+)
+from kvctl.server import Server
+
+
+def told(target: Target) -> dict[str, str]:
+    return settings(target, cores=2, scratch="/scratch", java_options="-Dlog=x")
+
+
+@pytest.mark.parametrize(
+    ("master", "told_as"),
+    [
+        ("local", "local[1,4]"),
+        ("local[3]", "local[3,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+        ("spark://a:7077", "spark://a:7077"),
+    ],
+)
+def test_a_task_has_four_attempts_on_this_machine_too(master: str, told_as: str) -> None:
+    assert with_retries(master) == told_as
+
+
+def test_a_session_of_this_machine_listens_on_loopback_alone_and_shows_no_page() -> None:
+    local = told(Target())
+    assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert local["spark.ui.enabled"] == "false"
+    assert local["spark.sql.warehouse.dir"].startswith("/scratch/")
+
+
+def test_a_cluster_has_to_reach_the_driver() -> None:
+    assert not {"spark.driver.host", "spark.driver.bindAddress"} & told(Target("spark://a:7077")).keys()
+
+
+def test_a_cluster_of_this_machine_does_not() -> None:
+    assert told(Target("spark://127.0.0.1:7077"))["spark.driver.host"] == "127.0.0.1"
+
+
+def test_what_the_user_sets_beats_ours_and_joins_the_options_of_java() -> None:
+    conf = {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Xss4m"}
+    found = told(Target(conf=conf))
+    assert found["spark.ui.enabled"] == "true"
+    assert found["spark.driver.extraJavaOptions"] == "-Dlog=x -Xss4m"
+
+
+def test_settings_are_pairs_and_the_last_of_a_name_counts() -> None:
+    assert parse_conf(["a.b=1", "c=x=y", "a.b="]) == {"a.b": "", "c": "x=y"}
+
+
+@pytest.mark.parametrize("pair", ["a", "=b", " =b", ""])
+def test_a_setting_without_name_or_value_is_refused(pair: str) -> None:
+    with pytest.raises(UsageError, match="K=V"):
+        parse_conf([pair])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [{"master": "local", "remote": "sc://a"}, {"master": ""}, {"remote": ""}, {"remote": "spark://a"}],
+    ids=str,
+)
+def test_places_that_are_none_are_refused(target: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        Target(**target)
+
+
+@pytest.mark.parametrize("kind", ["master", "remote"])
+def test_nobody_waits_for_a_server_that_is_not_there(kind: str) -> None:
+    scheme = {"master": "spark", "remote": "sc"}[kind]
+    with pytest.raises(NoServer, match="cannot be reached: Connection refused"):
+        check_reachable(Target(**{kind: f"{scheme}://127.0.0.1:1"}))
+
+
+def test_a_listener_that_is_no_connect_server_is_not_asked_for_long(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "ANSWER", 0.5)
+    with pytest.raises(NoServer, match="is no Spark Connect server"):
+        check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}"))
+    with pytest.raises(UsageError, match="is no URL of a Spark Connect server"):
+        check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}/path;token=hush"))
+
+
+@pytest.mark.parametrize("address", ["", ":7077", "a:b", "[::1"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="no address"):
+        check_reachable(Target(f"spark://{address}"))

@@ -1,0 +1,71 @@
+"""An error that leaves a worker as text is the same error on the driver."""
+
+import traceback
+
+import pytest
+
+from kvctl.errors import BucketNotFound, HazardRefused, KvctlError, PermissionDenied, UsageError
+from kvctl.pipeline.error_transport import MARK, crossing, recall
+
+
+class Local(UsageError):
+    """No class of kvctl.errors."""
+
+
+def text_of(error: Exception) -> str:
+    """What Spark hands to the driver of an error in a worker."""
+    try:
+        with crossing():
+            raise error
+    except Exception as raised:
+        return "Job aborted ...\n" + "".join(traceback.format_exception(raised)) + "\n\tat java.lang.Thread.run\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BucketNotFound("Bucket `x` does not exist", hint="Did you mean `y`?\nSay `y`"),
+        KvctlError("no hint, ünïcode \x1b"),
+        PermissionDenied("Not allowed", subject="$JS.API.INFO"),
+        HazardRefused("lossy-edit", "It loses data"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_class_message_hint_and_fields_come_back(error: KvctlError) -> None:
+    back = recall(text_of(error))
+    assert back is not None
+    assert (type(back), back.message, back.hint, back.exit_code) == (
+        type(error),
+        error.message,
+        error.hint,
+        error.exit_code,
+    )
+    assert vars(back) == {name: value for name, value in vars(error).items() if name != "__notes__"}
+
+
+def test_a_class_of_another_module_comes_back_as_the_one_it_extends() -> None:
+    assert type(recall(text_of(Local("bad")))) is UsageError
+
+
+def test_the_hint_is_there_for_those_who_read_the_traceback() -> None:
+    assert "\nhint: Say `y`\n" in text_of(UsageError("Bad", hint="Say `y`"))
+
+
+def test_an_error_that_crosses_twice_is_marked_once() -> None:
+    with pytest.raises(UsageError) as caught, crossing(), crossing():
+        raise UsageError("Bad")
+    assert len(caught.value.__notes__) == 1
+
+
+def test_of_several_the_last_counts() -> None:
+    back = recall(text_of(UsageError("first")) + text_of(BucketNotFound("second")))
+    assert isinstance(back, BucketNotFound)
+
+
+def test_other_errors_pass_unmarked() -> None:
+    assert recall(text_of(ValueError("x"))) is None
+
+
+@pytest.mark.parametrize("rest", ["", '{"kind": "Us', '{"kind": "Nothing", "message": "", "hint": ""}', "[]", "{}"])
+def test_a_mark_that_was_cut_off_is_none(rest: str) -> None:
+    assert recall(f"{MARK}{rest}") is None

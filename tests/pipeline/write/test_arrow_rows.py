@@ -1,0 +1,108 @@
+"""Columns that can be written, and batches made into rows."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kvctl.errors import UsageError
+from kvctl.pipeline.write.arrow_rows import check_columns, chunk_of
+from kvctl.pipeline.write.decision import WriteMode
+
+KEY, VALUE = StructField("key", StringType()), StructField("value", BinaryType())
+
+
+@pytest.mark.guarantee("pipeline-10")
+@pytest.mark.parametrize(
+    ("columns", "mode", "message", "hint"),
+    [
+        ([StructField("key", LongType()), VALUE], "put", "Column `key` is of type bigint, not string", "Cast it"),
+        ([StructField("kei", StringType()), VALUE], "put", "There is a column `kei`, which a bucket does not have",
+         "Did you mean `key`?"),
+        ([KEY, StructField("x", LongType())], "put", "There is a column `x`, which a bucket does not have", "Written"),
+        ([KEY], "put", "There is no column `value`", "Written are key, value"),
+        ([VALUE], "put", "There is no column `key`", "Written are key, value"),
+        ([KEY, StructField("value", DecimalType(2, 1))], "put", "Column `value` is of type decimal(2,1), not binary or",
+         "Cast it to binary"),
+        ([KEY, VALUE], "update", "There is no column `revision`", "revision in mode update"),
+        ([KEY, VALUE, VALUE], "put", "There are two columns `value`", "None"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_be_written_are_named(
+    columns: list[StructField], mode: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_columns(StructType(columns), WriteMode(mode))
+    assert caught.value.message.startswith(message)
+    assert hint in str(caught.value.hint)
+
+
+def test_columns_of_a_reading_are_taken() -> None:
+    read = [
+        KEY, VALUE, StructField("revision", LongType()), StructField("created", TimestampType()),
+        StructField("operation", StringType()), StructField("headers", MapType(StringType(), StringType())),
+        StructField("ttl", DoubleType()), StructField("bucket", StringType()), StructField("origin", StringType()),
+    ]  # fmt: skip
+    for mode in WriteMode:
+        check_columns(StructType(read), mode)
+    check_columns(StructType([KEY, StructField("operation", StringType())]), WriteMode.PUT)
+    check_columns(
+        StructType([KEY, StructField("value", StringType()), StructField("ttl", IntegerType())]), WriteMode.PUT
+    )
+
+
+def test_rows_that_cannot_be_written_are_told_apart() -> None:
+    rows = [
+        {"key": "fine", "value": "ö", "operation": "PUT"},
+        {"key": None, "value": "", "operation": None},
+        {"key": "a.*", "value": "", "operation": None},
+        {"key": "_kv.x", "value": "", "operation": None},
+        {"key": "none", "value": None, "operation": None},
+        {"key": "gone", "value": None, "operation": "DEL"},
+        {"key": "odd", "value": "", "operation": "del"},
+        {"key": "short", "value": "", "operation": None, "ttl": 0.5},
+        {"key": "never", "value": "", "operation": None, "ttl": float("nan")},
+        {"key": "head", "value": "", "operation": None, "headers": [("a b", "c")]},
+    ]
+    kinds = [("key", pa.string()), ("value", pa.string()), ("operation", pa.string()), ("ttl", pa.float64()),
+             ("headers", pa.map_(pa.string(), pa.string()))]  # fmt: skip
+    chunk = chunk_of(pa.RecordBatch.from_pylist(rows, pa.schema(kinds)), 100, WriteMode.PUT)
+    assert chunk.bad == {
+        1: "The key is null",
+        2: "`a.*` is not a key: wildcards select keys, they name none",
+        3: "`_kv.x` is reserved",
+        4: "The value is null, and the row does not delete its key",
+        6: "`del` is no operation: PUT, DEL or PURGE",
+        7: "The ttl of a key is one second at least",
+        8: "`nan` is no ttl",
+        9: "Header `a b` cannot be sent",
+    }
+    assert [(row.line, row.key, row.value, str(row.operation)) for row, _ in map(chunk.asked, chunk.places())] == [
+        (100, "fine", "ö".encode(), "PUT"), (105, "gone", b"", "DEL"),
+    ]  # fmt: skip
+
+
+def test_headers_that_make_a_server_do_something_are_not_taken_over() -> None:
+    headers = [("Nats-Rollup", "all"), ("Nats-Msg-Id", "1"), ("Kvctl-Row", "x.0.0"), ("Color", "red")]
+    kinds = [("key", pa.string()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.string()))]
+    rows = [{"key": "a", "value": b"", "headers": headers}]
+    chunk = chunk_of(pa.RecordBatch.from_pylist(rows, pa.schema(kinds)), 0, WriteMode.PUT)
+    assert chunk.header(0) == b"NATS/1.0\r\nColor: red\r\n\r\n"
+
+
+def test_a_condition_needs_a_revision() -> None:
+    kinds = [("key", pa.string()), ("value", pa.binary()), ("revision", pa.int64()), ("operation", pa.string())]
+    rows = [{"key": f"k{n}", "value": b"", "revision": n, "operation": "DEL"} for n in (0, None, -1, 7)]
+    batch = pa.RecordBatch.from_pylist(rows, pa.schema(kinds))
+    assert chunk_of(batch, 0, WriteMode.UPDATE).bad == {1: "The revision is null", 2: "There is no revision -1"}
+    assert set(chunk_of(batch, 0, WriteMode.CREATE).bad.values()) == {"Mode create takes no deletions"}

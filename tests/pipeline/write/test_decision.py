@@ -1,0 +1,192 @@
+"""What to do about a row, by what its key holds."""
+
+from typing import Any
+
+import pytest
+
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.kv.entry import Operation
+from kvctl.kv.load.rows import Row
+from kvctl.pipeline.write.decision import (
+    Asked,
+    Decider,
+    Outcome,
+    WriteMode,
+)
+from kvctl.pipeline.write.row_ids import RowIds, job_of, new_job
+
+IDS = RowIds("JOB", 3)
+
+
+def row(line: int, value: str = "v") -> Row:
+    return Row(line, "k", value.encode())
+
+
+def mine(sequence: int, line: int, value: str = "v", *, ids: RowIds = IDS) -> StoredMessage:
+    return StoredMessage("S", "$KV.B.k", sequence, 0, ids.block(row(line, value)), value.encode())
+
+
+def theirs(sequence: int, value: str = "w", header: bytes = b"") -> StoredMessage:
+    return StoredMessage("S", "$KV.B.k", sequence, 0, header, value.encode())
+
+
+PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("history", "line", "value", "stored", "outcome"),
+    [
+        (1, 5, "v", [], Outcome.WRITE),
+        (1, 5, "v", [mine(9, 5)], Outcome.STORED),
+        (1, 5, "v", [theirs(9)], Outcome.STORED),  # nobody can tell
+        (5, 5, "v", [theirs(9)], Outcome.WRITE),
+        (2, 5, "v", [theirs(8), theirs(9)], Outcome.STORED),
+        (5, 5, "v", [mine(8, 5), theirs(9)], Outcome.STORED),
+        (5, 5, "v", [theirs(9, "", PURGE)], Outcome.STORED),
+        (1, 5, "v", [mine(9, 7, "w")], Outcome.STORED),  # a later row of the key pushed it out
+        (5, 5, "v", [mine(9, 7, "w")], Outcome.REFUSED),  # it would stand there, too
+        (1, 5, "v", [mine(9, 2, "w")], Outcome.WRITE),
+        (5, 5, "v", [mine(9, 2)], Outcome.WRITE),  # an earlier row with the same value
+        (5, 5, "v", [mine(9, 2, "x")], Outcome.REFUSED),  # row 2 is another now, and so may this one be
+        (1, 5, "v", [mine(9, 2, "x")], Outcome.REFUSED),
+        (5, 5, "v", [mine(9, 12)], Outcome.STORED),  # in another order
+        (5, 5, "v", [mine(9, 5, "x")], Outcome.REFUSED),
+        (1, 5, "v", [mine(9, 5, "x")], Outcome.REFUSED),
+        (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 4))], Outcome.WRITE),
+        (5, 5, "v", [mine(9, 5, ids=RowIds("BOJ", 3))], Outcome.WRITE),
+        (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 3, deduplicated=True))], Outcome.WRITE),
+    ],
+)
+def test_a_retried_put(history: int, line: int, value: str, stored: list[StoredMessage], outcome: Outcome) -> None:
+    decider = Decider(IDS, WriteMode.PUT, history)
+    decider.note([row(0, "a"), row(1, "b"), row(2, "v" if stored and b"v" == stored[0].payload else "w"), row(3)])
+    decision = decider.decide(Asked(row(line, value)), stored[-1] if stored else theirs(4), stored)
+    assert decision.outcome is outcome, decision
+    if outcome is Outcome.WRITE:
+        assert decision.revision == (stored[-1].sequence if stored else 4)
+
+
+def test_two_equal_rows_are_two() -> None:
+    """In another order than before, each stored one stands for one of them."""
+    decider = Decider(IDS, WriteMode.PUT, 5)
+    decider.note([row(0), row(1)])
+    stored = [mine(9, 7)]
+    assert decider.decide(Asked(row(0)), stored[0], stored).outcome is Outcome.STORED
+    assert decider.decide(Asked(row(1)), stored[0], stored).outcome is not Outcome.STORED
+
+
+def test_a_row_that_stands_for_others_has_to_come_again() -> None:
+    """Without history it pushed them out, unless the plan gives other rows now."""
+    decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
+    decider.note([row(0)])
+    assert decider.decide(Asked(row(0)), stored, [stored]).outcome is Outcome.STORED
+    assert decider.owed == {9}
+    decider.note([row(1, "x"), row(2, "w")])
+    assert decider.decide(Asked(row(2, "w")), stored, [stored]).outcome is Outcome.STORED
+    assert not decider.owed
+    assert decider.decide(Asked(row(3, "y")), stored, [stored]).outcome is Outcome.WRITE
+
+
+def test_row_that_others_overwrote_meanwhile_has_come_again() -> None:
+    """It stood for an earlier one of its key, and is not there any more when it comes."""
+    decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
+    decider.note([row(0)])
+    assert decider.decide(Asked(row(0)), stored, [stored]).outcome is Outcome.STORED
+    assert decider.owed == {9}
+    decider.note([row(1, "x"), row(2, "x"), row(3, "x"), row(4, "w")])
+    assert decider.decide(Asked(row(4, "w")), theirs(10), [theirs(10)]).outcome is Outcome.STORED
+    assert not decider.owed
+
+
+@pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
+def test_nothing_unknown_is_a_success_on_condition(mode: WriteMode) -> None:
+    decision = Decider(IDS, mode, 1).decide(Asked(row(0), 0), theirs(9), [theirs(9)])
+    assert decision.outcome is Outcome.REFUSED
+    assert decision.cause == "It is not known whether it was written: the key was at revision 9 since"
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "last", "cause"),
+    [
+        (WriteMode.CREATE, None, theirs(9), "The key exists, at revision 9"),
+        (WriteMode.CREATE, None, theirs(9, "", PURGE), ""),
+        (WriteMode.CREATE, None, None, ""),
+        (WriteMode.UPDATE, 9, theirs(9), ""),
+        (WriteMode.UPDATE, 8, theirs(9), "Revision 8 of `k` is not the last, its last is 9"),
+        (WriteMode.UPDATE, 8, None, "`k` is not at revision 8, it has none"),
+        (WriteMode.PUT, None, theirs(9), ""),
+    ],
+)
+def test_a_row_that_was_refused(mode: WriteMode, expected: int | None, last: Any, cause: str) -> None:
+    """It is known not to be stored: what others have written since says nothing else."""
+    since = [last] if last else []
+    decision = Decider(IDS, mode, 1).decide(Asked(row(0), expected), last, since, absent=True)
+    assert decision.cause == cause
+    assert (decision.outcome is Outcome.WRITE) == (not cause)
+
+
+def test_a_refused_row_does_not_come_after_later_ones_of_its_key() -> None:
+    asked, last = Asked(row(0)), mine(9, 4, "w")
+    decision = Decider(IDS, WriteMode.PUT, 5).decide(asked, last, [last], absent=True)
+    assert decision.cause == "A later row of the key was stored before it"
+    assert Decider(IDS, WriteMode.PUT, 1).decide(asked, last, [last], absent=True).outcome is Outcome.STORED
+
+
+ELSEWHERE = RowIds("JOB", 4)
+"""Ids of another partition of the job."""
+
+
+@pytest.mark.parametrize(
+    ("history", "value", "stored", "outcome"),
+    [
+        (1, "v", [mine(9, 1, ids=ELSEWHERE)], Outcome.STORED),
+        (5, "v", [mine(8, 1, ids=ELSEWHERE), theirs(9)], Outcome.STORED),
+        (1, "v", [mine(9, 1)], Outcome.STORED),  # at another place of this one
+        (1, "v", [mine(9, 2, "x")], Outcome.STORED),  # another row of the key came last, here or there
+        (1, "v", [mine(9, 7, "x", ids=ELSEWHERE)], Outcome.STORED),
+        (5, "v", [mine(9, 7, "x", ids=ELSEWHERE)], Outcome.WRITE),  # all that came is there, and it is not
+        (5, "v", [mine(9, 7, "x")], Outcome.WRITE),
+        (1, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], Outcome.STORED),  # nobody can tell
+        (5, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], Outcome.WRITE),
+        (1, "v", [mine(9, 0, "a")], Outcome.WRITE),  # the row before it
+        (2, "v", [mine(8, 0, "a"), theirs(9)], Outcome.STORED),
+        (5, "v", [mine(7, 3, ids=ELSEWHERE), mine(8, 0, "a")], Outcome.WRITE),  # it comes after the row before it
+        (5, "v", [mine(9, 6, "b")], Outcome.STORED),  # the row after it is there
+    ],
+)
+def test_a_put_of_a_job_that_was_cut_into_other_partitions(
+    history: int, value: str, stored: list[StoredMessage], outcome: Outcome
+) -> None:
+    decider = Decider(IDS, WriteMode.PUT, history, moved=True, lenient=True)
+    decider.note([row(0, "a"), *(row(line, "w") for line in range(1, 5)), row(5), row(6, "b")])
+    decision = decider.decide(Asked(row(5, value)), stored[-1], stored)
+    assert decision.outcome is outcome, decision
+    assert not decider.owed
+
+
+def test_rows_of_a_key_that_moved_keep_their_order() -> None:
+    decider = Decider(IDS, WriteMode.PUT, 5, moved=True, lenient=True)
+    decider.note([row(0, "a"), row(1, "b"), row(2, "a")])
+    stored = [mine(7, 1, "a", ids=ELSEWHERE), mine(8, 2, "b", ids=ELSEWHERE)]
+    assert [decider.decide(Asked(row(n, v)), stored[-1], stored) for n, v in enumerate("aba")] == [
+        (Outcome.STORED, 7, ""), (Outcome.STORED, 8, ""), (Outcome.WRITE, 8, ""),
+    ]  # fmt: skip
+
+
+def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too() -> None:
+    decider = Decider(IDS, WriteMode.PUT, 5, moved=True)
+    decider.note([row(0)])
+    assert decider.decide(Asked(row(0)), mine(9, 7, ids=ELSEWHERE), [mine(9, 7, ids=ELSEWHERE)]).revision == 9
+    assert decider.decide(Asked(row(0)), mine(10, 0, "x"), [mine(10, 0, "x")]).outcome is Outcome.REFUSED
+
+
+def test_ids_are_read_back() -> None:
+    for deduplicated in (False, True):
+        ids = RowIds(new_job(), 12, deduplicated)
+        block = ids.block(Row(77, "k", b"v", b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", Operation.DEL))
+        assert ids.number(block) == 77
+        assert block.endswith(b"\r\nKV-Operation: DEL\r\n\r\n")
+        assert len(ids.block(row(1))) == ids.size
+        assert RowIds(ids.job, 1, deduplicated).number(block) is None
+    assert job_of("one") == job_of("one") != job_of("two")
+    assert len(job_of("one")) == len(new_job()) == 8

@@ -1,0 +1,322 @@
+"""Rows published by one task: each stored once, those of a key in order, whatever an attempt before it did."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import kvctl
+from kvctl.errors import BucketNotFound, KvctlError, ServerError
+from kvctl.kv.load.target import target_of
+from kvctl.pipeline.write.arrow_rows import Chunk, chunk_of
+from kvctl.pipeline.write.decision import WriteMode
+from kvctl.pipeline.write.publisher import Plan, Publisher
+from kvctl.pipeline.write.row_ids import RowIds
+from kvctl.pipeline.write.write_task import ids_of
+from kvctl.server import Server
+from tests.support.differences import differences
+from tests.support.raw import RawClient
+
+Rows = Iterable[dict[str, Any]]
+
+
+class Task:
+    """Publishes rows as one attempt at partition 0 of a job does."""
+
+    def __init__(self, client: kvctl.Client, bucket: str, job: str = "JOB", **plan: Any) -> None:
+        self.client = client
+        self.bucket = bucket
+        self.job = job
+        self.plan = plan
+        self.rejected: dict[str, str] = {}
+
+    async def __call__(self, rows: Rows, *, at_once: int = 10_000, **plan: Any) -> tuple[int, int, int]:
+        target = await target_of(self.client.bucket(self.bucket))
+        options = {"since": target.info["state"]["last_seq"], **self.plan, **plan}
+        ids = ids_of(self.job, 0, target, deduplicated=options.pop("deduplicated", False))
+        publisher = Publisher(target, Plan(ids=ids, **options), self._reject)
+        counts = await publisher.run(chunks(list(rows), at_once, options.get("mode", WriteMode.PUT)))
+        return counts.written, counts.unchanged, counts.rejected
+
+    def _reject(self, chunk: Chunk, causes: dict[int, str]) -> None:
+        self.rejected |= {chunk.keys[at]: cause for at, cause in causes.items()}
+
+
+async def chunks(rows: list[dict[str, Any]], at_once: int, mode: WriteMode) -> AsyncIterator[Chunk]:
+    kinds = {"key": pa.string(), "value": pa.binary(), "revision": pa.int64(), "operation": pa.string(),
+             "headers": pa.map_(pa.string(), pa.string()), "ttl": pa.float64()}  # fmt: skip
+    for first in range(0, len(rows), at_once):
+        part = rows[first : first + at_once]
+        schema = pa.schema([(name, kinds[name]) for name in kinds if any(name in row for row in part)])
+        yield chunk_of(pa.RecordBatch.from_pylist(part, schema), first, mode)
+
+
+def puts(count: int, *, start: int = 0, value: str = "v") -> list[dict[str, Any]]:
+    return [{"key": f"k.{n}", "value": f"{value}{n}".encode()} for n in range(start, start + count)]
+
+
+def last_seq(raw: RawClient, bucket: str) -> int:
+    return int(raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["last_seq"])
+
+
+async def contents(client: kvctl.Client, bucket: str) -> list[tuple[str, bytes, str]]:
+    return [(e.key, e.value, str(e.operation)) async for e in client.bucket(bucket).history()]
+
+
+@pytest.fixture(params=[1, 5])
+async def bucket(request: pytest.FixtureRequest, client: kvctl.Client, bucket_name: str) -> str:
+    await client.create_bucket(bucket_name, history=request.param)
+    return bucket_name
+
+
+async def test_rows_are_written_in_order(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    rows = puts(2500)
+    assert await Task(client, bucket)(rows, at_once=1000) == (2500, 0, 0)
+    assert differences(await contents(client, bucket), [(row["key"], row["value"], "PUT") for row in rows]) == []
+    assert last_seq(raw, bucket) == 2500
+
+
+async def test_an_id_of_a_row_is_no_header_of_its_writer(client: kvctl.Client, bucket: str) -> None:
+    await Task(client, bucket)(puts(1))
+    entry = await client.bucket(bucket).get("k.0")
+    assert b"Kvctl-Row: JOB.0.00000000" in entry.header
+    assert entry.headers == {}
+
+
+@pytest.mark.parametrize("since", [0, None])
+@pytest.mark.parametrize("stored", [0, 1, 700, 1000])
+async def test_a_retry_adds_what_is_missing(
+    client: kvctl.Client, bucket: str, raw: RawClient, stored: int, since: int | None
+) -> None:
+    rows = puts(1000)
+    await Task(client, bucket)(rows[:stored])
+    assert await Task(client, bucket)(rows, begun=True, since=since) == (1000, 0, 0)
+    assert last_seq(raw, bucket) == 1000
+    assert differences(await contents(client, bucket), [(row["key"], row["value"], "PUT") for row in rows]) == []
+
+
+async def test_a_retry_keeps_the_order_of_a_key(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    rows = [{"key": f"k{n % 3}", "value": str(n % 4).encode()} for n in range(40)]
+    for stored in (1, 7, 20, 39):
+        await Task(client, bucket, f"JOB{stored}")(rows[:stored])
+        before = last_seq(raw, bucket) - stored
+        await Task(client, bucket, f"JOB{stored}")(rows, begun=True, since=before)
+        assert last_seq(raw, bucket) == before + 40
+    kept = [rows[at] for at in range(40) if at >= 37 or (bucket_history(raw, bucket) == 5 and at >= 25)]
+    assert await contents(client, bucket) == [(row["key"], row["value"], "PUT") for row in kept]
+
+
+def bucket_history(raw: RawClient, bucket: str) -> int:
+    return int(raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["max_msgs_per_subject"])
+
+
+@pytest.mark.guarantee("pipeline-14")
+async def test_a_retry_in_another_order_adds_nothing(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    rows = puts(300)
+    await Task(client, bucket)(rows[:200])
+    assert await Task(client, bucket)(rows[::-1], begun=True, since=0) == (300, 0, 0)
+    assert last_seq(raw, bucket) == 300
+
+
+async def test_other_rows_under_the_same_id_are_not_taken_for_written(
+    client: kvctl.Client, bucket: str, raw: RawClient
+) -> None:
+    await Task(client, bucket)(puts(20))
+    task = Task(client, bucket)
+    assert await task(puts(20, value="w"), begun=True, since=None) == (0, 0, 20)
+    assert all("another write has the same `writeId`" in cause for cause in task.rejected.values())
+    if bucket_history(raw, bucket) == 1:
+        with pytest.raises(KvctlError, match="Rows of 1 keys did not come again"):
+            await Task(client, bucket)([{"key": "k.9", "value": b"other"}], begun=True, since=None)
+
+
+async def test_a_retry_leaves_what_others_wrote_meanwhile(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    rows = puts(10)
+    await Task(client, bucket)(rows)
+    raw.put(bucket, "k.3", b"theirs")
+    assert await Task(client, bucket)(rows, begun=True, since=0) == (10, 0, 0)
+    assert (await client.bucket(bucket).get("k.3")).value == b"theirs"
+    assert last_seq(raw, bucket) == 11
+
+
+async def test_late_rows_of_a_killed_attempt_are_waited_for_in_a_busy_bucket(
+    client: kvctl.Client, bucket: str, raw: RawClient
+) -> None:
+    """An older row that the server gets two seconds after its sender was killed does not end up on top."""
+    rows = [{"key": "k", "value": b"older"}, {"key": "k", "value": b"newer"}]
+    writing = asyncio.create_task(Task(client, bucket)(rows, begun=True, since=0))
+    until = asyncio.get_running_loop().time() + 2
+    while asyncio.get_running_loop().time() < until:
+        raw.publish(f"$KV.{bucket}.busy")
+        await asyncio.sleep(0.01)
+    raw.put(bucket, "k", b"older", {"Kvctl-Row": "JOB.0.00000000"})
+    while not writing.done():
+        raw.publish(f"$KV.{bucket}.busy")
+        await asyncio.sleep(0.01)
+    assert await writing == (2, 0, 0)
+    stored = [value for key, value, _ in await contents(client, bucket) if key == "k"]
+    assert stored in ([b"newer"], [b"older", b"newer"])
+
+
+async def test_what_was_there_before_the_job_is_overwritten(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    for row in puts(20):
+        raw.put(bucket, row["key"], b"old")
+    assert await Task(client, bucket)(puts(20), begun=True, since=None) == (20, 0, 0)
+    assert [value for _, value, _ in await contents(client, bucket)][-20:] == [row["value"] for row in puts(20)]
+
+
+async def test_rows_that_are_a_bit_too_much_are_rejected(client: kvctl.Client, bucket_name: str) -> None:
+    await client.create_bucket(bucket_name, max_value_size=200)
+    task = Task(client, bucket_name)
+    rows = [
+        *puts(3), {"key": "big", "value": b"x" * 300}, {"key": "bad key", "value": b""}, {"key": "none"},
+        {"key": None, "value": b""}, {"key": "huge", "value": b"x" * 2_000_000},
+    ]  # fmt: skip
+    assert await task(rows) == (3, 0, 5)
+    assert {key: cause.split(":")[0].split(",")[0] for key, cause in task.rejected.items()} == {
+        "big": "It is 300 bytes", "bad key": "`bad key` is not a key",
+        "none": "The value is null", "": "The key is null", "huge": "It is 2000000 bytes",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [200, None])
+async def test_the_largest_value_of_all_is_written_once(
+    client: kvctl.Client, bucket_name: str, raw: RawClient, limit: int | None
+) -> None:
+    """No id fits beside it; it is known by itself."""
+    await client.create_bucket(bucket_name, max_value_size=limit, history=5)
+    rows = [{"key": "k", "value": b"x" * (limit or client.connection.max_payload)}, *puts(1)]
+    assert await Task(client, bucket_name)(rows) == (2, 0, 0)
+    assert await Task(client, bucket_name)(rows, begun=True, since=0) == (2, 0, 0)
+    assert last_seq(raw, bucket_name) == 2
+
+
+async def test_history_is_written_back(client: kvctl.Client, bucket_name: str, raw: RawClient, unique: Any) -> None:
+    await client.create_bucket(bucket_name, history=10, marker_ttl=timedelta(seconds=60))
+    raw.put(bucket_name, "a", b"1")
+    raw.put(bucket_name, "b", b"\xff\x00")
+    raw.put(bucket_name, "a", b"", {"KV-Operation": "DEL"})
+    raw.put(bucket_name, "b", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
+    raw.put(bucket_name, "c", b"3", {"Color": "red", "Nats-TTL": "3600"})
+    entries = [entry async for entry in client.bucket(bucket_name).history()]
+    rows = [
+        {"key": e.key, "value": e.value if e.operation == "PUT" else None, "operation": str(e.operation),
+         "headers": e.headers, "ttl": e.ttl.total_seconds() if e.ttl else None} for e in entries
+    ]  # fmt: skip
+    copy = unique()
+    await client.create_bucket(copy, history=10, marker_ttl=timedelta(seconds=60))
+    assert await Task(client, copy)(rows) == (len(entries), 0, 0)
+    copied = [entry async for entry in client.bucket(copy).history()]
+    assert [(e.key, e.value, e.operation, e.headers, e.ttl) for e in copied] == [
+        (e.key, e.value, e.operation, e.headers, e.ttl) for e in entries
+    ]
+
+
+# -- on condition -----------------------------------------------------------------------------------------
+
+
+async def test_create_writes_what_does_not_live(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    raw.put(bucket, "k.1", b"lives")
+    raw.put(bucket, "k.2", b"", {"KV-Operation": "DEL"})
+    task = Task(client, bucket, mode=WriteMode.CREATE)
+    assert await task(puts(4)) == (3, 0, 1)
+    assert task.rejected == {"k.1": "The key exists, at revision 1"}
+    assert (await client.bucket(bucket).get("k.2")).value == b"v2"
+
+
+async def test_update_writes_at_its_revision(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    for n in range(3):
+        raw.put(bucket, f"k.{n}", b"old")
+    task = Task(client, bucket, mode=WriteMode.UPDATE)
+    rows = [row | {"revision": at} for row, at in zip(puts(5), (1, 7, 3, 0, 4), strict=True)]
+    assert await task(rows) == (3, 0, 2)
+    assert task.rejected == {
+        "k.1": "Revision 7 of `k.1` is not the last, its last is 2",
+        "k.4": "`k.4` is not at revision 4, it has none",
+    }
+    assert (await client.bucket(bucket).get("k.2")).value == b"v2"
+
+
+@pytest.mark.guarantee("pipeline-14")
+@pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
+async def test_a_condition_holds_once(client: kvctl.Client, bucket: str, raw: RawClient, mode: WriteMode) -> None:
+    """A retried create or update finds its own write, and does not take it for a conflict, nor do it twice."""
+    rows = [row | ({"revision": 0} if mode is WriteMode.UPDATE else {}) for row in puts(50)]
+    task = Task(client, bucket, mode=mode)
+    await task(rows[:30])
+    raw.put(bucket, "k.7", b"", {"KV-Operation": "DEL"})  # by another, who saw it
+    assert await task(rows, begun=True, since=0) in [(49, 0, 1), (50, 0, 0)]
+    assert last_seq(raw, bucket) == 51
+    assert "k.7" not in [key async for key in client.bucket(bucket).keys()]
+    if bucket_history(raw, bucket) == 1:
+        assert task.rejected == {"k.7": "It is not known whether it was written: the key was at revision 31 since"}
+
+
+# -- if different --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.guarantee("pipeline-13")
+async def test_what_is_the_same_is_not_written(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    task = Task(client, bucket, if_different=True)
+    assert await task(puts(1500)) == (1500, 0, 0)
+    assert await task(puts(1500)) == (0, 1500, 0)
+    changed = [*puts(10, value="w"), *puts(1490, start=10), {"key": "k.1499", "operation": "DEL"}]
+    assert await task([*changed, {"key": "gone", "operation": "DEL"}]) == (11, 1491, 0)
+    assert last_seq(raw, bucket) == 1511
+
+
+# -- trouble -------------------------------------------------------------------------------------------------
+
+
+async def test_a_cut_connection_doubles_and_loses_nothing(own_server: Server, bucket_name: str) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        await client.create_bucket(bucket_name, history=5)
+        rows = [{"key": f"k.{n % 20_000}", "value": f"v{n}".encode()} for n in range(60_000)]
+        writing = asyncio.create_task(Task(client, bucket_name)(rows, at_once=1000))
+        for _ in range(3):
+            await asyncio.sleep(0.2)
+            client.connection._client.cut()
+        assert await writing == (60_000, 0, 0)
+        assert (await client.bucket(bucket_name).status()).last_revision == 60_000
+        stored: dict[str, list[bytes]] = {}
+        for key, value, _ in await contents(client, bucket_name):
+            stored.setdefault(key, []).append(value)
+        wanted = {f"k.{n}": [f"v{n + 20_000 * life}".encode() for life in range(3)] for n in range(20_000)}
+        assert differences(stored, wanted) == []
+
+
+async def test_a_server_that_restarts_is_waited_for(own_server: Server, bucket_name: str) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        await client.create_bucket(bucket_name)
+        writing = asyncio.create_task(Task(client, bucket_name)(puts(60_000), at_once=1000))
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(own_server.restart)
+        assert await writing == (60_000, 0, 0)
+        assert (await client.bucket(bucket_name).status()).last_revision == 60_000
+
+
+async def test_a_full_bucket_ends_it(client: kvctl.Client, bucket_name: str) -> None:
+    await client.create_bucket(bucket_name, max_bytes=20_000)
+    with pytest.raises(ServerError, match=r"`k\.\d+`: .*maximum bytes exceeded") as caught:
+        await Task(client, bucket_name)(puts(2000))
+    assert "--max-bytes" in str(caught.value.hint)
+
+
+async def test_a_bucket_that_is_deleted_meanwhile_ends_it(own_server: Server, bucket_name: str) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        await client.create_bucket(bucket_name)
+
+        async def deleting() -> AsyncIterator[Chunk]:
+            async for chunk in chunks(puts(2000), 1000, WriteMode.PUT):
+                yield chunk
+                await client.delete_bucket(bucket_name)
+                break
+            async for chunk in chunks(puts(2000), 1000, WriteMode.PUT):
+                yield chunk
+
+        target = await target_of(client.bucket(bucket_name))
+        with pytest.raises(BucketNotFound):
+            await Publisher(target, Plan(ids=RowIds("JOB", 0), since=0)).run(deleting())

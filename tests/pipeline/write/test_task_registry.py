@@ -1,0 +1,61 @@
+"""Attempts at a task meet on the server, although Spark may number them anew."""
+
+import pytest
+
+import kvctl
+from kvctl.errors import NoServer
+from kvctl.kv.load.target import target_of
+from kvctl.pipeline.write import task_registry
+from kvctl.server import Server
+from tests.support.raw import RawClient
+
+
+@pytest.mark.guarantee("pipeline-14")
+async def test_a_second_attempt_meets_the_first(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+    await client.create_bucket(bucket_name)
+    raw.put(bucket_name, "a", b"")
+    target = await target_of(client.bucket(bucket_name))
+    assert not await task_registry.claim(target, "JOB", 0)
+    assert await task_registry.claim(target, "JOB", 0)
+    assert not await task_registry.claim(target, "JOB", 1)
+    assert not await task_registry.claim(target, "BOJ", 0)
+    await task_registry.release(target, "JOB", 2)
+    assert raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["consumers"] == ["kvctl-write-BOJ-0"]
+    assert not await task_registry.claim(target, "JOB", 0)
+
+
+async def test_every_task_learns_which_run_began_the_job(
+    client: kvctl.Client, bucket_name: str, raw: RawClient
+) -> None:
+    await client.create_bucket(bucket_name)
+    raw.put(bucket_name, "a", b"")
+    first = await target_of(client.bucket(bucket_name))
+    assert await task_registry.begin(first, "JOB", "run 1") == task_registry.Beginning("run 1", 1)
+    raw.put(bucket_name, "a", b"")
+    later = await target_of(client.bucket(bucket_name))
+    for run in ("run 1", "run 2"):
+        assert await task_registry.begin(later, "JOB", run) == task_registry.Beginning("run 1", 1)
+    assert await task_registry.begin(later, "BOJ", "run 2") == task_registry.Beginning("run 2", 2)
+    await task_registry.forget(later, "JOB")
+    assert await task_registry.begin(later, "JOB", "run 2") == task_registry.Beginning("run 2", 2)
+
+
+async def test_without_room_for_it_nothing_is_noted(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+    raw.create_bucket(bucket_name, max_consumers=1)
+    target = await target_of(client.bucket(bucket_name))
+    assert [await task_registry.claim(target, "JOB", task) for task in (0, 1, 1)] == [False] * 3
+    assert await task_registry.begin(target, "JOB", "run") is None
+
+
+async def test_an_answer_that_is_lost_may_be_of_a_first_attempt(own_server: Server, bucket_name: str) -> None:
+    async with kvctl.connect(own_server.url) as client:
+        await client.create_bucket(bucket_name)
+        target = await target_of(client.bucket(bucket_name))
+        client.connection.timeout = 0.2
+        own_server.pause()
+        try:
+            assert await task_registry.claim(target, "JOB", 0)
+        except NoServer:
+            pytest.fail("the claim was not sent")
+        finally:
+            own_server.resume()
