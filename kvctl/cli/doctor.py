@@ -48,10 +48,10 @@ async def doctor(
     wrong; a `note` is worth knowing. Exit code 1 with errors, with --strict also with warnings. What the buckets hold
     is not read: `kvctl topology audit` compares it.
     """
-    from kvctl.doctor import checkup
+    from kvctl.doctor import examination
 
     with session.progress("Looking around"):
-        found = await checkup.examine((await session.client()).api)
+        found = await examination.examine((await session.client()).api)
     if session.output == "table":
         session.write(_text(session, found).encode())
     else:

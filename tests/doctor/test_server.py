@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import kvctl
-from kvctl.doctor import account, checkup
+from kvctl.doctor import account, examination
 from kvctl.doctor.server import clear, examine, version
 from kvctl.server import Server, run_server
 
@@ -81,7 +81,7 @@ async def test_limits_that_are_near_and_permissions_that_lack(unique: Callable[.
 async def test_streams_that_may_not_be_listed_are_a_warning() -> None:
     with run_server(name="limited", config=LIMITED) as server:
         async with kvctl.connect(_user(server, "blind")) as client:
-            found = [finding for finding in await checkup.examine(client.api) if finding.check != "fsync"]
+            found = [finding for finding in await examination.examine(client.api) if finding.check != "fsync"]
     assert [(str(finding.severity), finding.check) for finding in found] == [
         ("warning", "unseen"),
         ("note", "permissions"),

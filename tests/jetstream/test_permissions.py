@@ -8,7 +8,7 @@ import pytest
 
 import kvctl
 from kvctl import Context
-from kvctl.doctor import checkup
+from kvctl.doctor import examination
 from kvctl.jetstream.permissions import probe
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
@@ -43,7 +43,7 @@ async def test_probes_change_nothing_and_leave_no_warning_in_the_log(own_server:
         async with kvctl.connect(own_server.url) as client:
             for bucket in (None, "B"):
                 assert [item.action for item in await probe(client.api, bucket) if not item.allowed] == []
-            await checkup.examine(client.api)
+            await examination.examine(client.api)
         (info,) = raw.api("STREAM.LIST")["streams"]
         assert {**info["state"], "consumer_count": 0} == {**before, "consumer_count": 0}
         assert raw.api("CONSUMER.NAMES.KV_B")["total"] == 0

@@ -12,7 +12,7 @@ import pytest
 import kvctl
 from kvctl import Client
 from kvctl.contexts import Context
-from kvctl.doctor import checkup
+from kvctl.doctor import examination
 from kvctl.errors import RequestTimeout, ServerError
 from kvctl.jetstream.consumers import extent, ordered_consumer
 from kvctl.jetstream.consumers.delivery import delivery
@@ -206,7 +206,7 @@ class TestImportedService:
         async with self.connect(imported, "owner") as owner, self.connect(imported, "guest") as client:
             await (await owner.create_bucket("LOOKED_AT")).put("k", b"v")
             for api, named in ((owner.api, False), (client.api, not whole)):
-                found = [item.severity for item in await checkup.examine(api) if item.check == "single-answers"]
+                found = [item.severity for item in await examination.examine(api) if item.check == "single-answers"]
                 assert found == (["warning"] if named else [])
 
     @pytest.mark.guarantee("reading-11")

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.doctor import checkup
+from kvctl.doctor import examination
 from kvctl.kv.maintenance import bucket_backup
 from kvctl.server import Server
 from kvctl.topology.audit.audit import audit
@@ -282,7 +282,7 @@ async def said(client: kvctl.Client, shape: Shape) -> Said:
         states.setdefault(row["stream"], set()).add(row["state"])
     findings = {
         (item.check, item.subject)
-        for item in await checkup.examine(client.api)
+        for item in await examination.examine(client.api)
         if item.subject in names and str(item.severity) != "note"
     }
     outcomes, differences = [], {}
@@ -435,7 +435,7 @@ async def _check_random(client: kvctl.Client, topology: RandomTopology, damage: 
     for item in topology.replicas:
         if item.stream in damage and item.section == "mirrors":
             assert odd.get(item.stream, ("ok", ""))[0] == "missing entries", odd
-    checks = [item for item in await checkup.examine(client.api) if item.subject in topology.resources]
+    checks = [item for item in await examination.examine(client.api) if item.subject in topology.resources]
     wrong = [item for item in checks if str(item.severity) != "note" and f"KV_{item.subject}" not in damage]
     assert [item for item in wrong if item.subject not in damage] == [], wrong
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.doctor import checkup
+from kvctl.doctor import examination
 from kvctl.errors import HazardRefused, RefusedError, ServerError, UsageError
 from kvctl.jetstream import streams
 from kvctl.server import Server, run_server
@@ -190,7 +190,7 @@ async def test_cycle_across_accounts(joined: Server) -> None:
         until(lambda: one.api("STREAM.INFO.KV_X")["state"]["last_seq"] > 100)  # one put
         async with kvctl.connect(contexts["one"]) as ours, kvctl.connect(contexts["two"]) as theirs:
             seen = await inventory.survey({"one": ours.api, "two": theirs.api})
-            doubts = [item for item in await checkup.examine(ours.api) if item.check == "cycle"]
+            doubts = [item for item in await examination.examine(ours.api) if item.check == "cycle"]
         one.api("STREAM.DELETE.KV_X")
         two.api("STREAM.DELETE.KV_Y")
         readings = [

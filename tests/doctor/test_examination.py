@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import kvctl
-from kvctl.doctor.checkup import examine
+from kvctl.doctor.examination import examine
 from kvctl.doctor.finding import Finding
 from kvctl.jetstream import streams
 from kvctl.labs import Lab, run_lab
