@@ -4,7 +4,7 @@
 def main() -> int:
     """Run the command line; Ctrl-C is quiet from the first import on."""
     try:
-        from kvctl.cli.main import main as run
+        from kvctl.cli.app.main import main as run
 
         return run()
     except KeyboardInterrupt:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvctl.cli.command import command, group
-from kvctl.cli.session import Session
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.session import Session
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _text(session: Session, found: "Sequence[Finding]") -> str:
 
 def _summary(errors: int, warnings: int, notes: int) -> str:
     """`No errors, 1 warning, 2 notes`."""
-    from kvctl.cli.bucket_data import counted
+    from kvctl.cli.bucket.data import counted
 
     said = [counted(errors, "error") if errors else "No errors"]
     said += [counted(number, what) for number, what in ((warnings, "warning"), (notes, "note")) if number]

@@ -11,8 +11,8 @@ from contextlib import contextmanager, redirect_stderr
 from datetime import timedelta
 from typing import IO
 
-from kvctl.cli.command import command, group
-from kvctl.cli.session import Interrupted, Session
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.session import Interrupted, Session
 from kvctl.errors import KvctlError
 from kvctl.render.terminal import paint
 from kvctl.units import format_duration
@@ -158,7 +158,7 @@ class Tour:
 
     def run(self, *command: str, code: int = 0) -> None:
         """Print a command and run it; another exit code than `code` ends the tour. Raises KvctlError."""
-        from kvctl.cli.main import main
+        from kvctl.cli.app.main import main
 
         self.show(self._line(command))
         with redirect_stderr(sys.stdout):  # what goes wrong on purpose is part of the tour

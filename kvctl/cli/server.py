@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvctl.cli.command import command, group
-from kvctl.cli.session import Session
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.session import Session
 from kvctl.errors import KvctlError, UsageError
 from kvctl.render.view import Column, View, document
 

@@ -8,7 +8,7 @@ TOPIC = (ROOT / "kvctl" / "topics" / "pipeline.md").read_text(encoding="utf-8")
 
 
 def test_the_topic_lists_the_options_as_they_are() -> None:
-    """If not: `python -m kvctl.cli.manual`."""
+    """If not: `python -m kvctl.cli.app.manual`."""
     assert with_option_list(TOPIC) == TOPIC
     assert option_list() in TOPIC
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kvctl.cli.main import root
+from kvctl.cli.app.main import root
 from kvctl.server import Server
 from tests.cli.conftest import run_process
 
 PROGRAM = """
 import sys
 from kvctl.__main__ import main
-from kvctl.cli.main import main
+from kvctl.cli.app.main import main
 code = main(sys.argv[1:])
 import json
 print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from kvctl import errors
-from kvctl.cli.main import COMMANDS, root
+from kvctl.cli.app.main import COMMANDS, root
 from kvctl.render.view import FORMATS
 from tests.support.readme import README, ROOT
 
@@ -38,7 +38,7 @@ def test_topic_names_no_tests(topic: str) -> None:
 def test_every_exit_code_is_explained() -> None:
     codes = {error.exit_code for error in _subclasses(errors.KvctlError)} | {0, 8, 130}
     explained = re.findall(r"^    (\d+) +\w", TOPICS["exit-codes"], re.MULTILINE)
-    reached = {int(name.split("_")[1]) for name in _tests_in("tests/cli/test_exit_codes.py")}
+    reached = {int(name.split("_")[1]) for name in _tests_in("tests/cli/app/test_exit_codes.py")}
     assert [int(code) for code in explained] == sorted(codes) == sorted(reached)
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)] == sorted(codes)
 

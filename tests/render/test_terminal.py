@@ -1,4 +1,4 @@
-"""Which streams are coloured, and how. Messages and questions are shown by processes in tests/cli/test_frame.py."""
+"""Which streams are coloured, and how. Messages and questions are shown by processes in tests/cli/app/test_frame.py."""
 
 import io
 

@@ -43,7 +43,7 @@ def output(args: Sequence[str]) -> tuple[int, str]:
         if child == 0:
             code = 1
             try:
-                from kvctl.cli.main import main
+                from kvctl.cli.app.main import main
 
                 with Path(file.name).open("w") as sys.stdout, Path(os.devnull).open("w") as sys.stderr:
                     code = main(list(args))
@@ -53,7 +53,7 @@ def output(args: Sequence[str]) -> tuple[int, str]:
 
 
 def _run(args: Sequence[str], pipe: int, at: int | None, answered: bool) -> int:
-    from kvctl.cli.main import main
+    from kvctl.cli.app.main import main
     from kvctl.jetstream.api import Api
 
     call, count = Api.call, 0

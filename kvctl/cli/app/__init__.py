@@ -1,0 +1,1 @@
+"""The command framework: registry, shared options, help, completion, errors to exit codes."""

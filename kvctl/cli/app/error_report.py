@@ -1,0 +1,139 @@
+"""What went wrong, to a message and an exit code."""
+
+import traceback
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+from typer.core import TyperOption
+
+from kvctl.cli.app.help_page import argument_usage, spellings, usage
+from kvctl.cli.app.session import Interrupted
+from kvctl.errors import KvctlError, UsageError
+from kvctl.render.terminal import OutputClosed, Terminal
+
+_SECRETS = {
+    "--password": "Secrets are not taken from the command line: use --password-file or NATS_PASSWORD",
+    "--token": "Secrets are not taken from the command line: use --token-file or NATS_TOKEN",
+}
+
+_ON_WHOLE = {"show": "show", "edit": "edit", "delete": "delete", "purge": "remove"}
+_ON_TABLES = {
+    "bucket": _ON_WHOLE,
+    "stream": _ON_WHOLE,
+    "key": {
+        "get": "get", "put": "put", "create": "put-if-absent", "update": "put --if-version", "edit": "put --if-version",
+        "delete": "remove", "purge": "remove", "keys": "keys", "dump": "entries", "txn": "update", "load": "update",
+    },
+}  # fmt: skip
+"""What a command works on -> function of a command -> what does the same for tables."""
+_ON_REPOSITORIES = {
+    "bucket": {"show": "show", "delete": "delete", "compact": "gc", "diff": "diff"},
+    "stream": {"show": "show", "delete": "delete", "purge": "gc"},
+    "key": {"watch": "log", "revert": "revert", "purge": "reset"},
+}
+"""The same for repositories; key commands that take a ref do it themselves."""
+_KEYS = ("keys", "writes", "removing", "load", "dump")
+"""Where those are."""
+
+
+def report(error: BaseException, terminal: Terminal) -> int:
+    """Say on stderr what happened; the exit code."""
+    error = _first(error)
+    if isinstance(error, OutputClosed):
+        return 0
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return getattr(error, "exit_code", 130)
+    shown = _as_kvctl_error(error)
+    if shown is None:
+        shown = _bug(error, terminal)
+    terminal.report(shown)
+    return shown.exit_code
+
+
+def direct(error: KvctlError, call: Any) -> None:
+    """Where a bucket's command was refused on a table or a repository, let the hint name what does it there."""
+    function = getattr(call, "func", call)
+    noun, name = function.__module__.rpartition(".")[2], function.__name__
+    if error.hint and (instead := _ON_TABLES.get(noun, _ON_TABLES["key"]).get(name)):
+        error.hint = error.hint.replace("`kvctl table` is", f"`kvctl table {instead}` is")
+    if error.hint and (instead := _on_repository(noun, name, call)):
+        error.hint = error.hint.replace("`kvctl repo` is", f"`kvctl {instead}` is")
+
+
+def _on_repository(noun: str, name: str, call: Any) -> str | None:
+    from kvctl.kv.names import TAKE_REFS
+
+    if noun in _KEYS and name in TAKE_REFS:
+        return f"{name} {call.keywords.get('bucket', 'NAME')}@main"
+    instead = _ON_REPOSITORIES.get(noun, _ON_REPOSITORIES["key"]).get(name)
+    return f"repo {instead}" if instead else None
+
+
+def explain(error: typer.TyperException) -> UsageError:
+    """The same complaint with names in backticks and a hint that shows the way on."""
+    ctx = getattr(error, "ctx", None)
+    shown = f"Usage: `{usage(ctx)}`" if ctx is not None else None
+    option = getattr(error, "option_name", None)
+    if option is not None and hasattr(error, "possibilities"):
+        return UsageError(f"No such option `{option}`", hint=_option_hint(ctx, option))
+    if option is not None:
+        wrong = "takes no value" if "does not take" in error.message else "needs a value"
+        return UsageError(f"Option `{option}` {wrong}", hint=shown)
+    param = getattr(error, "param", None)
+    if param is not None and "Missing" in type(error).__name__:
+        return UsageError(f"Missing {param.param_type_name} `{_name(param)}`", hint=shown)
+    if param is not None:
+        return UsageError(f"Invalid value for `{_name(param)}`: {_plain(error.message)}", hint=shown)
+    return UsageError(_plain(error.format_message()), hint=shown)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error of a task group: the others were cancelled because of it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _as_kvctl_error(error: BaseException) -> KvctlError | None:
+    if isinstance(error, KvctlError):
+        return error
+    if isinstance(error, typer.TyperException):
+        return explain(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return KvctlError(f"Cannot use `{error.filename}`: {error.strerror}")
+    return None
+
+
+def _bug(error: BaseException, terminal: Terminal) -> KvctlError:
+    if terminal.verbose:
+        terminal.emit("".join(traceback.format_exception(error)).rstrip())
+    hint = None if terminal.verbose else "`-v` shows where it happened; please report it"
+    return KvctlError(f"This is a bug in kvctl: {type(error).__name__}: {error}", hint=hint)
+
+
+def _name(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return argument_usage(param).strip("[].")
+    return str(max(param.opts, key=len))
+
+
+def _option_hint(ctx: Any, option: str) -> str:
+    if option in _SECRETS:
+        return _SECRETS[option]
+    path = ctx.command_path if ctx is not None else "kvctl"
+    options = () if ctx is None else (param for param in ctx.command.params if isinstance(param, TyperOption))
+    shown = sorted(name for param in options if not param.hidden for name in spellings(param))
+    begun = [name for name in shown if name.startswith(option)]
+    meant = next(iter(begun or get_close_matches(option, shown, n=1)), None)
+    if meant:
+        return f"Did you mean `{meant}`? `{path} --help` lists the options"
+    return f"`{path} --help` lists the options; put `--` before an argument that starts with a dash"
+
+
+def _plain(message: str) -> str:
+    message = message.removeprefix("Got unexpected extra argument(s) (")
+    unexpected = message.removesuffix(")")
+    if unexpected != message and "(" not in unexpected:
+        return f"Unexpected argument `{unexpected}`"
+    return message.rstrip(".").replace("'", "`")

@@ -1,0 +1,124 @@
+"""The options that every command shares."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import typer
+from typer.core import TyperOption
+
+from kvctl.errors import UsageError
+from kvctl.render.terminal import COLORS
+from kvctl.render.view import FORMATS
+from kvctl.units import parse_duration
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the shared options said; None is not given. Of several, the innermost command's and the last wins."""
+
+    context: str | None = None
+    server: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    token_file: str | None = None
+    creds: str | None = None
+    nkey: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    tls_first: bool | None = None
+    domain: str | None = None
+    api_prefix: str | None = None
+    inbox_prefix: str | None = None
+    timeout: timedelta | None = None
+    read_only: bool | None = None
+    output: str | None = None
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+
+    def connection_flags(self) -> dict[str, object]:
+        """The given ones among those that say how to connect, for `contexts.resolve`."""
+        rest = ("output", "quiet", "verbose", "color")
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in rest}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class SharedOption(TyperOption):
+    """An option of every command; its value goes into the context's `Shared`, not to the command."""
+
+    def __init__(
+        self,
+        *spellings: str,
+        help: str,
+        metavar: str | None = None,
+        parse: Callable[[str], Any] | None = None,
+        choices: Sequence[str] = (),
+        also: Sequence[str] = (),
+        complete: Callable[[str], Sequence[str]] | None = None,
+        is_eager: bool = False,
+    ) -> None:
+        super().__init__(
+            param_decls=[spellings[-1].strip("-").replace("-", "_"), *spellings, *also],
+            type=None if metavar is None else str,
+            metavar=metavar,
+            is_flag=metavar is None,
+            is_eager=is_eager,
+            expose_value=False,
+            callback=_store,
+            help=help,
+            autocompletion=lambda ctx, args, incomplete: complete(incomplete) if complete else choices,
+        )
+        self.spellings = spellings
+        self.choices = choices
+        self.parse = parse
+
+
+@cache
+def shared_options() -> tuple[SharedOption, ...]:
+    """The shared options, in the order of the help; the `nats` command's spellings (`also`) work and are not shown."""
+    return (
+        SharedOption("--context", metavar="NAME", help="Named connection, see `kvctl context`", complete=_contexts),
+        SharedOption("-s", "--server", metavar="URL", help="Server, or several with commas"),
+        SharedOption("--user", metavar="NAME", help="User name; the password from --password-file or NATS_PASSWORD"),
+        SharedOption("--password-file", metavar="FILE", help="File that holds the password"),
+        SharedOption("--token-file", metavar="FILE", help="File that holds the token"),
+        SharedOption("--creds", metavar="FILE", help="Credentials file (JWT and seed)"),
+        SharedOption("--nkey", metavar="FILE", help="NKey seed file"),
+        SharedOption("--tls-cert", metavar="FILE", help="Client certificate", also=["--tlscert"]),
+        SharedOption("--tls-key", metavar="FILE", help="Client certificate's key", also=["--tlskey"]),
+        SharedOption("--tls-ca", metavar="FILE", help="Certificate authority to trust", also=["--tlsca"]),
+        SharedOption("--tls-first", help="TLS handshake before the server speaks", also=["--tlsfirst"]),
+        SharedOption("--domain", metavar="NAME", help="JetStream domain", also=["--js-domain"]),
+        SharedOption("--api-prefix", metavar="PREFIX", help="JetStream API prefix", also=["--js-api-prefix"]),
+        SharedOption("--inbox-prefix", metavar="PREFIX", help="Prefix of reply subjects, if not `_INBOX`"),
+        SharedOption("--timeout", metavar="DURATION", help="Longest wait for an answer", parse=parse_duration),
+        SharedOption("--read-only", help="Refuse whatever would write"),
+        SharedOption("-o", "--output", metavar="FORMAT", help=", ".join(FORMATS), choices=FORMATS),
+        SharedOption("-q", "--quiet", help="No notes and no progress, only results and errors"),
+        SharedOption("-v", "--verbose", help="Show each API request and its time", also=["--trace"]),
+        SharedOption("--color", metavar="WHEN", help=", ".join(COLORS), choices=COLORS, is_eager=True),
+    )
+
+
+def _store(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    if value is not None and isinstance(param, SharedOption):
+        setattr(ctx.obj, str(param.name), _parsed(param, value))
+    return value
+
+
+def _parsed(option: SharedOption, value: Any) -> Any:
+    if option.choices and value not in option.choices:
+        raise UsageError(
+            f"`{value}` is not a value of `{option.spellings[-1]}`", hint=f"One of {', '.join(option.choices)}"
+        )
+    return option.parse(value) if option.parse else value
+
+
+def _contexts(incomplete: str) -> list[str]:
+    from kvctl.cli.app.candidates import contexts
+
+    return contexts(incomplete)

@@ -1,0 +1,92 @@
+"""`kvctl help` on topics and commands, and `kvctl version`."""
+
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvctl import __version__
+from kvctl.cli.app.command import Group, command, group
+from kvctl.cli.app.session import Session
+from kvctl.errors import UsageError
+from kvctl.render.view import document
+
+app = group()
+
+TOPICS = Path(__file__).parent.parent / "topics"
+
+
+def topics() -> dict[str, str]:
+    """Names of the help topics, with their titles: the first heading of each file."""
+    return {path.stem: _title(path) for path in sorted(TOPICS.glob("*.md"))}
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.readline().strip("# \n")
+
+
+def _names(ctx: typer.Context, incomplete: str) -> list[str]:
+    from kvctl.cli.app.candidates import complete
+    from kvctl.cli.app.main import root
+
+    words = ctx.params.get("names") or []
+    commands = [name for name, _ in complete(root(), words, incomplete)]
+    return [*commands, *([] if words else topics())]
+
+
+@command(app, "help", examples=["kvctl help", "kvctl help exit-codes", "kvctl help bucket add"])
+def help_on(
+    session: Session,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC|COMMAND", help="What to explain", autocompletion=_names)
+    ] = None,
+) -> None:
+    """Show help on a command or topic.
+
+    Without a name it lists the commands and the topics.
+    """
+    if names and len(names) == 1 and names[0] in topics():
+        text = (TOPICS / f"{names[0]}.md").read_text(encoding="utf-8")
+        session.write(_for_people(text, session).encode())
+    else:
+        session.write(f"{_command_help(session, names or [])}\n".encode())
+
+
+@command(app, "version", examples=["kvctl version", "kvctl version -o json"])
+def version(session: Session) -> None:
+    """Show the version."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    session.show(document({"version": __version__, "python": python}, name="version"))
+
+
+def _for_people(markdown: str, session: Session) -> str:
+    from kvctl.render.markdown import styled
+
+    return styled(markdown) if session.terminal.colored else markdown
+
+
+def _command_help(session: Session, names: list[str]) -> str:
+    from kvctl.cli.app.main import root
+
+    command: Any = root()
+    ctx = command.make_context("kvctl", [], obj=session.options, resilient_parsing=True)
+    for name in names:
+        canonical = command.canonical(name) if isinstance(command, Group) else None
+        if canonical is None:
+            raise _unknown(names)
+        command = command.get_command(ctx, canonical)
+        ctx = command.make_context(canonical, [], parent=ctx, resilient_parsing=True)
+    return str(command.help_text(ctx, sys.stdout))
+
+
+def _unknown(names: list[str]) -> UsageError:
+    from kvctl.cli.app.main import root
+
+    close = get_close_matches(names[0], [*topics(), *root().entries], n=1, cutoff=0.5)
+    meant = f"Did you mean `kvctl help {close[0]}`? " if close and len(names) == 1 else ""
+    return UsageError(
+        f"There is no command or topic `{' '.join(names)}`", hint=f"{meant}`kvctl help` lists commands and topics"
+    )

@@ -1,0 +1,218 @@
+"""How a command's help looks: what it does, usage, examples, arguments, options."""
+
+import inspect
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
+
+from typer.core import TyperArgument, TyperOption
+
+from kvctl import __version__
+from kvctl.cli.app.global_options import SharedOption, shared_options
+from kvctl.render.terminal import paint, wants_color
+
+Rows = Sequence[tuple[str, str]]
+
+TAIL = "COMMAND"
+"""Name in the help of the argument that stands after `--`."""
+NARROWEST = 36
+"""Columns that help is made for at least."""
+
+
+class TextRequested(Exception):
+    """`--help` or `--version` was given; its text goes to stdout."""
+
+
+class HelpPage:
+    """Mixed into commands and groups: their help in the shape of this program."""
+
+    params: list[Any]
+    help: str | None
+    callback: Any
+
+    def help_text(self, ctx: Any, stream: TextIO | None) -> str:
+        """The page for a stream, coloured if that is wanted there."""
+        ctx.color = wants_color(stream, ctx.obj.color, os.environ)
+        return str(ctx.get_help())
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page; called by Typer."""
+        # The formatter takes no terminal for narrower than 50 columns.
+        formatter.width = min(formatter.width, max(shutil.get_terminal_size().columns - 2, NARROWEST))
+        page = _Page(formatter, bool(ctx.color))
+        summary, _, details = inspect.cleandoc(self.help or "").partition("\n")
+        page.text(summary)
+        page.line("Usage", usage(ctx))
+        page.text(details.strip("\n"))
+        page.block("Examples", getattr(self.callback, "examples", ()))
+        for section, rows in self.command_sections().items():
+            page.list(section, rows)
+        page.list("Arguments", [argument_line(param) for param in arguments(self.params)])
+        page.list("Options", [option_line(param) for param in own_options(self.params)])
+        self._format_shared(ctx, page)
+        self._format_references(ctx, page)
+
+    def command_sections(self) -> dict[str, list[tuple[str, str]]]:
+        """Headings of a group's help, with the names and summaries of commands; none for a command."""
+        return {}
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The arguments, then `[OPTIONS]`; at the end a program to run, with its own arguments."""
+        tail = tail_of(self.params)
+        own = [argument_usage(param) for param in arguments(self.params) if param is not tail]
+        return [*own, "[OPTIONS]", *([f"-- {argument_usage(tail)}"] if tail else [])]
+
+    def _format_shared(self, ctx: Any, page: "_Page") -> None:
+        if ctx.parent is None:
+            page.list("Shared options, for every command", [option_line(option) for option in shared_options()])
+        else:
+            shared = [shared_usage(param) for param in self.params if isinstance(param, SharedOption)]
+            page.block("Shared options, which `kvctl --help` explains", _wrapped(shared, page.width - 2))
+
+    def _format_references(self, ctx: Any, page: "_Page") -> None:
+        aliases = ctx.parent.command.aliases(ctx.info_name) if ctx.parent is not None else []
+        page.line("Also called", ", ".join(aliases))
+        page.line("See also", ", ".join(f"kvctl {name}" for name in getattr(self.callback, "see", ())))
+
+
+def help_option() -> TyperOption:
+    """`-h` and `--help`, which print through the same output as everything else."""
+    return _eager("-h", "--help", help="Show this help", text=lambda ctx: ctx.command.help_text(ctx, sys.stdout))
+
+
+def version_option() -> TyperOption:
+    """`--version` of the root."""
+    return _eager("--version", help="Show the version", text=lambda ctx: f"kvctl {__version__}")
+
+
+def usage(ctx: Any) -> str:
+    """`kvctl get BUCKET KEY... [OPTIONS]`"""
+    return " ".join([ctx.command_path, *ctx.command.collect_usage_pieces(ctx)])
+
+
+def arguments(params: Iterable[Any]) -> list[TyperArgument]:
+    """The arguments among a command's parameters."""
+    return [param for param in params if isinstance(param, TyperArgument) and not param.hidden]
+
+
+def tail_of(params: Iterable[Any]) -> TyperArgument | None:
+    """The argument that takes everything after `--`, and nothing before it: a program to run."""
+    return next((param for param in arguments(params) if param.metavar == TAIL), None)
+
+
+def argument_usage(param: TyperArgument) -> str:
+    """`BUCKET`, `[REVISION]`, `KEY...`"""
+    name = (param.metavar or str(param.name).upper()).strip("[].")
+    dots = "..." if param.nargs == -1 else ""
+    return f"{name}{dots}" if param.required else f"[{name}{dots}]"
+
+
+def argument_line(param: TyperArgument) -> tuple[str, str]:
+    """Name and help of an argument."""
+    return argument_usage(param), (param.help or "") + _default(param)
+
+
+def own_options(params: Iterable[Any]) -> list[TyperOption]:
+    """The options that are the command's own, without hidden ones."""
+    return [
+        param
+        for param in params
+        if isinstance(param, TyperOption) and not isinstance(param, SharedOption) and not param.hidden
+    ]
+
+
+def option_line(option: TyperOption) -> tuple[str, str]:
+    """Spellings and help of an option: `-o, --output FORMAT`, long names below each other."""
+    shown = sorted(spellings(option), key=len)
+    indent = "    " if shown[0].startswith("--") else ""
+    return indent + ", ".join(shown) + metavar(option), (option.help or "") + _default(option)
+
+
+def shared_usage(option: SharedOption) -> str:
+    """`-o/--output FORMAT`"""
+    return "/".join(sorted(option.spellings, key=len)) + metavar(option)
+
+
+def spellings(option: TyperOption) -> list[str]:
+    """An option's names, without those that are kept from help."""
+    if isinstance(option, SharedOption):
+        return list(option.spellings)
+    return [*option.opts, *option.secondary_opts]
+
+
+def metavar(option: TyperOption) -> str:
+    """` FORMAT`, or nothing for a flag."""
+    if option.is_flag:
+        return ""
+    choices = getattr(option.type, "choices", None)
+    name = option.metavar or ("|".join(map(str, choices)) if choices else option.type.name.upper())
+    return f" {name}{'...' if option.multiple else ''}"
+
+
+class _Page:
+    """Sections with a heading, a blank line before each, empty ones left out."""
+
+    def __init__(self, formatter: Any, color: bool) -> None:
+        self.width: int = formatter.width
+        self._formatter = formatter
+        self._color = color
+
+    def text(self, text: str) -> None:
+        for block in filter(None, re.split(r"\n{2,}", text)):
+            self._formatter.write_paragraph()
+            if re.search(r"^(?: |- )", block, re.MULTILINE):  # code and lists keep their lines
+                self._formatter.write(f"{block}\n")
+            else:
+                self._formatter.write_text(block)
+
+    def line(self, title: str, text: str) -> None:
+        if text:
+            self._formatter.write(f"\n{self._heading(title)} {text}\n")
+
+    def block(self, title: str, lines: Sequence[str]) -> None:
+        if lines:
+            self._formatter.write(f"\n{self._heading(title)}\n")
+            self._formatter.write("".join(f"  {line}\n" for line in lines))
+
+    def list(self, title: str, rows: Rows) -> None:
+        if rows:
+            self._formatter.write(f"\n{self._heading(title)}\n")
+            with self._formatter.indentation():
+                self._formatter.write_dl(rows, col_max=32)
+
+    def _heading(self, title: str) -> str:
+        return paint(f"{title}:", "bold") if self._color else f"{title}:"
+
+
+def _eager(*names: str, help: str, text: Callable[[Any], str]) -> TyperOption:
+    def request(ctx: Any, param: Any, value: Any) -> None:
+        if value and not ctx.resilient_parsing:
+            raise TextRequested(text(ctx))
+
+    return TyperOption(
+        param_decls=[names[-1].strip("-"), *names],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=request,
+        help=help,
+    )
+
+
+def _default(param: Any) -> str:
+    if param.default in (None, False, (), []) or param.required or not param.show_default:
+        return ""
+    return f" [default: {param.default}]"
+
+
+def _wrapped(words: Sequence[str], width: int) -> list[str]:
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + 2 + len(word) <= width:
+            lines[-1] += f"  {word}"
+        else:
+            lines.append(word)
+    return lines

@@ -1,0 +1,165 @@
+"""The command registry, and the way from a command line to an exit code."""
+
+import os
+import sys
+from collections.abc import Awaitable
+from functools import partial
+from importlib import import_module
+from typing import NoReturn
+
+from kvctl.cli.app.command import (
+    Call,
+    Command,
+    Entry,
+    Group,
+    NoCommand,
+    Noun,
+)
+from kvctl.cli.app.error_report import direct, report
+from kvctl.cli.app.global_options import Shared
+from kvctl.cli.app.help_page import TextRequested, version_option
+from kvctl.cli.app.session import Session
+from kvctl.errors import KvctlError, RefusedError
+from kvctl.render.terminal import Terminal
+
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Keys": {
+        "get": ("keys.get", "Read keys"),
+        "put": ("keys.put", "Write a key"),
+        "create": ("keys.put", "Write a key that must not exist"),
+        "update": ("keys.put", "Write a key that must not have changed"),
+        "edit": ("keys.edit", "Change a value in an editor"),
+        "delete": ("keys.delete", "Mark keys as deleted"),
+        "purge": ("keys.delete", "Remove keys with their history"),
+        "copy": ("keys.put", "Copy a key"),
+        "rename": ("keys.put", "Rename a key"),
+        "revert": ("keys.put", "Write an earlier value again"),
+        "history": ("keys.get", "Show what keys held before"),
+        "keys": ("keys.get", "List keys"),
+        "watch": ("keys.watch", "Follow changes"),
+        "wait": ("keys.wait", "Wait for a key"),
+        "txn": ("keys.txn", "Change several keys at once, on conditions"),
+        "lock": ("process.lock", "Run a command under a lease"),
+        "env": ("process.env", "Run a command with keys as environment variables"),
+        "load": ("keys.load", "Load rows or a dump into a bucket"),
+        "dump": ("keys.dump", "Dump a bucket into a file that `load` reads"),
+    },
+    "Buckets and topologies": {
+        "bucket": ("bucket.manage", "Create, inspect, change and move buckets"),
+        "mirror": ("topology.mirror", "Copies of buckets that answer their reads nearby"),
+        "aggregate": ("topology.aggregate", "Buckets that other buckets feed"),
+        "topology": ("topology.render", "Buckets, mirrors and aggregates described in a file"),
+        "doctor": ("doctor", "Find what is amiss, and say what mends it"),
+    },
+    "Streams": {
+        "stream": ("stream.manage", "Streams below buckets, and any others"),
+        "consumer": ("consumer.manage", "Consumers: who has read what of a stream, and what comes next"),
+    },
+    "Tables": {
+        "table": ("table.manage", "Key-value tables: keys of any bytes, families, versions, atomic batches"),
+    },
+    "Versioned buckets": {
+        "repo": ("repo.manage", "Versioned buckets: branches, commits, diff, merge, roll back"),
+        "branch": ("repo.branch", "Branches of versioned buckets"),
+        "tag": ("repo.tag", "Tags of versioned buckets"),
+    },
+    "Pipeline": {
+        "pipeline": ("pipeline.group", "Export, load, capture and compare buckets with Spark"),
+    },
+    "Setup": {
+        "quickstart": ("quickstart", "See it work, against a server of its own"),
+        "context": ("context.manage", "Named connections"),
+        "server": ("server", "Run a NATS server"),
+        "completion": ("app.completion", "Print the completion script of a shell"),
+        "help": ("app.help", "Show help on a command or topic"),
+        "version": ("app.help", "Show the version"),
+    },
+}
+"""Section of the help -> command -> (module in cli/, imported when the command is used; summary)."""
+
+HELP = "NATS key-value buckets and the topologies that replicate them"
+
+
+def main(argv: list[str] | None = None, tree: Group | None = None) -> int:
+    """Run a command line and return its exit code; without one, run the process's own, which ends here."""
+    code = _reported(tree or root(), sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        _leave(code)
+    return code
+
+
+def root() -> Group:
+    """The whole command tree, nothing of it loaded."""
+    entries = {
+        name: Entry(summary, partial(_load, module, name), section)
+        for section, commands in COMMANDS.items()
+        for name, (module, summary) in commands.items()
+    }
+    entries["__complete"] = Entry("", partial(_load, "app.completion", "__complete"), hidden=True)
+    return Root("kvctl", HELP, entries, [version_option()])
+
+
+class Root(Group):
+    """The root, whose help lists the topics too."""
+
+    def command_sections(self) -> dict[str, list[tuple[str, str]]]:
+        from kvctl.cli.app.help import topics
+
+        listed = list(topics().items())
+        return {**super().command_sections(), **({"Help topics (kvctl help TOPIC)": listed} if listed else {})}
+
+
+def _reported(tree: Group, argv: list[str]) -> int:
+    shared = Shared()
+    try:
+        if sys.stdout is None:
+            raise KvctlError("Standard output is closed")
+        return _run(tree, argv, shared)
+    except BaseException as error:
+        return report(error, _terminal(shared))
+
+
+def _run(tree: Group, argv: list[str], shared: Shared) -> int:
+    try:
+        call: Call = tree.invoke(tree.make_context("kvctl", list(argv), obj=shared))
+        return _carried_out(call, Session(shared, _terminal(shared)))
+    except TextRequested as request:
+        _terminal(shared).write(f"{request}\n".encode())
+        return 0
+    except NoCommand as request:
+        _terminal(shared).emit(str(request))
+        return 2
+
+
+def _carried_out(call: Call, session: Session) -> int:
+    try:
+        result = call(session)
+        if isinstance(result, Awaitable):
+            from kvctl.cli.app.signals import run_until_signal
+
+            result = run_until_signal(session, result)
+        return result or 0
+    except RefusedError as error:
+        direct(error, call)
+        raise
+
+
+def _load(module: str, name: str) -> Command | Group:
+    noun: Noun = import_module(f"kvctl.cli.{module}").app
+    return noun.build() if noun.name == name else noun.entries[name].load()
+
+
+def _terminal(shared: Shared) -> Terminal:
+    return Terminal(color=shared.color, quiet=shared.quiet, verbose=shared.verbose)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without the interpreter's own ending, which takes longer than most commands."""
+    if code < 128:  # else a thread may be stuck in the middle of a write
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            pass
+        except (OSError, ValueError, AttributeError):
+            code = code or 1
+    os._exit(code)

@@ -1,0 +1,227 @@
+"""What a command works with: its options, a client opened when first needed, and where its results go."""
+
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from kvctl.cli.app.global_options import Shared
+from kvctl.errors import Cancelled, UsageError
+from kvctl.render.escapes import escape
+from kvctl.render.formats import WRITERS, Writer, render
+from kvctl.render.terminal import Terminal
+from kvctl.render.view import Row, View
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from kvctl.contexts import Context
+    from kvctl.kv.client import Client
+    from kvctl.render.progress import Progress
+
+T = TypeVar("T")
+
+
+class Interrupted(BaseException):
+    """A signal ended the command; the exit code is 128 and its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+class Session:
+    """One run of one command."""
+
+    def __init__(self, options: Shared, terminal: Terminal) -> None:
+        self.options = options
+        self.terminal = terminal
+        self.output = options.output or ("table" if terminal.is_terminal else "tsv")
+        """The format asked for, or the default: `table` on a terminal, else `tsv`."""
+        self._resources = AsyncExitStack()
+        self._client: Client | None = None
+        self._writing: ThreadPoolExecutor | None = None
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person can be asked: stdin and stderr are terminals."""
+        return self.terminal.interactive
+
+    @cached_property
+    def context(self) -> "Context":
+        """How to connect, from flags, environment and context files (COMMANDS.md, precedence)."""
+        from kvctl.contexts import resolve
+
+        context = resolve(self.options.connection_flags(), os.environ)
+        for warning in context.warnings:
+            self.warn(warning)
+        return context
+
+    async def client(self) -> "Client":
+        """The client of `context`, connected at the first call and closed by the frame."""
+        if self._client is None:
+            self._client = await self.connect(self.context)
+        return self._client
+
+    async def connect(self, context: "Context") -> "Client":
+        """A further client, for commands on two contexts; closed by the frame."""
+        import kvctl
+
+        client = await self._resources.enter_async_context(kvctl.connect(context))
+        client.connection.warn = self.warn
+        if self.options.verbose:
+            client.connection.trace = self.terminal.trace
+        return client
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        await self._resources.aclose()
+
+    def show(self, view: View) -> None:
+        """Print rows or a document that are at hand, in the format asked for."""
+        rows = list(view.rows)
+        if not rows and view.empty:
+            self.note(view.empty)
+        writer = self._writer(view)
+        data = render(writer, rows)
+        if data:
+            self.write(data)
+
+    async def stream(self, view: View, batches: AsyncIterable[Sequence[Row]], *, endless: bool = False) -> None:
+        """Print batches of rows as they come; the next one is asked for when the last was written.
+
+        Endless output has no closing bracket to wait for: json is ndjson there.
+        """
+        writer = self._writer(view, endless=endless)
+        count = 0
+
+        async def chunks() -> AsyncIterator[bytes]:
+            nonlocal count
+            yield writer.begin()
+            async with _closing(batches) as source:
+                async for batch in source:
+                    count += len(batch)
+                    yield writer.rows(batch)
+            yield writer.end()
+
+        await self.stream_bytes(chunks())
+        if not count and view.empty:
+            self.note(view.empty)
+
+    async def stream_bytes(self, chunks: AsyncIterable[bytes]) -> None:
+        """Print bytes as they come, in no format; the next chunk is asked for when the last was written."""
+        async with _closing(chunks) as source:
+            async for chunk in source:
+                await self._write_aside(chunk)
+
+    def write(self, data: bytes) -> None:
+        """Print bytes as they are."""
+        with self.terminal.blocking():
+            self.terminal.write(data)
+
+    def value(self, data: bytes) -> None:
+        """Print a value: its exact bytes in a pipe; on a terminal escaped, and with a newline."""
+        if self.terminal.is_terminal:
+            text = escape(data.decode("utf-8", "surrogateescape"), keep="\n\t")
+            data = text.encode() + (b"" if text.endswith("\n") else b"\n")
+        self.write(data)
+
+    def note(self, text: str, *, always: bool = False) -> None:
+        """A line on stderr about what was done; for terminals, with `always` in pipes too, and not with `-q`."""
+        self.terminal.note(text, always=always)
+
+    def warn(self, text: str) -> None:
+        """A warning on stderr."""
+        self.terminal.warn(text)
+
+    async def confirm(
+        self, question: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
+    ) -> None:
+        """Ask before destruction: y/N, or for `typed_name` to be typed; `confirmed` is the value of `--confirm`.
+
+        Connections stay alive while the person thinks. Raises Cancelled; UsageError where nobody can be asked.
+        """
+        asked = self.terminal.question(question, yes=yes, typed_name=typed_name, confirmed=confirmed)
+        if asked is not None and not asked.accepts(await _in_thread(lambda: self.terminal.answer(asked.prompt))):
+            raise Cancelled("Cancelled")
+
+    def progress(self, what: str, total: int | None = None) -> "Progress":
+        """Progress on stderr, on a terminal, after half a second: `with session.progress("Copying keys") as bar:`."""
+        from kvctl.render.progress import Progress
+
+        return Progress(what, total, enabled=self.terminal.speaks and not self.options.quiet)
+
+    def read_input(self, file: str) -> bytes:
+        """The bytes of a file, `-` for standard input. Raises UsageError."""
+        try:
+            if file != "-":
+                with open(file, "rb") as stream:
+                    return stream.read()
+            if sys.stdin is None:
+                raise UsageError("Standard input is closed")
+            with self.terminal.blocking():
+                return sys.stdin.buffer.read()
+        except OSError as error:
+            raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
+
+    def _writer(self, view: View, *, endless: bool = False) -> Writer:
+        terminal = self.terminal.is_terminal
+        if self.output == "table":
+            from kvctl.render.text_table import DetailsWriter, TableWriter
+
+            kind = DetailsWriter if view.single else TableWriter
+            return kind(view, width=self.terminal.width if terminal else None, color=self.terminal.colored)
+        return WRITERS["ndjson" if endless and self.output == "json" else self.output](view, terminal=terminal)
+
+    async def _write_aside(self, data: bytes) -> None:
+        """Write in a thread, so that a reader that stalls stops the output and nothing else."""
+        if not data:
+            return
+        import asyncio
+
+        if self._writing is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._writing = ThreadPoolExecutor(1, "stdout")
+        await asyncio.get_running_loop().run_in_executor(self._writing, self.terminal.write, data)
+
+
+async def _in_thread(read: Callable[[], str]) -> str:
+    """What a blocking read gives; a cancellation leaves it behind, in a thread that nobody waits for."""
+    import asyncio
+    from threading import Thread
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[str] = loop.create_future()
+
+    def give(text: str, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(text)
+
+    def work() -> None:
+        text, error = "", None
+        try:
+            text = read()
+        except Exception as met:
+            error = met
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(give, text, error)
+
+    Thread(target=work, name="prompt", daemon=True).start()
+    return await future
+
+
+@asynccontextmanager
+async def _closing(source: AsyncIterable[T]) -> AsyncIterator[AsyncIterable[T]]:
+    """Closes an asynchronous generator at the end, while the connection that it may have to tidy up on is open."""
+    try:
+        yield source
+    finally:
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()

@@ -1,0 +1,320 @@
+"""Buckets: what moves, compares and tidies their data."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import (
+    BucketName,
+    DryRun,
+    Force,
+    duration,
+)
+from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.options import Cluster, Replicas, Storage
+from kvctl.cli.keys.arguments import check_forced
+from kvctl.errors import UsageError
+from kvctl.render.view import Column, View, age_text, document, size_text
+from kvctl.units import format_time
+
+if TYPE_CHECKING:
+    from kvctl.kv.client import Client
+    from kvctl.kv.maintenance.manifest import Manifest
+
+app = group()
+
+CHANGES_PENDING = 8
+
+
+def _contexts(ctx: typer.Context, incomplete: str) -> list[str]:
+    from kvctl.cli.app.candidates import contexts
+
+    return contexts(incomplete)
+
+
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="WHAT",
+        help="Copy what it holds too: `latest` values, or all `history`",
+        autocompletion=lambda incomplete: [what for what in ("latest", "history") if what.startswith(incomplete)],
+    ),
+]
+ToContext = Annotated[
+    str | None,
+    typer.Option("--to-context", metavar="NAME", help="Context of the second bucket", autocompletion=_contexts),
+]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the backup")]
+
+
+@command(
+    app,
+    "copy",
+    examples=[
+        "kvctl bucket copy orders orders-test",
+        "kvctl bucket copy orders orders-old --data history",
+        "kvctl bucket copy orders orders --data latest --to-context staging --replicas 1",
+    ],
+    see=["bucket diff", "bucket backup"],
+)
+async def copy(
+    session: Session,
+    bucket: BucketName,
+    target: Annotated[str, typer.Argument(metavar="NEWNAME", help="Name of the copy")],
+    data: Data = None,
+    to_context: ToContext = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    cluster: Cluster = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Copy a bucket's configuration, and its data with --data.
+
+    The copy is an ordinary bucket, also of a mirror or an aggregate. --data copies what is there when it begins: the
+    current values, or every entry with its operation, in order. Revisions and times are the copy's own; keys with a
+    ttl keep what is left of theirs, that of the bucket begins anew.
+
+    A copy that breaks off is removed. A target that exists must have the same configuration, and with --data be empty.
+    """
+    from kvctl.cli.topology.replicas import show_config
+    from kvctl.kv.maintenance import copy_bucket
+    from kvctl.kv.names import check_bucket
+
+    if data not in (None, copy_bucket.LATEST, copy_bucket.HISTORY):
+        raise UsageError(f"`--data` is `latest` or `history`, not `{data}`")
+    check_bucket(bucket), check_bucket(target)
+    client = await session.client()
+    there = await _client_of(session, to_context)
+    source = client.bucket(bucket)
+    changes = _copy_changes(replicas, storage, cluster)
+    if dry_run:
+        binding = await source.locate()
+        assert binding.info is not None
+        show_config(session, copy_bucket.copied_config(binding.info["config"], target, changes))
+        return
+    with session.progress(f"Copying {bucket}") as progress:
+        copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
+    row = {"bucket": target, "stream": f"KV_{target}", "changed": copied.created, "entries": copied.entries}
+    entries = f", {counted(copied.entries, 'entry')}" if data else ""
+    made = copied.created or copied.entries
+    text = f"Copied `{bucket}` to `{target}`{entries}" if made else f"Bucket `{target}` exists already, like `{bucket}`"
+    report(session, row, text, always=not made)
+
+
+@command(
+    app,
+    "diff",
+    examples=[
+        "kvctl bucket diff orders orders-old",
+        "kvctl bucket diff orders orders --to-context staging --exit-code",
+    ],
+    see=["bucket copy"],
+)
+async def diff(
+    session: Session,
+    bucket: BucketName,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="Bucket to compare with")],
+    to_context: ToContext = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 when they differ")] = False,
+) -> int | None:
+    """Compare the keys and values of two buckets.
+
+    `missing` are keys that only BUCKET has, `extra` those that only OTHER has, `differs` those with another value.
+    Deleted keys count as absent; revisions and history are not compared.
+    """
+    from kvctl.kv.maintenance.compare_buckets import compare
+    from kvctl.kv.names import check_bucket
+
+    check_bucket(bucket), check_bucket(other)
+    client = await session.client()
+    there = await _client_of(session, to_context)
+    found = await compare(client.bucket(bucket), there.bucket(other))
+    rows = [
+        {
+            "key": item.key,
+            "difference": str(item.difference),
+            "revision": item.revision,
+            "other_revision": item.other_revision,
+        }
+        for item in found
+    ]
+    columns = [
+        Column("key"),
+        Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow")),
+        Column("revision", right=True),
+        Column("other_revision", "IN OTHER", right=True),
+    ]
+    session.show(View(columns=columns, rows=rows, name="key", empty="No differences"))
+    return CHANGES_PENDING if rows and exit_code else None
+
+
+@command(
+    app,
+    "compact",
+    examples=["kvctl bucket compact orders --dry-run", "kvctl bucket compact orders --older-than 30m"],
+    see=["delete", "purge"],
+)
+async def compact(
+    session: Session,
+    bucket: BucketName,
+    older_than: Annotated[
+        timedelta | None, duration("--older-than", help="Only keys that were deleted this long ago or longer")
+    ] = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Remove what is left of deleted keys: markers, and the history behind them.
+
+    A key that is created again meanwhile survives. Mirrors and aggregates do not hear of it and keep their markers;
+    one that has not received the deletions yet would keep the keys permanently, so that is refused without --force
+    lagging-replica. A stream that does not answer may be one of them: --force unreachable-stream.
+
+    Servers up to 2.15 have a fault (nats-server issue 8505): killed or crashed later, they may bring back an old value
+    of a key whose marker was removed, if the history limit had dropped that value. Markers with a ttl do the same. Keep
+    the markers where that would harm.
+    """
+    from kvctl.topology.apply import bucket_changes
+    from kvctl.topology.hazards import hazards
+
+    check_forced(force, hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM, hazards.FOREIGN_KIND)
+    client = await session.client()
+    source = client.bucket(bucket)
+    found, reasons = await bucket_changes.plan_compaction(source, client.api, older_than or timedelta())
+    for entry in found.kept:
+        session.warn(f"`{entry.key}` stays: as a wildcard it would take other keys along")
+    if dry_run:
+        rows = [
+            {
+                "key": entry.key,
+                "revision": entry.revision,
+                "created": format_time(entry.created_ns),
+                "operation": str(entry.operation),
+            }
+            for entry in found.entries
+        ]
+        columns = [Column("key"), Column("revision", right=True), Column("created", text=age_text), Column("operation")]
+        session.show(View(columns=columns, rows=rows, name="key", empty="No tombstones"))
+        for hazard in reasons:
+            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        return
+    hazards.refuse(reasons, force, f"`{bucket}` cannot be compacted without harm")
+    with session.progress("Removing tombstones", len(found.entries)) as progress:
+        messages = await bucket_changes.compact(source, found, progress.advance)
+    row = {"bucket": bucket, "tombstones": len(found.entries), "messages": messages, "kept": len(found.kept)}
+    report(session, row, f"Removed {counted(len(found.entries), 'tombstone')}, {counted(messages, 'message')} in all")
+
+
+@command(app, "backup", examples=["kvctl bucket backup orders ./orders.bak"], see=["bucket restore", "bucket copy"])
+async def backup(session: Session, bucket: BucketName, directory: Directory) -> None:
+    """Back a bucket up into a directory.
+
+    The server's own snapshot: every entry with its revision and time, and the configuration. A manifest goes with it:
+    counts, last revision and a hash of every file. DIR must be new or empty; it appears when the backup is complete.
+
+    The files are those of `nats stream backup` and can be restored by that, too.
+    """
+    from dataclasses import asdict
+
+    from kvctl.kv.maintenance import bucket_backup
+
+    client = await session.client()
+    with session.progress(f"Backing up {bucket}") as progress:
+        made = await bucket_backup.backup(client.api, bucket, directory, progress.advance)
+    report(session, asdict(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
+
+
+@command(
+    app,
+    "restore",
+    examples=["kvctl bucket restore ./orders.bak", "kvctl bucket restore ./orders.bak --dry-run"],
+    see=["bucket backup"],
+)
+async def restore(session: Session, directory: Directory, replicas: Replicas = None, dry_run: DryRun = False) -> None:
+    """Restore a backup under the bucket's own name.
+
+    The files are compared with the manifest first, the bucket with it afterwards; until then nobody can write to it.
+    What does not come out whole is removed, also when the restore is interrupted. One that was killed leaves a bucket
+    that `bucket ls` lists as `incomplete`; running it again replaces that.
+
+    Restoring never overwrites: delete the bucket first. Mirrors of it that hold something else are named; on a terminal
+    kvctl offers to make them anew.
+    """
+    from kvctl.cli.bucket.stale_mirrors import offer
+    from kvctl.kv.maintenance import bucket_backup, manifest
+
+    if dry_run:
+        expected = manifest.read(directory)
+        session.show(_manifest_view(expected))
+        return
+    expected = manifest.read(directory)
+    api = (await session.client()).api
+    total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
+    with session.progress(f"Restoring {expected.bucket}", total) as progress:
+        done = await bucket_backup.restore(api, directory, replicas=replicas, advance=progress.advance)
+    await offer(session, api, expected.stream)
+    row = {
+        "bucket": expected.bucket,
+        "stream": expected.stream,
+        "changed": True,
+        "entries": done.info["state"]["messages"],
+        "last_revision": done.info["state"]["last_seq"],
+    }
+    again = ", in place of what an interrupted restore left" if done.replaced else ""
+    report(session, row, f"Restored `{expected.bucket}`: {_contents(expected)}{again}")
+
+
+def report(session: Session, row: dict[str, Any], text: str, *, always: bool = False) -> None:
+    """Say what was done: an object where one is asked for, a note to a terminal, with `always` in a pipe too."""
+    if session.options.output:
+        session.show(document(row, name="bucket"))
+    else:
+        session.note(text, always=always)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 entry`, `2 entries`."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what.removesuffix('y')}ies" if what.endswith("y") and what != "key" else f"{number} {what}s"
+
+
+def _manifest_view(expected: "Manifest") -> View:
+    row = expected.document()
+    fields = [Column(name, table=False) for name in row]
+    shown = [
+        Column("bucket"),
+        Column("messages", "Entries"),
+        Column("keys"),
+        Column("bytes", "Size", text=size_text),
+        Column("last_revision"),
+        Column("created", "Backed up", text=age_text),
+        Column("server", "From server", text=lambda version: f"nats-server {version}"),
+    ]
+    return document(row, *fields, *(replace(column, tsv=False) for column in shown), name="bucket")
+
+
+def _contents(made: "Manifest") -> str:
+    return f"{counted(made.keys, 'key')}, {counted(made.messages, 'entry')}"
+
+
+async def _client_of(session: Session, name: str | None) -> "Client":
+    """The client of another context, or the session's own."""
+    if name is None:
+        return await session.client()
+    from kvctl.contexts import ContextStore
+
+    context = ContextStore().load(name)
+    mine = session.context
+    return await session.connect(replace(context, timeout=mine.timeout, read_only=context.read_only or mine.read_only))
+
+
+def _copy_changes(replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:
+    from kvctl.kv.config_edit import edited
+
+    given = {"replicas": replicas, "storage": storage, "cluster": cluster}
+    return edited({}, {name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,276 @@
+"""One bucket, mirror or aggregate as a document: the JSON object, and how a terminal shows it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kvctl.cli.bucket.views import KIND_STYLES, history_text
+from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
+from kvctl.units import (
+    duration_from_ns,
+    duration_seconds,
+    format_time,
+    parse_time,
+)
+
+if TYPE_CHECKING:
+    from kvctl.kv.config import BucketStatus
+    from kvctl.topology.discover.links import Dependent, Upstream
+    from kvctl.topology.discover.mirror_origin import Lineage
+    from kvctl.topology.discover.overview import Sight
+
+
+def bucket_view(sight: "Sight") -> View:
+    """Everything about one bucket."""
+    row = bucket_row(sight)
+    sections = [
+        ("Servers", servers_view(row["cluster"] or {})),
+        ("Origins", _table(_ORIGINS, row["origins"])),
+        ("Alternates, nearest first", _table(_ALTERNATES, row["alternates"])),
+        ("Replicated by", _table(_DEPENDENTS, row["dependents"] or [])),
+    ]
+    shown = [replace(column, tsv=False) for column in (*_DETAILS, *_settings(row["config"] or {}), *_TAIL)]
+    return document(row, *_FIELDS, *shown, sections=sections)
+
+
+def servers_view(cluster: dict[str, Any]) -> View:
+    """Every server that holds a stream, the leader first; the JSON object names the leader apart from the others."""
+    leader = {"name": cluster.get("leader"), "role": "leader", "current": True, "offline": False, "lag": None,
+              "active": None}  # fmt: skip
+    followers = [{"role": "follower", **peer} for peer in cluster.get("replicas", [])]
+    return View(columns=_PEERS, rows=[*([leader] if followers and cluster.get("leader") else []), *followers])
+
+
+def remarks(sight: "Sight") -> Iterator[str]:
+    """What is amiss, as far as it can be seen."""
+    from kvctl.kv.stream_kind import renaming
+
+    described = sight.description
+    if described is None:
+        yield f"The servers that hold `{sight.stream}` do not answer: this is what others know of it"
+    if sight.dependents is None:
+        yield "The streams of this account cannot be listed: what replicates the bucket is not known"
+    if described is not None and (text := renaming(described.status.config)):
+        yield text
+    yield from (hazard.evidence for hazard in sight.hazards)
+    if sight.lineage and sight.lineage.same is None:
+        yield sight.lineage.evidence
+    yield from (item.evidence for item in sight.lineages.values() if not item.same)
+    yield from sight.doubts
+    if sight.answered_by == [] and (described is None or described.status.config.get("allow_direct")):
+        yield "Nobody answers reads of it here"
+
+
+def bucket_row(sight: "Sight") -> dict[str, Any]:
+    """The JSON object of a bucket; what the servers that hold it would have to tell is null when they are silent."""
+    described = sight.description
+    return {
+        **(_stored(described.status) if described else _silent(sight)),
+        "origins": [
+            _origin_row(upstream, origin, sight.lineage)
+            for upstream, origin in zip(described.upstreams if described else (), sight.origins, strict=True)
+        ],
+        "alternates": sight.alternates or [],
+        "answered_by": sight.answered_by,
+        "dependents": None
+        if sight.dependents is None
+        else [
+            {**dependent_row(item), "recreated": _recreated(sight.lineages.get(item.stream))}
+            for item in sight.dependents
+        ],
+        "config": described.status.config if described else None,
+    }
+
+
+def dependent_row(item: "Dependent") -> dict[str, Any]:
+    """The JSON object of a stream that replicates a bucket."""
+    upstream = item.upstream if item.last_revision is not None else None
+    return {
+        "name": item.name,
+        "stream": item.stream,
+        "kind": str(item.kind),
+        "state": item.state,
+        "lag": upstream.lag if upstream else None,
+        "active": upstream.active if upstream else None,
+        "error": upstream.error if upstream else None,
+        "last_revision": item.last_revision,
+    }
+
+
+def _table(columns: Sequence[Column], rows: list[dict[str, Any]]) -> View:
+    """The rows, without columns that are empty in all of them."""
+    said = [column for column in columns if any(row[column.key] not in (None, "", []) for row in rows)]
+    return View(columns=said, rows=rows)
+
+
+def _stored(status: "BucketStatus") -> dict[str, Any]:
+    return {
+        "name": status.bucket,
+        "stream": status.stream,
+        "kind": str(status.kind),
+        "description": status.config.get("description", ""),
+        "backing_store": status.backing_store,
+        "compressed": status.is_compressed,
+        "values": status.values,
+        "history": status.history,
+        "bytes": status.bytes,
+        "ttl": duration_seconds(status.ttl),
+        "last_revision": status.last_revision,
+        "created": format_time(status.created_ns),
+        "replicas": status.replicas,
+        "cluster": _cluster(status.info.get("cluster") or {}),
+    }
+
+
+def _silent(sight: "Sight") -> dict[str, Any]:
+    """What stands in place of what only the servers that hold a stream know."""
+    names = [column.key for column in _FIELDS if column.key not in ("name", "stream", "kind")]
+    known = {"name": sight.name, "stream": sight.stream, "kind": "unreachable"}
+    return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": None}
+
+
+def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
+    if not cluster:
+        return {}
+    peers = [
+        {
+            "name": peer["name"],
+            "current": bool(peer.get("current")),
+            "offline": bool(peer.get("offline")),
+            "active": peer.get("active", 0) / 1e9,
+            "lag": peer.get("lag", 0),
+        }
+        for peer in cluster.get("replicas") or []
+    ]
+    return {"name": cluster.get("name", ""), "leader": cluster.get("leader", ""), "replicas": peers}
+
+
+def _origin_row(upstream: "Upstream", origin: dict[str, Any] | None, lineage: "Lineage | None") -> dict[str, Any]:
+    return {
+        "stream": upstream.stream,
+        "domain": upstream.domain,
+        "api": upstream.api,
+        "filters": list(upstream.filters),
+        "transforms": [{"src": source, "dest": target} for source, target in upstream.transforms],
+        "state": upstream.state,
+        "active": upstream.active,
+        "lag": upstream.lag,
+        "error": upstream.error,
+        "last_revision": origin["state"]["last_seq"] if origin else None,
+        "created": format_time(parse_time(origin["created"])) if origin else None,
+        "recreated": _recreated(lineage),
+    }
+
+
+def _recreated(lineage: "Lineage | None") -> bool | None:
+    """Whether a mirror serves an earlier incarnation of its origin; null where that is not known."""
+    return None if lineage is None or lineage.same is None else not lineage.same
+
+
+def _settings(config: Row) -> list[Column]:
+    """Columns for what the configuration says beyond ADR-8's defaults."""
+    from kvctl.kv.stream_kind import own_metadata
+
+    said: list[tuple[str, str]] = []
+    if config.get("subject_delete_marker_ttl"):
+        said.append(("Marker TTL", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
+    elif config.get("allow_msg_ttl"):
+        said.append(("TTL of keys", "allowed, without markers"))
+    said += [(label, size_text(config[field])) for field, label in _LIMITS if config.get(field, -1) > 0]
+    placement, republish = config.get("placement") or {}, config.get("republish")
+    said += [
+        (label, text)
+        for label, text in (("Cluster", placement.get("cluster")), ("Tags", placement.get("tags")))
+        if text
+    ]
+    if republish:
+        what = " (headers only)" if republish.get("headers_only") else ""
+        said.append(("Republish", f"{republish.get('src')} -> {republish.get('dest')}{what}"))
+    if config.get("allow_atomic"):
+        said.append(("Atomic batches", "allowed"))
+    if not (config.get("allow_direct") or config.get("mirror_direct")):
+        said.append(("Direct get", "off: every read goes to the leader"))
+    if config.get("sealed"):
+        said.append(("Sealed", "yes: read-only for ever"))
+    metadata = own_metadata(dict(config))
+    if metadata:
+        said.append(("Metadata", ", ".join(f"{name}={value}" for name, value in metadata.items())))
+    return [Column("config", label, text=_always(text)) for label, text in said]
+
+
+def _always(text: Any) -> Any:
+    return lambda _: ", ".join(text) if isinstance(text, list) else text
+
+
+def _seconds(nanoseconds: int) -> float:
+    return duration_seconds(duration_from_ns(nanoseconds))
+
+
+def _active_text(seconds: float) -> str:
+    return "just now" if seconds < 1 else f"{duration_text(int(seconds))} ago"
+
+
+_LIMITS = (("max_msg_size", "Max value size"), ("max_bytes", "Max bytes"))
+_FIELDS = tuple(
+    Column(name, table=False)
+    for name in (
+        "name", "stream", "kind", "description", "backing_store", "compressed", "values", "history", "bytes", "ttl",
+        "last_revision", "created", "replicas",
+    )
+)  # fmt: skip
+_DETAILS = (
+    Column("name"),
+    Column("kind", style=lambda kind: KIND_STYLES.get(kind, "")),
+    Column("stream"),
+    Column("description"),
+    Column("values"),
+    Column("bytes", "Size", text=size_text),
+    Column("last_revision"),
+    Column("history", text=history_text),
+    Column("ttl", "TTL", text=lambda seconds: duration_text(seconds) if seconds else "none"),
+    Column("compressed"),
+    Column("replicas"),
+    Column("config", "Storage", text=lambda config: str(config.get("storage", "file"))),
+)
+_TAIL = (
+    Column(
+        "cluster",
+        "Leader",
+        text=lambda cluster: " in ".join(filter(None, (cluster["leader"], cluster["name"]))),
+    ),
+    Column("created", text=age_text),
+    Column("answered_by", "Answers here", text=lambda names: ", ".join(names)),
+)
+_PEERS = (
+    Column("name"),
+    Column("role"),
+    Column("current"),
+    Column("offline", style=lambda offline: "red" if offline else ""),
+    Column("lag", right=True),
+    Column("active", text=_active_text),
+)
+_REPLICATION = (
+    Column("state", style=lambda state: "" if state == "connected" else "red"),
+    Column("lag", right=True),
+    Column("last_revision", right=True),
+    Column(
+        "recreated", "ORIGIN", text=lambda yes: "recreated" if yes else "same", style=lambda yes: "red" if yes else ""
+    ),
+    Column("active", "HEARD", text=_active_text),
+    Column("error", style="red", flex=True),
+)
+"""How a replica stands to an origin. ORIGIN: whether that is still the one that it was made from."""
+_ORIGINS = (
+    Column("stream"),
+    Column("domain"),
+    Column("api"),
+    Column("filters", flex=True),
+    Column("transforms", text=lambda pairs: ", ".join(f"{pair['src']} -> {pair['dest']}" for pair in pairs), flex=True),
+    *_REPLICATION,
+)
+_ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))
+_DEPENDENTS = (
+    Column("name"),
+    Column("kind"),
+    *_REPLICATION,
+)

@@ -1,0 +1,393 @@
+"""Buckets: create, inspect, change, delete. What moves their data is in bucket_data.py."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import (
+    BucketName,
+    Confirm,
+    DryRun,
+    Force,
+    Yes,
+)
+from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import data
+from kvctl.cli.bucket.data import counted, report
+from kvctl.cli.bucket.options import (
+    Cluster,
+    Description,
+    HeadersOnly,
+    History,
+    MarkerTtl,
+    MaxBytes,
+    MaxValueSize,
+    Metadata,
+    Replicas,
+    Republish,
+    Storage,
+    Tags,
+    Ttl,
+    settings,
+)
+from kvctl.cli.keys.arguments import check_forced
+from kvctl.errors import UsageError
+from kvctl.render.view import document
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.kv.catalog import Creation
+    from kvctl.topology.apply.bucket_changes import Description as Described
+    from kvctl.topology.apply.bucket_changes import EditPlan
+    from kvctl.topology.discover.links import Dependent
+
+app = group(
+    "bucket",
+    help="""Create, inspect, change and move buckets
+
+    A bucket is a stream that holds keys and their values, as ADR-8 describes it. Mirrors and aggregates of buckets are
+    listed, shown and deleted here too.
+    """,
+)
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
+Clear = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--clear",
+        metavar="FIELD",
+        help="Give a field its default again: an option's name without dashes, or `metadata.KEY`; repeatable",
+        autocompletion=lambda incomplete: _clearable(incomplete),
+    ),
+]
+
+
+@command(
+    app,
+    "add",
+    examples=[
+        "kvctl bucket add orders",
+        "kvctl bucket add orders --history 5 --ttl 30d --replicas 3",
+        "kvctl bucket add locks --marker-ttl 1h --storage memory",
+    ],
+    see=["bucket edit", "bucket show"],
+)
+async def add(
+    session: Session,
+    name: NewName,
+    description: Description = None,
+    history: History = None,
+    ttl: Ttl = None,
+    marker_ttl: MarkerTtl = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    max_value_size: MaxValueSize = None,
+    max_bytes: MaxBytes = None,
+    compress: Annotated[bool, typer.Option("--compress", help="Compress on disk (s2)")] = False,
+    cluster: Cluster = None,
+    tags: Tags = None,
+    metadata: Metadata = None,
+    republish: Republish = None,
+    republish_headers_only: HeadersOnly = None,
+    atomic: Annotated[bool, typer.Option("--atomic", help="Allow several keys to be written as one batch")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a bucket.
+
+    Without options it is the stream that ADR-8 describes: one revision of each key, on file, on one server. A bucket
+    that exists with the same configuration is left as it is; one with another configuration is an error that shows
+    the differences.
+
+    What the server stored is read back. One that is too old to know a setting drops it silently: then the bucket is
+    removed again, and the settings are named.
+
+    A mirror that an earlier bucket of this name left behind would answer reads of the new one with what it holds. It is
+    named; on a terminal kvctl offers to make it anew.
+    """
+    from kvctl.cli.topology.replicas import show_config
+    from kvctl.kv import catalog
+    from kvctl.kv.config import BucketConfig
+
+    if republish_headers_only and republish is None:
+        raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
+    given = settings(
+        description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
+        max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
+        metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
+    )  # fmt: skip
+    wanted = BucketConfig(name, **given).to_stream()
+    api = (await session.client()).api
+    if dry_run:
+        if await catalog.existing(api, wanted) is None:
+            show_config(session, wanted)
+            return
+        made = None
+    else:
+        made = await _create(session, api, wanted)
+    created = made is not None and made.created
+    text = f"Created bucket `{name}`" if created else f"Bucket `{name}` exists already, with the same configuration"
+    report(session, {"bucket": name, "stream": wanted["name"], "changed": created}, text, always=not created)
+
+
+@command(app, "ls", examples=["kvctl bucket ls", "kvctl bucket ls -o json | jq -r '.[].name'"], see=["bucket show"])
+async def ls(session: Session) -> None:
+    """List buckets, mirrors and aggregates.
+
+    KIND tells them apart. `stream` is a stream that is named like a bucket and is none, `incomplete` what an
+    interrupted restore or copy left, `unreachable` a stream whose servers do not answer.
+    """
+    from kvctl.cli.bucket.views import listing_view
+    from kvctl.kv import catalog
+    from kvctl.kv.names import STREAM_PREFIX
+
+    found = await catalog.listing((await session.client()).api)
+    unknown = [stream for stream in found.unreachable if stream not in {status.stream for status in found.offline}]
+    named = [stream for stream in unknown if stream.startswith(STREAM_PREFIX)]
+    session.show(listing_view(found.statuses, named, found.offline))
+    if others := [f"`{stream}`" for stream in unknown if stream not in named]:
+        session.warn(f"Streams that do not answer may be mirrors: {', '.join(others)}")
+
+
+@command(
+    app,
+    "show",
+    examples=["kvctl bucket show orders", "kvctl bucket show orders -o json | jq .config"],
+    see=["bucket ls", "doctor"],
+)
+async def show(session: Session, bucket: BucketName) -> None:
+    """Show a bucket's state, settings, servers and replicas.
+
+    VALUES counts what is stored, history and deletions included. ALTERNATES are the streams that can answer reads of
+    this bucket, nearest first, where servers report them: in clusters. ANSWERS HERE are those that did answer a few
+    reads. REPLICATED BY lists the mirrors and aggregates that read from it, as far as they are in this account and
+    domain: others cannot be seen from here. STATE says whether a replica is connected with its origin, and ORIGIN
+    whether a mirror was made from the one that is there now.
+
+    What is wrong with the configuration of a mirror or an aggregate is said in warnings. Where the servers that hold
+    the bucket do not answer, what others know of it is shown; the rest is null.
+    """
+    from kvctl.cli.bucket.details import bucket_view, remarks
+    from kvctl.topology.discover import overview
+
+    found = await overview.look((await session.client()).api, bucket)
+    session.show(bucket_view(found))
+    if found.description is not None:
+        _remark(session, found.description)
+    for text in remarks(found):
+        session.warn(text)
+    if found.alternates is None and found.lineages:
+        session.note("Alternates are not reported here: outside of clusters any mirror in reach may answer reads")
+
+
+@command(
+    app,
+    "edit",
+    examples=[
+        "kvctl bucket edit orders --history 10",
+        "kvctl bucket edit orders --ttl 90s --dry-run",
+        "kvctl bucket edit orders --clear ttl --clear metadata.owner",
+    ],
+    see=["bucket add", "bucket show"],
+)
+async def edit(
+    session: Session,
+    bucket: BucketName,
+    description: Description = None,
+    history: History = None,
+    ttl: Ttl = None,
+    marker_ttl: MarkerTtl = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    max_value_size: MaxValueSize = None,
+    max_bytes: MaxBytes = None,
+    compress: Annotated[bool | None, typer.Option("--compress/--no-compress", help="Compress on disk (s2)")] = None,
+    cluster: Cluster = None,
+    tags: Tags = None,
+    metadata: Metadata = None,
+    republish: Republish = None,
+    republish_headers_only: HeadersOnly = None,
+    atomic: Annotated[
+        bool | None, typer.Option("--atomic/--no-atomic", help="Allow several keys to be written as one batch")
+    ] = None,
+    clear: Clear = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Change settings of a bucket.
+
+    Only what is asked for changes, on the configuration as it is; metadata is merged. The difference is shown first.
+    A ttl under two minutes takes the duplicate window along, as ADR-8 ties them.
+
+    A change that would lose data (fewer revisions, a shorter ttl, a limit below what is stored) is refused, with how
+    much would go, unless --force lossy-edit is given. So is one after which a mirror or an aggregate would hide or keep
+    what its origin does not (shorter-history, ttl-not-inherited ...): change both, the safe one first.
+    """
+    from kvctl.topology.apply import bucket_changes
+    from kvctl.topology.hazards import hazards, replica_hazards
+
+    changes = settings(
+        description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
+        max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
+        metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
+    )  # fmt: skip
+    _check_changes(changes, clear)
+    check_forced(force, hazards.LOSSY_EDIT, *replica_hazards.OF_EDITS, hazards.FOREIGN_KIND)
+    plan = await bucket_changes.plan_edit((await session.client()).api, bucket, changes, clear or ())
+    if dry_run:
+        _show_plan(session, plan)
+    else:
+        await _carry_out(session, plan, bucket, force)
+
+
+@command(
+    app,
+    "delete",
+    examples=["kvctl bucket delete orders", "kvctl bucket delete orders --yes"],
+    see=["delete", "bucket ls"],
+)
+async def delete(
+    session: Session,
+    bucket: BucketName,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Delete a bucket with everything it holds.
+
+    Mirrors and aggregates of it are listed first: they keep what they hold and get nothing new, and a bucket recreated
+    under the name makes stale mirrors of them. Then its name has to be typed, or given with --confirm.
+
+    A stream that does not answer may be one of them. Such a deletion is refused without --force unreachable-stream.
+    """
+    from kvctl.cli.bucket.details import dependent_row
+    from kvctl.kv import catalog, reserved_streams
+    from kvctl.topology.apply import bucket_changes
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
+
+    check_forced(force, hazards.UNREACHABLE_STREAM)
+    api = (await session.client()).api
+    described = await bucket_changes.describe(api, bucket)
+    status, dependents = described.status, described.dependents
+    result: dict[str, Any] = {
+        "bucket": bucket,
+        "stream": status.stream,
+        "kind": str(status.kind),
+        "values": status.values,
+        "dependents": None if dependents is None else [dependent_row(item) for item in dependents],
+    }
+    if dry_run:
+        session.show(document(result, name="bucket"))
+        return
+    reserved_streams.refuse(status.config, forcible=False)
+    hazards.refuse(links.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
+    await _confirm_deletion(session, described, bucket, yes, confirm)
+    await catalog.delete(api, status.stream)
+    report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
+
+
+async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Creation":
+    """Create the bucket, and say which mirrors still hold what an earlier one held."""
+    from kvctl.cli.bucket.stale_mirrors import offer
+    from kvctl.kv import catalog
+    from kvctl.topology.discover import overview
+
+    mirrored = await overview.is_served_by_others(api, wanted["name"])
+    made = await catalog.create_like(api, wanted)
+    if mirrored and made.created:
+        await offer(session, api, wanted["name"])
+    return made
+
+
+def _check_changes(changes: dict[str, Any], clear: list[str] | None) -> None:
+    """What can be found wrong before anything is sent. Raises UsageError."""
+    from kvctl.kv.config_edit import edited
+
+    if not changes and not clear:
+        raise UsageError("Nothing to change", hint="`kvctl bucket edit --help` lists the settings")
+    edited({"republish": {}, "metadata": {}}, {name: value for name, value in changes.items() if name != _SWITCH})
+    edited({}, {}, [name for name in clear or () if not name.startswith("metadata.")])
+    both = sorted({name.replace("-", "_") for name in clear or ()} & changes.keys())
+    if both:
+        raise UsageError(f"`{both[0].replace('_', '-')}` is to be both set and cleared")
+
+
+async def _carry_out(session: Session, plan: "EditPlan", bucket: str, force: list[str] | None) -> None:
+    from kvctl.kv import catalog
+    from kvctl.topology.hazards import hazards
+
+    differences = plan.edit.differences
+    for difference in differences:
+        session.note(str(difference), always=True)
+    hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose or hide data")
+    if differences:
+        await catalog.apply_edit((await session.client()).api, plan.edit)
+    result = {
+        "bucket": bucket,
+        "stream": plan.edit.after["name"],
+        "changed": bool(differences),
+        "differences": [{"field": item.field, "before": item.before, "after": item.after} for item in differences],
+    }
+    text = f"Changed bucket `{bucket}`" if differences else f"Bucket `{bucket}` is like that already"
+    report(session, result, text, always=not differences)
+
+
+def _show_plan(session: Session, plan: "EditPlan") -> None:
+    from kvctl.cli.bucket.views import difference_view
+
+    session.show(difference_view(plan.edit.differences, worded=session.output == "table"))
+    for hazard in plan.hazards:
+        session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+
+
+async def _confirm_deletion(
+    session: Session, described: "Described", name: str, yes: bool, confirm: str | None
+) -> None:
+    what, count = _named(described, name), described.status.values
+    _remark(session, described)
+    if described.dependents is None:
+        session.warn("The streams of this account cannot be listed: what replicates the bucket is not known")
+    for item in described.dependents or ():
+        session.note(replicated(name, item), always=True)
+    if described.dependents or confirm is not None:
+        question = f"Deleting {what} removes {counted(count, 'entry')}"
+        await session.confirm(question, typed_name=name, confirmed=confirm)
+    else:
+        await session.confirm(f"Delete {what} with {counted(count, 'entry')}?", yes=yes)
+
+
+def replicated(name: str, item: "Dependent") -> str:
+    """A reader of a bucket or a stream, for the one who is about to delete that."""
+    if item.upstream is None:
+        return f"Stream `{item.stream}` does not answer: it may read from `{name}`"
+    return f"`{name}` feeds {item.kind} `{item.name}`" + ("" if item.last_revision is not None else ", unreachable")
+
+
+def _named(described: "Described", name: str) -> str:
+    origins = ", ".join(f"`{origin.stream.removeprefix('KV_')}`" for origin in described.upstreams)
+    kind = str(described.status.kind)
+    word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"
+    return f"{word} `{name}`" + (f" of {origins}" if origins else "")
+
+
+def _remark(session: Session, described: "Described") -> None:
+    kind = str(described.status.kind)
+    stream = described.status.stream
+    if kind == "incomplete":
+        session.warn(f"`{stream}` is what an interrupted restore or copy left: run that again, it starts over")
+    elif kind == "stream":
+        session.warn(f"`{stream}` is named like a bucket, but its configuration is not one's")
+
+
+def _clearable(incomplete: str) -> list[str]:
+    from kvctl.kv.config_edit import CLEARABLE
+
+    return [name.replace("_", "-") for name in CLEARABLE if name.startswith(incomplete.replace("-", "_"))]
+
+
+_SWITCH = "republish_headers_only"
+
+
+app.entries.update(data.app.entries)

@@ -1,0 +1,420 @@
+"""Consumers: create, inspect, change, pause, delete. What they deliver is in consumer_messages.py."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import (
+    DryRun,
+    Yes,
+    duration,
+    moment,
+)
+from kvctl.cli.app.session import Session
+from kvctl.cli.consumer import messages
+from kvctl.cli.keys.arguments import number
+from kvctl.cli.stream.options import (
+    ConfigFile,
+    ConsumerName,
+    Description,
+    Settings,
+    StreamName,
+    apply_settings,
+    change_rows,
+    change_view,
+    check_consumer,
+    check_stream,
+    dated_by_server,
+    one_of,
+)
+from kvctl.cli.topology.replicas import show_config, tell
+from kvctl.errors import KvctlError, UsageError
+from kvctl.render.view import document
+from kvctl.units import Ago, duration_ns, format_time
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.config.config_text import Config
+
+app = group(
+    "consumer",
+    help="""Consumers: who has read what of a stream, and what comes next
+
+    A consumer remembers what it delivered and what was acknowledged. Several programs that pull from one share its
+    messages; each message goes to one of them at a time, and comes again when it is not acknowledged.
+    """,
+)
+
+_DELIVER = ("all", "last", "new", "last_per_subject", "by_start_sequence", "by_start_time")
+_ACKS = ("explicit", "none", "all")
+
+NewConsumer = Annotated[
+    str | None,
+    typer.Argument(metavar="CONSUMER", help="Name; without one, it is ephemeral and gets a name"),
+]
+Filters = Annotated[
+    list[str] | None,
+    typer.Option("--filter", metavar="SUBJECT", help="Deliver messages on this subject only; repeatable"),
+]
+Deliver = Annotated[
+    str | None,
+    typer.Option(
+        "--deliver-policy", "--deliver", metavar="POLICY", help=f"Begin with: {', '.join(_DELIVER[:4])}",
+        autocompletion=one_of(*_DELIVER),
+    ),
+]  # fmt: skip
+StartSequence = Annotated[int | None, number("--start-seq", help="Begin with this sequence")]
+StartTime = Annotated[int | None, moment("--start-time", help="Begin with the first message of this time or later")]
+AckPolicy = Annotated[
+    str | None,
+    typer.Option(
+        "--ack-policy", "--ack", metavar="POLICY", help=f"Acknowledgements: {', '.join(_ACKS)}",
+        autocompletion=one_of(*_ACKS),
+    ),
+]  # fmt: skip
+AckWait = Annotated[timedelta | None, duration("--ack-wait", "--wait", help="Deliver again after this without one")]
+MaxDeliver = Annotated[int | None, number("--max-deliver", help="Deliver a message so often at the most")]
+Backoff = Annotated[
+    list[timedelta] | None, duration("--backoff", help="Instead of one wait, these one after the other; repeatable")
+]
+MaxAckPending = Annotated[int | None, number("--max-ack-pending", help="Messages that may wait for their ack at once")]
+Inactive = Annotated[
+    timedelta | None, duration("--inactive-threshold", help="The server forgets it when nobody asks for this long")
+]
+Replicas = Annotated[int | None, number("--replicas", help="Servers that hold its state, 1 to 5")]
+Durable = Annotated[
+    bool | None,
+    typer.Option("--durable/--ephemeral", help="Kept until it is deleted (with a name), or until nobody asks"),
+]
+
+
+@command(
+    app,
+    "ls",
+    examples=["kvctl consumer ls ORDERS", "kvctl consumer ls ORDERS -o json | jq '.[] | {name, pending}'"],
+    see=["consumer show", "stream ls"],
+)
+async def ls(session: Session, stream: StreamName) -> None:
+    """List the consumers of a stream.
+
+    PENDING are the messages that it has still to deliver, ACK PENDING those that wait for their acknowledgement.
+    """
+    from kvctl.cli.consumer.views import listing_view
+    from kvctl.jetstream.consumers import admin
+
+    infos, silent = await admin.listing((await session.client()).api, check_stream(stream))
+    session.show(listing_view(infos, stream))
+    if silent:
+        session.warn(f"Consumers that do not answer: {', '.join(f'`{name}`' for name in silent)}")
+
+
+@command(
+    app,
+    "show",
+    examples=["kvctl consumer show ORDERS worker", "kvctl consumer show ORDERS worker -o json | jq .ack_floor"],
+    see=["consumer ls"],
+)
+async def show(session: Session, stream: StreamName, consumer: ConsumerName) -> None:
+    """Show a consumer's state and settings."""
+    from kvctl.cli.consumer.views import consumer_view
+    from kvctl.jetstream.consumers import admin
+
+    check_stream(stream), check_consumer(consumer)
+    session.show(consumer_view(await admin.info((await session.client()).api, stream, consumer)))
+
+
+@command(
+    app,
+    "add",
+    examples=[
+        "kvctl consumer add ORDERS worker --filter 'orders.new.>' --ack-wait 1m",
+        "kvctl consumer add ORDERS tail --deliver-policy new --ack-policy none --ephemeral",
+        "kvctl consumer add ORDERS --config worker.yaml --set max_waiting=64",
+    ],
+    see=["consumer consume", "consumer edit"],
+)
+async def add(
+    session: Session,
+    stream: StreamName,
+    consumer: NewConsumer = None,
+    filters: Filters = None,
+    deliver: Deliver = None,
+    start_sequence: StartSequence = None,
+    start_time: StartTime = None,
+    ack_policy: AckPolicy = None,
+    ack_wait: AckWait = None,
+    max_deliver: MaxDeliver = None,
+    backoff: Backoff = None,
+    max_ack_pending: MaxAckPending = None,
+    durable: Durable = None,
+    inactive: Inactive = None,
+    replicas: Replicas = None,
+    description: Description = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a consumer.
+
+    Without options it delivers everything from the first message on, and waits 30 seconds for each acknowledgement. The
+    configuration is the server's own JSON, from a file, then from --set, then from the other options.
+
+    A consumer that exists with the same configuration is left as it is; one with another is an error that shows the
+    differences. Prints the name of one that was not named.
+    """
+    from kvctl.jetstream.config.config_text import CONSUMER
+
+    given = _options(
+        filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
+        ack_policy=ack_policy, ack_wait=ack_wait, max_deliver=max_deliver, backoff=backoff,
+        max_ack_pending=max_ack_pending, inactive_threshold=inactive, num_replicas=replicas, description=description,
+    )  # fmt: skip
+    await _start_by_server(session, check_stream(stream), given, start_time)
+    asked = await dated_by_server(session, apply_settings(session, {}, config, settings, CONSUMER), stream)
+    wanted = {"ack_policy": "explicit"} | _merged(asked, given)
+    await _add(session, check_stream(stream), consumer, wanted, durable=durable, dry_run=dry_run)
+
+
+@command(
+    app,
+    "edit",
+    examples=[
+        "kvctl consumer edit ORDERS worker --ack-wait 2m",
+        "kvctl consumer edit ORDERS worker --set max_ack_pending=100 --dry-run",
+    ],
+    see=["consumer show", "consumer add"],
+)
+async def edit(
+    session: Session,
+    stream: StreamName,
+    consumer: ConsumerName,
+    filters: Filters = None,
+    deliver: Deliver = None,
+    start_sequence: StartSequence = None,
+    start_time: StartTime = None,
+    ack_policy: AckPolicy = None,
+    ack_wait: AckWait = None,
+    max_deliver: MaxDeliver = None,
+    backoff: Backoff = None,
+    max_ack_pending: MaxAckPending = None,
+    inactive: Inactive = None,
+    replicas: Replicas = None,
+    description: Description = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Change settings of a consumer.
+
+    Only what is asked for changes. The difference is shown first. What was delivered and acknowledged stays so; servers
+    refuse to change where a consumer began and how it acknowledges.
+    """
+    from kvctl.jetstream.config.config_text import CONSUMER
+
+    given = _options(
+        filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
+        ack_policy=ack_policy, ack_wait=ack_wait, max_deliver=max_deliver, backoff=backoff,
+        max_ack_pending=max_ack_pending, inactive_threshold=inactive, num_replicas=replicas, description=description,
+    )  # fmt: skip
+    if not (given or config or settings):
+        raise UsageError("Nothing to change", hint="As in `--ack-wait 1m` or `--set max_deliver=5`")
+    check_stream(stream), check_consumer(consumer)
+    await _start_by_server(session, stream, given, start_time)
+    asked = apply_settings(session, {}, config, None, CONSUMER)
+
+    def change(before: "Config") -> "Config":
+        return _merged(apply_settings(session, {**before, **asked}, None, settings, CONSUMER), given)
+
+    await _edit(session, stream, consumer, change, dry_run=dry_run)
+
+
+@command(app, "delete", examples=["kvctl consumer delete ORDERS worker"], see=["consumer ls", "consumer pause"])
+async def delete(
+    session: Session, stream: StreamName, consumer: ConsumerName, yes: Yes = False, dry_run: DryRun = False
+) -> None:
+    """Delete a consumer, and what it knows of delivered messages.
+
+    Does not ask. The stream keeps its messages, unless it keeps them for its consumers only (retention `interest`).
+    """
+    from kvctl.jetstream.config import ensure
+
+    check_stream(stream), check_consumer(consumer)
+    target = ensure.consumer((await session.client()).api, stream, consumer)
+    row: dict[str, Any] = {"stream": stream, "consumer": consumer}
+    if dry_run:
+        info = await target.read()
+        session.show(document({**row, "ack_pending": info["num_ack_pending"], "pending": info["num_pending"]}))
+        return
+    await ensure.delete(target)
+    tell(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="consumer")
+
+
+@command(
+    app,
+    "pause",
+    examples=[
+        "kvctl consumer pause ORDERS worker --for 1h",
+        "kvctl consumer pause ORDERS worker --until 2026-12-24T18:00:00Z",
+    ],
+    see=["consumer resume"],
+)
+async def pause(
+    session: Session,
+    stream: StreamName,
+    consumer: ConsumerName,
+    lasting: Annotated[timedelta | None, duration("--for", help="As long as this")] = None,
+    until: Annotated[int | None, moment("--until", help="Until this time")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Have a consumer deliver nothing for a while.
+
+    Pulls wait meanwhile, with heartbeats. Servers can do that from 2.11 on.
+    """
+    if (lasting is None) == (until is None):
+        raise UsageError("Give either `--for DURATION` or `--until TIME`")
+    check_stream(stream), check_consumer(consumer)
+    now = await _server_time(session, stream)
+    end = until if until is not None else now + duration_ns(lasting or timedelta())
+    if end <= now:
+        raise UsageError("The pause would be over already")
+    await _pause(session, stream, consumer, end, dry_run=dry_run)
+
+
+@command(app, "resume", examples=["kvctl consumer resume ORDERS worker"], see=["consumer pause"])
+async def resume(session: Session, stream: StreamName, consumer: ConsumerName, dry_run: DryRun = False) -> None:
+    """End a consumer's pause."""
+    await _pause(session, stream, consumer, None, dry_run=dry_run)
+
+
+async def _add(
+    session: Session, stream: str, consumer: str | None, wanted: "Config", *, durable: bool | None, dry_run: bool
+) -> None:
+    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream.consumers.admin import new_name
+
+    named = consumer if consumer is not None else wanted.get("durable_name") or wanted.get("name")
+    if durable and named is None:
+        raise UsageError("A durable consumer has a name", hint="`kvctl consumer add STREAM CONSUMER`")
+    name = _name(wanted, new_name() if named is None else named, named is not None if durable is None else durable)
+    target = ensure.consumer((await session.client()).api, stream, name)
+    if dry_run:
+        if await ensure.existing(target, wanted) is None:
+            show_config(session, wanted)
+            return
+        created = False
+    else:
+        _, created = await ensure.create(target, wanted)
+    if named is None and session.options.output is None and not session.terminal.is_terminal:
+        session.write(f"{name}\n".encode())
+        return
+    text = f"Created consumer `{name}` of stream `{stream}`"
+    if not created:
+        text = f"Consumer `{name}` of stream `{stream}` exists already, with the same configuration"
+    row = {"stream": stream, "consumer": name, "changed": created}
+    tell(session, row, text, always=not created, name="consumer")
+
+
+async def _edit(
+    session: Session, stream: str, consumer: str, change: Callable[["Config"], "Config"], *, dry_run: bool
+) -> None:
+    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream.config.config_text import CONSUMER, changes, copied
+
+    target = ensure.consumer((await session.client()).api, stream, consumer)
+    before = (await target.read())["config"]
+    after = await dated_by_server(session, change(copied(before)), stream)
+    after |= {name: before[name] for name in ("name", "durable_name") if name in before}
+    differing = changes(before, after, CONSUMER)
+    if dry_run:
+        session.show(change_view(differing, worded=session.output == "table"))
+        return
+    for difference in differing:
+        session.note(str(difference), always=True)
+    if differing:
+        await ensure.edit(target, before, after)
+    row = {"stream": stream, "consumer": consumer, "changed": bool(differing), "differences": change_rows(differing)}
+    text = f"Changed consumer `{consumer}`" if differing else f"Consumer `{consumer}` is like that already"
+    tell(session, row, text, always=not differing, name="consumer")
+
+
+async def _pause(session: Session, stream: str, consumer: str, end_ns: int | None, *, dry_run: bool) -> None:
+    check_stream(stream), check_consumer(consumer)
+    client = await session.client()
+    handle = client.jetstream.stream(stream).consumer(consumer)
+    version = client.connection.server_version
+    if version < (2, 11):
+        await handle.info()
+        raise KvctlError(f"nats-server {'.'.join(map(str, version))} cannot pause consumers", hint="2.11 and later can")
+    if dry_run:
+        await handle.info()
+    elif end_ns is None:
+        await handle.resume()
+    else:
+        await handle.pause(end_ns)
+    until = format_time(end_ns) if end_ns is not None else None
+    text = f"Paused consumer `{consumer}` until {until}" if until else f"Resumed consumer `{consumer}`"
+    text = f"Would have {text[0].lower()}{text[1:]}" if dry_run else text
+    row = {"stream": stream, "consumer": consumer, "paused": until is not None, "until": until}
+    tell(session, row, text, name="consumer")
+
+
+def _options(**given: Any) -> "Config":
+    """What was given, in the server's terms. Raises UsageError."""
+    found: Config = {name: value for name, value in given.items() if value is not None and value != []}
+    if "backoff" in found and "ack_wait" in found:
+        raise UsageError("`--backoff` takes the place of `--ack-wait`")
+    for name, words in (("deliver_policy", _DELIVER), ("ack_policy", _ACKS)):
+        if name in found:
+            found[name] = found[name].replace("-", "_")
+            if found[name] not in words:
+                raise UsageError(f"`{given[name]}` is no policy", hint=f"One of {', '.join(words)}")
+    for name in ("ack_wait", "inactive_threshold"):
+        if name in found:
+            found[name] = duration_ns(found[name])
+    if "backoff" in found:
+        found["backoff"] = [duration_ns(wait) for wait in found["backoff"]]
+    if "opt_start_time" in found:
+        found["opt_start_time"] = format_time(found["opt_start_time"])
+    return found
+
+
+async def _start_by_server(session: Session, stream: str, given: "Config", start_time: int | None) -> None:
+    """Have a relative start count back from the server's time."""
+    if isinstance(start_time, Ago):
+        given["opt_start_time"] = format_time(start_time.on(await _server_time(session, stream)))
+
+
+async def _server_time(session: Session, stream: str) -> int:
+    from kvctl.jetstream.server_clock import ServerClock
+
+    return (await ServerClock.read((await session.client()).api, stream)).now_ns()
+
+
+def _merged(config: "Config", given: "Config") -> "Config":
+    """The configuration with the options; filters and starts take each other's place."""
+    merged, given = dict(config), dict(given)
+    if filters := given.pop("filters", None):
+        if "" in filters:
+            raise UsageError("A filter is empty")
+        merged = {name: value for name, value in merged.items() if name not in ("filter_subject", "filter_subjects")}
+        merged |= {"filter_subject": filters[0]} if len(filters) == 1 else {"filter_subjects": list(filters)}
+    for start, policy in (("opt_start_seq", "by_start_sequence"), ("opt_start_time", "by_start_time")):
+        if start in given:
+            if given.get("deliver_policy", policy) != policy:
+                raise UsageError(f"A start excludes `--deliver-policy {given['deliver_policy']}`")
+            given["deliver_policy"] = policy
+    return merged | given
+
+
+def _name(wanted: "Config", name: str, durable: bool) -> str:
+    """Puts the name into the configuration, as a durable's or an ephemeral's. Raises UsageError."""
+    wanted["name"] = check_consumer(name)
+    wanted.pop("durable_name", None)
+    if durable:
+        wanted["durable_name"] = name
+    return name
+
+
+app.entries.update(messages.app.entries)

@@ -1,0 +1,387 @@
+"""Consumers: their messages, one, some, or without end; printed, or handed to a command."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import duration, size
+from kvctl.cli.app.session import Session
+from kvctl.cli.consumer.message_rows import Rows, delivered_view
+from kvctl.cli.keys.arguments import Encoding, number
+from kvctl.cli.stream.options import (
+    ConsumerName,
+    StreamName,
+    check_consumer,
+    check_stream,
+    consumer_names,
+    one_of,
+)
+from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
+from kvctl.render.view import Row
+
+if TYPE_CHECKING:
+    from kvctl.cli.process.message_exec import MessageExecution
+    from kvctl.jetstream.consumers.fetch import Fetch
+    from kvctl.jetstream.consumers.message import Message
+    from kvctl.jetstream.consumers.pull_options import ConsumeOptions, Event
+
+app = group()
+
+Batches = AsyncGenerator[list["Message"], None]
+
+HEARTBEAT = timedelta(seconds=5)
+"""How often the server shows that it is there while consuming: half of what silence is borne."""
+
+Ack = Annotated[
+    bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed, or leave it to be delivered again")
+]
+Expires = Annotated[timedelta | None, duration("--expires", help="How long a pull waits; 30s")]
+LongExpires = Annotated[timedelta | None, duration("--expires", help="How long a pull waits; 30s, 1s at least")]
+Heartbeat = Annotated[
+    timedelta | None, duration("--idle-heartbeat", help="How often the server shows that it is there, 500ms to 30s")
+]
+Run = Annotated[
+    str | None,
+    typer.Option("--exec", metavar="CMD", help="Run CMD for each message, print none; acknowledge when it succeeds"),
+]
+SomeConsumer = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="CONSUMER",
+        help="Name; without one, all is read in order and nothing is remembered",
+        autocompletion=consumer_names,
+    ),
+]
+ThresholdMessages = Annotated[
+    int | None, typer.Option("--threshold-messages", metavar="N", help="Ask for more at so many left; half")
+]
+ThresholdBytes = Annotated[int | None, size("--threshold-bytes", help="Ask for more at so many bytes left; half")]
+Filters = Annotated[
+    list[str] | None,
+    typer.Option("--filter", metavar="SUBJECT", help="Without CONSUMER: only on this subject; repeatable"),
+]
+Deliver = Annotated[
+    str | None,
+    typer.Option(
+        "--deliver",
+        metavar="POLICY",
+        help="Without CONSUMER: begin with `all`, `new` or `last_per_subject`",
+        autocompletion=one_of("all", "new", "last_per_subject"),
+    ),
+]
+MaxBytes = Annotated[int | None, size("--max-bytes", help="Limit in bytes, as the server counts them")]
+
+
+@command(
+    app,
+    "next",
+    examples=["kvctl consumer next ORDERS worker", "kvctl consumer next ORDERS worker --no-ack -o json | jq -r .data"],
+    see=["consumer fetch", "consumer consume"],
+)
+async def next_(
+    session: Session,
+    stream: StreamName,
+    consumer: ConsumerName,
+    count: Annotated[int | None, number("--count", help="So many, one pull each")] = None,
+    ack: Ack = True,
+    expires: Expires = None,
+    idle_heartbeat: Heartbeat = None,
+    run: Run = None,
+    encoding: Encoding = None,
+) -> None:
+    """Take the next message.
+
+    Acknowledges it once it is printed. Exits 9 when none comes in time.
+    """
+    from kvctl.jetstream.consumers.fetch import Fetch
+    from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
+
+    options = FetchOptions(max_messages=1, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat)
+    handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
+    api = (await session.client()).api
+
+    async def batches() -> Batches:
+        for _ in range(count or 1):
+            found = False
+            async for batch in fetched(Fetch(api, stream, consumer, options, handling.warn)):
+                found = True
+                yield batch
+            if not found:
+                raise WaitExpired(f"No message came within {options.pull().expires:g}s")
+
+    await handling.handle(batches(), single=count is None)
+
+
+@command(
+    app,
+    "fetch",
+    examples=[
+        "kvctl consumer fetch ORDERS worker --max-messages 100",
+        "kvctl consumer fetch ORDERS worker --max-bytes 1MB --expires 5s -o ndjson",
+        "kvctl consumer fetch ORDERS worker --max-messages 10 --no-wait --exec ./handle",
+    ],
+    see=["consumer next", "consumer consume"],
+)
+async def fetch(
+    session: Session,
+    stream: StreamName,
+    consumer: ConsumerName,
+    max_messages: Annotated[
+        int | None, number("--max-messages", "--count", help="Limit in messages; one of the two limits is needed")
+    ] = None,
+    max_bytes: MaxBytes = None,
+    ack: Ack = True,
+    expires: Expires = None,
+    idle_heartbeat: Heartbeat = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Take what is there, wait for nothing")] = False,
+    run: Run = None,
+    encoding: Encoding = None,
+) -> None:
+    """Take some messages by one pull.
+
+    Ends when it has them, or when the time is up. Acknowledges them as they are printed. No message is success. With
+    --expires over 30s the server sends heartbeats, and two missed ones are an error.
+    """
+    from kvctl.jetstream.consumers.fetch import Fetch
+    from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
+
+    options = FetchOptions(
+        max_messages=max_messages, max_bytes=max_bytes, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat,
+        no_wait=no_wait,
+    )  # fmt: skip
+    handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
+    api = (await session.client()).api
+
+    await _warn_of_size(session, stream, consumer, max_bytes)
+    await handling.handle(fetched(Fetch(api, stream, consumer, options, handling.warn)))
+
+
+@command(
+    app,
+    "consume",
+    examples=[
+        "kvctl consumer consume ORDERS worker -o ndjson",
+        "kvctl consumer consume ORDERS worker --exec './handle --order'",
+        "kvctl consumer consume ORDERS --filter 'orders.new.>' --deliver new",
+    ],
+    see=["consumer add", "consumer fetch", "watch"],
+)
+async def consume(
+    session: Session,
+    stream: StreamName,
+    consumer: SomeConsumer = None,
+    count: Annotated[int | None, number("--count", help="End after so many messages")] = None,
+    ack: Ack = True,
+    max_messages: Annotated[int | None, number("--max-messages", help="Buffer in messages: 500, with --exec 1")] = None,
+    max_bytes: Annotated[int | None, size("--max-bytes", help="Buffer in bytes, instead")] = None,
+    threshold_messages: ThresholdMessages = None,
+    threshold_bytes: ThresholdBytes = None,
+    expires: LongExpires = None,
+    idle_heartbeat: Heartbeat = None,
+    run: Run = None,
+    filters: Filters = None,
+    deliver: Deliver = None,
+    encoding: Encoding = None,
+) -> None:
+    """Take messages as they come, without end.
+
+    Goes on across restarts of servers, lost connections and refused pulls; what it meets is a warning on stderr. A
+    server that falls silent is noticed after two heartbeats, which are 5s apart. Each message is acknowledged once it
+    is printed: one that was printed when kvctl was killed comes again. Ctrl-C asks for nothing more, finishes what was
+    delivered and exits 130; a second one ends immediately. Exits 3 when the consumer is deleted.
+
+    Servers up to 2.15 may skip a message at the end of a pull by --max-bytes, if the consumer delivers the last message
+    of each subject and the stream keeps more: limit that one by --max-messages.
+
+    --exec splits CMD into words like a shell, but no shell runs it. Its standard input is the message's data; the rest
+    is in KVCTL_STREAM, KVCTL_CONSUMER, KVCTL_SUBJECT, KVCTL_SEQUENCE, KVCTL_CONSUMER_SEQUENCE, KVCTL_DELIVERED,
+    KVCTL_PENDING, KVCTL_TIME, KVCTL_SIZE and KVCTL_HEADERS (JSON). When it succeeds, the message is acknowledged; when
+    it fails, it is delivered again after 1s, 2s, 4s and so on, 5m at the most. While it runs, the consumer is told
+    that it does.
+    """
+    from kvctl.jetstream.consumers.pull_options import EXPIRES, ConsumeOptions, default_heartbeat
+
+    if run is not None and max_messages is None and max_bytes is None:
+        max_messages = 1  # what waits behind a slow command would be delivered again meanwhile
+    expires = expires or EXPIRES
+    options = ConsumeOptions(
+        max_messages=max_messages, max_bytes=max_bytes, expires=expires,
+        idle_heartbeat=idle_heartbeat or min(HEARTBEAT, default_heartbeat(expires)),
+        threshold_messages=threshold_messages, threshold_bytes=threshold_bytes, count=count,
+    )  # fmt: skip
+    if consumer is None:
+        handling = await Handling.begin(session, stream, None, ack=False, run=run, encoding=encoding)
+        await handling.handle(_ordered(session, stream, filters, deliver, count), endless=True)
+        return
+    if filters or deliver:
+        raise UsageError(
+            "A consumer has filters and a beginning of its own", hint="`--filter` and `--deliver` go without CONSUMER"
+        )
+    handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
+    await _warn_of_size(session, stream, consumer, max_bytes)
+    await _consume(session, stream, consumer, options, handling)
+
+
+async def _consume(
+    session: Session, stream: str, consumer: str, options: "ConsumeOptions", handling: "Handling"
+) -> None:
+    from kvctl.jetstream.consumers.consume import Consumption
+
+    async with Consumption((await session.client()).api, stream, consumer, options, handling.warn) as messages:
+        work = handling.handle(messages.batches(), endless=True)
+        await _until_interrupted(session, work, lambda: handling.drain(messages.drain))
+
+
+async def _warn_of_size(session: Session, stream: str, consumer: str, max_bytes: int | None) -> None:
+    """A fault of servers up to 2.15, where a pull's bytes end before a list of last messages does."""
+    from kvctl.jetstream.consumers import admin
+
+    if max_bytes is None:
+        return
+    with suppress(UnreachableError):
+        info = await admin.info((await session.client()).api, stream, consumer)
+        if info["config"].get("deliver_policy") == "last_per_subject":
+            session.warn(
+                f"`{consumer}` delivers the last message of each subject: with `--max-bytes`, servers may skip some; "
+                "`--max-messages` does not"
+            )
+
+
+async def fetched(fetch: "Fetch") -> Batches:
+    """What a fetch gives. Raises ServerError when nothing came because the server ended it early."""
+    found = False
+    async with fetch, aclosing(fetch.batches()) as source:
+        async for batch in source:
+            found = True
+            yield batch
+    if fetch.refusal is not None and not found:
+        raise ServerError(
+            f"No message came: the server ended the pull ({fetch.refusal.code})",
+            hint=f"`kvctl consumer show {fetch.stream} {fetch.consumer}` shows the consumer's limits",
+        )
+
+
+class Handling:
+    """What becomes of messages: printed and acknowledged, or handed to a command."""
+
+    def __init__(self, session: Session, rows: Rows, ack: bool, execution: "MessageExecution | None") -> None:
+        self._session = session
+        self._rows = rows
+        self._ack = ack
+        self._execution = execution
+
+    @classmethod
+    async def begin(
+        cls, session: Session, stream: str, consumer: str | None, *, ack: bool, run: str | None, encoding: str | None
+    ) -> "Handling":
+        """Raises UsageError for a command that cannot be run and names that cannot be, ReadOnly."""
+        check_stream(stream)
+        if consumer is not None:
+            check_consumer(consumer)
+        if ack and session.context.read_only:
+            raise ReadOnly("Acknowledging changes the consumer", hint="`--no-ack` takes messages without")
+        execution = None
+        if run is not None:
+            from kvctl.cli.process.message_exec import MessageExecution
+
+            execution = MessageExecution(session, run, answers=ack)
+            await execution.prepare(stream, consumer)
+        return cls(session, Rows(encoding, table=session.output == "table"), ack, execution)
+
+    def warn(self, event: "Event") -> None:
+        """What happens beside the messages; what ends them is reported as the error that it is."""
+        if not event.final:
+            self._session.warn(str(event))
+
+    async def handle(self, batches: Batches, *, single: bool = False, endless: bool = False) -> None:
+        """Deal with all that comes. Raises PartlyDone when some command failed."""
+        async with aclosing(batches):
+            if self._execution is not None:
+                async for batch in batches:
+                    for message in batch:
+                        await self._execution.run(message)
+                await self._flush()
+                self._execution.finish()
+                return
+            if single:
+                await self._show_one(batches)
+                return
+            view = delivered_view(single=False, empty="" if endless else "No messages")
+            await self._session.stream(view, self._printed(batches, confirm=not endless), endless=endless)
+            await self._flush()
+
+    async def drain(self, drain: Callable[[], Awaitable[None]]) -> None:
+        """Let what is under way come to its end, and nothing else begin."""
+        if self._execution is not None:
+            self._execution.stopping = True
+        await drain()
+
+    async def _show_one(self, batches: Batches) -> None:
+        async for batch in batches:
+            for message in batch:
+                self._session.show(delivered_view(single=True, rows=[self._rows.delivered(message)]))
+                if self._ack:
+                    await _confirmed(message)
+
+    async def _printed(self, batches: Batches, *, confirm: bool) -> AsyncIterator[Sequence[Row]]:
+        async for batch in batches:
+            yield [self._rows.delivered(message) for message in batch]
+            if self._ack:
+                await self._acknowledge(batch[:-1] if confirm else batch)
+                if confirm:
+                    await _confirmed(batch[-1])
+
+    async def _acknowledge(self, batch: "list[Message]") -> None:
+        try:
+            for message in batch:
+                await message.ack()
+        except NoServer:
+            self._session.warn("The connection was lost before messages were acknowledged: they will come again")
+
+    async def _flush(self) -> None:
+        if self._ack:
+            await (await self._session.client()).connection.flush()
+
+
+async def _confirmed(message: "Message") -> None:
+    """Acknowledge it, and know that it has arrived. Raises PermissionDenied, RequestTimeout."""
+    with suppress(NoResponders):  # the consumer wants no acknowledgements
+        await message.double_ack()
+
+
+async def _ordered(
+    session: Session, stream: str, filters: list[str] | None, deliver: str | None, count: int | None
+) -> Batches:
+    """Everything in order, by an ephemeral consumer that needs no acknowledgement."""
+    client = await session.client()
+    policy = (deliver or "all").replace("-", "_")
+    left = count
+    reading = client.jetstream.stream(stream).read(*(filters or ()), deliver=policy, follow=True)
+    async with reading, aclosing(reading.batches()) as batches:
+        async for batch in batches:
+            yield batch[:left]
+            left = None if left is None else left - len(batch)
+            if left is not None and left <= 0:
+                return
+
+
+async def _until_interrupted(session: Session, work: Awaitable[None], drain: Callable[[], Awaitable[Any]]) -> None:
+    """Await the work; when a signal cancels us, let it drain first."""
+    import asyncio
+
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            session.note("Finishing what was delivered; interrupt again to end at once")
+            await drain()
+            await task
+        raise
+    except BaseException:
+        task.cancel()
+        raise

@@ -1,0 +1,145 @@
+"""Consumers as rows and documents: the JSON objects, and how a terminal shows them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvctl.cli.stream.views import active_text
+from kvctl.render.view import Column, Row, View, age_text, document, duration_text
+from kvctl.units import (
+    duration_from_ns,
+    duration_seconds,
+    format_time,
+    parse_utc,
+)
+
+
+def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:
+    """The consumers of a stream."""
+    columns = [
+        Column("stream", table=False),
+        Column("name"),
+        Column("durable", table=False),
+        Column("filters", text=", ".join, flex=True),
+        Column("deliver_policy", "DELIVERS"),
+        Column("ack_policy", "ACKS"),
+        Column("pending", right=True),
+        Column("ack_pending", right=True),
+        Column("redelivered", table=False),
+        Column("waiting", table=False),
+        Column("paused", style=lambda paused: "yellow" if paused else ""),
+        Column("created", text=age_text),
+        Column("description", flex=True),
+    ]
+    rows = [_summary(info) for info in infos]
+    empty = {column.key for column in columns if column.flex and not any(row[column.key] for row in rows)}
+    columns = [replace(column, table=False) if column.key in empty else column for column in columns]
+    return View(columns=columns, rows=rows, empty=f"No consumers; `kvctl consumer add {stream} NAME` makes one")
+
+
+def consumer_view(info: dict[str, Any]) -> View:
+    """Everything about one consumer."""
+    row = consumer_row(info)
+    summary = [Column(name, table=False) for name in _summary(info)]
+    paused = [Column("pause_remaining", "Paused for", text=_rounded)] if row["paused"] else []
+    shown = [replace(column, tsv=False) for column in (*_DETAILS, *paused, *_settings(row["config"]))]
+    peers = View(columns=_PEERS, rows=(row["cluster"] or {}).get("replicas", []))
+    return document(row, *summary, *shown, sections=[("Servers", peers)])
+
+
+def consumer_row(info: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of a consumer."""
+    cluster = info.get("cluster") or {}
+    return {
+        **_summary(info),
+        "delivered": _position(info["delivered"]),
+        "ack_floor": _position(info["ack_floor"]),
+        "pause_remaining": duration_seconds(duration_from_ns(info.get("pause_remaining", 0))),
+        "push_bound": bool(info.get("push_bound")),
+        "cluster": {
+            "name": cluster.get("name", ""),
+            "leader": cluster.get("leader", ""),
+            "replicas": [
+                {"name": peer["name"], "current": bool(peer.get("current")), "lag": peer.get("lag", 0)}
+                for peer in cluster.get("replicas") or []
+            ],
+        }
+        if cluster
+        else None,
+        "config": info["config"],
+    }
+
+
+def _summary(info: dict[str, Any]) -> dict[str, Any]:
+    config = info["config"]
+    one = config.get("filter_subject")
+    return {
+        "stream": info["stream_name"],
+        "name": info["name"],
+        "durable": bool(config.get("durable_name")),
+        "filters": [one] if one else config.get("filter_subjects") or [],
+        "deliver_policy": config.get("deliver_policy", "all"),
+        "ack_policy": config.get("ack_policy", "none"),
+        "pending": info.get("num_pending", 0),
+        "ack_pending": info.get("num_ack_pending", 0),
+        "redelivered": info.get("num_redelivered", 0),
+        "waiting": info.get("num_waiting", 0),
+        "paused": bool(info.get("paused")),
+        "created": format_time(parse_utc(info["created"])),
+        "description": config.get("description", ""),
+    }
+
+
+def _position(position: dict[str, Any]) -> dict[str, Any]:
+    last = position.get("last_active")
+    return {
+        "sequence": position.get("stream_seq", 0),
+        "consumer_sequence": position.get("consumer_seq", 0),
+        "last_active": format_time(parse_utc(last)) if last else None,
+    }
+
+
+def _settings(config: Row) -> Sequence[Column]:
+    """Columns for what the configuration says beyond what is shown anyway."""
+    from kvctl.jetstream.config.config_text import CONSUMER, changes
+
+    left_out = {
+        "name", "durable_name", "description", "deliver_policy", "ack_policy", "filter_subject", "filter_subjects",
+    }  # fmt: skip
+    said = [change for change in changes({}, dict(config), CONSUMER) if change.field not in left_out]
+    return [
+        Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1])) for change in said
+    ]
+
+
+def _always(text: str) -> Any:
+    return lambda _: text
+
+
+def _rounded(seconds: float) -> str:
+    return duration_text(round(seconds))
+
+
+def _position_text(position: dict[str, Any]) -> str:
+    active = f", {age_text(position['last_active'])}" if position["last_active"] else ""
+    return f"sequence {position['sequence']}{active}"
+
+
+_DETAILS = (
+    Column("stream"),
+    Column("name"),
+    Column("durable"),
+    Column("description"),
+    Column("filters", text=", ".join),
+    Column("deliver_policy", "Delivers"),
+    Column("ack_policy", "Acknowledgements"),
+    Column("delivered", text=_position_text),
+    Column("ack_floor", "Acknowledged up to", text=_position_text),
+    Column("pending", "Still to deliver"),
+    Column("ack_pending", "Waiting for their ack"),
+    Column("redelivered"),
+    Column("waiting", "Pulls waiting"),
+    Column("cluster", "Leader", text=lambda cluster: cluster["leader"] if cluster else ""),
+    Column("created", text=age_text),
+)
+_PEERS = (Column("name"), Column("current"), Column("lag", right=True), Column("active", text=active_text, table=False))

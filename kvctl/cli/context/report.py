@@ -1,0 +1,133 @@
+"""What `context test` finds out about a connection."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from kvctl.cli.app.session import Session
+from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
+from kvctl.render.view import Column, View, document, size_text
+
+if TYPE_CHECKING:
+    from kvctl.connection import Connection
+    from kvctl.contexts import Context
+    from kvctl.jetstream.permissions import Access
+
+_LIMITS = {
+    "memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers",
+}  # fmt: skip
+_READING = ("look at a bucket", "read a key", "list and watch keys")
+_ALLOWED = {True: "yes", False: "no", None: "unknown"}
+_STYLE = {True: "green", False: "red", None: "yellow"}
+
+
+async def report(session: Session, context: "Context", bucket: str | None) -> None:
+    """Connect, look around, show it. Raises UnreachableError when JetStream cannot be used."""
+    from kvctl.urls import redact
+
+    facts: dict[str, Any] = {"context": context.name, "url": redact(context.url), "origin": context.origin}
+    facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}
+    try:
+        await _find_out(facts, context, bucket)
+    except KvctlError as error:
+        if session.output != "table" or facts["server"]:
+            session.show(_view({**facts, "error": error.message}))
+        raise
+    session.show(_view(facts))
+    if not facts["usable"]:
+        denied = next(item for item in facts["permissions"] if item["action"] in _READING)
+        raise PermissionDenied(
+            f"Nothing can be read: {denied['reason']} on `{denied['subject']}`",
+            subject=denied["subject"],
+            hint=None if bucket else "Permissions may name buckets one by one: try `--bucket NAME`",
+        )
+
+
+async def _find_out(facts: dict[str, Any], context: "Context", bucket: str | None) -> None:
+    from kvctl.connection import connect
+    from kvctl.jetstream.api import Api
+    from kvctl.jetstream.permissions import probe, round_trip
+
+    connection = await connect(context)
+    try:
+        facts["server"] = _server(connection)
+        facts["rtt"] = round(await round_trip(connection), 6)
+        api = Api(connection)
+        facts["jetstream"] = await _jetstream(api)
+        access = await probe(api, bucket)
+        facts["permissions"] = [asdict(item) for item in access]
+        facts["usable"] = facts["jetstream"] is not None or _can_read(access)
+    finally:
+        await connection.close()
+
+
+def _server(connection: "Connection") -> dict[str, Any]:
+    info = connection.server_info
+    return {
+        "name": info.get("server_name"),
+        "version": info.get("version"),
+        "url": connection.url,
+        "cluster": info.get("cluster"),
+        "domain": info.get("domain"),
+        "tls": bool(info.get("tls_required")),
+        "max_payload": info.get("max_payload"),
+    }
+
+
+async def _jetstream(api: Any) -> dict[str, Any] | None:
+    """Usage and limits of the account, a missing limit as null; null when they may not be seen."""
+    try:
+        info = await api.account_info()
+    except PermissionDenied:
+        return None
+    except JetStreamDisabled:
+        if api.prefix.startswith("$JS."):
+            raise
+        return None  # an import of some subjects of another account has no account information
+    allowed = info.get("limits", {})
+    limits = {name: allowed[of] if allowed.get(of, -1) >= 0 else None for name, of in _LIMITS.items()}
+    used = {name: info.get(name, 0) for name in _LIMITS}
+    return {"domain": info.get("domain"), **used, "limits": limits, "tiers": info.get("tiers")}
+
+
+def _can_read(access: "list[Access]") -> bool:
+    return any(item.allowed for item in access if item.action in _READING)
+
+
+def _view(facts: dict[str, Any]) -> View:
+    permissions = View(
+        columns=[
+            Column("action"),
+            Column("allowed", "", text=_ALLOWED.__getitem__, style=_STYLE.__getitem__),
+            Column("subject", flex=True),
+            Column("reason"),
+        ],
+        rows=facts["permissions"],
+    )
+    return document(
+        facts,
+        Column("context"),
+        Column("url", "URL"),
+        Column("origin", "URL from", tsv=False),
+        Column("usable"),
+        Column("rtt", "Round trip", text=lambda seconds: f"{seconds * 1000:.1f} ms"),
+        Column("server", text=_server_text, tsv=False),
+        *(Column("jetstream", name.capitalize(), text=_usage(name), tsv=False) for name in _LIMITS),
+        name="usable",
+        sections=[("Permissions", permissions)],
+    )
+
+
+def _server_text(server: dict[str, Any]) -> str:
+    cluster = f", cluster {server['cluster']}" if server["cluster"] else ""
+    domain = f", domain {server['domain']}" if server["domain"] else ""
+    return f"{server['name']}, version {server['version']}{cluster}{domain}{', TLS' if server['tls'] else ''}"
+
+
+def _usage(name: str) -> Any:
+    show = size_text if name in ("memory", "storage") else str
+
+    def text(jetstream: dict[str, Any]) -> str:
+        limit = jetstream["limits"][name]
+        return f"{show(jetstream[name])} of {'unlimited' if limit is None else show(limit)}"
+
+    return text

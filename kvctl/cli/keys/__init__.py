@@ -1,0 +1,1 @@
+"""Commands for keys: one file for each command or pair of commands."""

@@ -1,0 +1,1 @@
+"""Key commands at `NAME@REF`, a ref of a versioned bucket."""

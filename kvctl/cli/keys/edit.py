@@ -1,0 +1,164 @@
+"""`kvctl edit`: a value in an editor, written back if nobody else wrote meanwhile."""
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import BucketName, KeyName
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import check_keys, open_bucket
+from kvctl.cli.keys.entry_rows import writing_view
+from kvctl.errors import KeyNotFound, KvctlError, UsageError, WrongRevision
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+    from kvctl.kv.entry import Entry
+
+app = group()
+
+
+@command(
+    app,
+    "edit",
+    examples=["kvctl edit config app.yaml", "EDITOR='code --wait' kvctl edit config app.yaml"],
+    see=["update", "revert"],
+)
+async def edit(session: Session, bucket: BucketName, key: KeyName) -> None:
+    """Change a value in an editor.
+
+    Opens $VISUAL, or $EDITOR, with the value in a file that only you can read. When the editor ends, its text is
+    written back, if the key has not changed meanwhile; prints the new revision. Unchanged text writes nothing. A
+    newline that the editor added at the end is taken off again.
+
+    When the key has changed, the text is kept, and the message says where; exit code 4.
+    """
+    check_keys([key])
+    program = _editor(os.environ)
+    target = await open_bucket(session, bucket, write=True)
+    entry = await _text_entry(target, key)
+    directory = Path(tempfile.mkdtemp(prefix="kvctl-edit-"))
+    file = directory / _file_name(key)
+    try:
+        _write_private(file, entry.value)
+        revision = await _edited(session, target, entry, program, file)
+    except BaseException as error:
+        if _holds_changes(file, entry.value):
+            _point_to(session, error, bucket, key, file)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    shutil.rmtree(directory, ignore_errors=True)
+    session.show(writing_view([{"bucket": bucket, "key": key, "revision": revision}], single=True))
+
+
+def _editor(environ: Mapping[str, str]) -> list[str]:
+    """The editor's command. Raises UsageError when there is none."""
+    chosen = environ.get("VISUAL") or environ.get("EDITOR") or next(filter(shutil.which, ("vi", "nano")), "")
+    try:
+        program = shlex.split(chosen)
+    except ValueError as error:
+        raise UsageError(f"The editor `{chosen}` cannot be understood: {error}") from None
+    if not program:
+        raise UsageError("No editor is set", hint="Name one: `EDITOR=nano kvctl edit ...`")
+    if shutil.which(program[0]) is None:
+        raise UsageError(f"The editor `{program[0]}` is not installed", hint="It is named by $VISUAL or $EDITOR")
+    return program
+
+
+async def _text_entry(bucket: "Bucket", key: str) -> "Entry":
+    try:
+        entry = await bucket.get(key, leader=True)
+    except KeyNotFound as error:
+        error.hint = f"`kvctl create {bucket.name} {key} VALUE` makes it"
+        raise
+    try:
+        entry.value.decode()
+    except UnicodeDecodeError:
+        raise KvctlError(
+            f"The value of `{key}` is no text",
+            hint=f"`kvctl get {bucket.name} {key} > FILE`, change it, then "
+            f"`kvctl update {bucket.name} {key} --file FILE --if-revision {entry.revision}`",
+        ) from None
+    return entry
+
+
+def _file_name(key: str) -> str:
+    """The key's last part, by whose ending editors know the language; never a path."""
+    name = key.replace("/", "_")[-64:].lstrip(".-")
+    return name or "value"
+
+
+def _write_private(file: Path, data: bytes) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(data)
+
+
+async def _edited(session: Session, bucket: "Bucket", entry: "Entry", program: list[str], file: Path) -> int:
+    """The revision that holds the edited text: a new one, or the old one when nothing has changed."""
+    from kvctl.kv.write.copy_key import remaining_ttl
+
+    await _run_editor(session, [*program, str(file)])
+    text = _read(file, entry.value)
+    if text == entry.value:
+        session.note("Unchanged")
+        return entry.revision
+    return await bucket.update(entry.key, text, entry.revision, ttl=await remaining_ttl(bucket, entry))
+
+
+async def _run_editor(session: Session, command: list[str]) -> None:
+    import asyncio
+
+    # In `revision=$(kvctl edit ...)` the editor draws on stderr.
+    screen = None if session.terminal.is_terminal else sys.stderr
+    with _interrupts_are_the_editors():
+        process = await asyncio.create_subprocess_exec(*command, stdout=screen)
+        code = await process.wait()
+    if code:
+        raise KvctlError(f"The editor `{command[0]}` ended with exit code {code}", hint="Nothing was written")
+
+
+@contextmanager
+def _interrupts_are_the_editors() -> Iterator[None]:
+    """Ctrl-C reaches the editor as well, which knows what to do with it."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _read(file: Path, original: bytes) -> bytes:
+    """The edited text, without the newline that editors put behind a last line that had none."""
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise KvctlError(f"The edited file cannot be read: {error.strerror}", hint="Nothing was written") from None
+    return text if original.endswith(b"\n") else text.removesuffix(b"\n")
+
+
+def _holds_changes(file: Path, original: bytes) -> bool:
+    try:
+        return _read(file, original) != original
+    except KvctlError:
+        return False
+
+
+def _point_to(session: Session, error: BaseException, bucket: str, key: str, file: Path) -> None:
+    """Say where the text is that could not be written."""
+    if isinstance(error, WrongRevision):
+        error.hint = (
+            f"Your text is in `{file}`; `kvctl get {bucket} {key}` shows what is there now, "
+            f"`kvctl update {bucket} {key} --file {file} --if-revision {error.found or 0}` replaces it"
+        )
+    elif isinstance(error, KvctlError):
+        error.hint = f"{error.hint}. Your text is in `{file}`" if error.hint else f"Your text is in `{file}`"
+    else:
+        session.warn(f"Your text is in `{file}`")

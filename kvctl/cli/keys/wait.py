@@ -1,0 +1,173 @@
+"""Waiting for a key."""
+
+import os
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import BucketName, KeyName, duration
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import (
+    Encoding,
+    Headers,
+    check_keys,
+    open_bucket,
+    revision,
+)
+from kvctl.cli.keys.entry_rows import Shape
+from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
+from kvctl.units import format_duration
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+    from kvctl.kv.entry import Entry
+
+app = group()
+
+LOOK_AGAIN = 1.0
+"""Seconds after which `wait --missing` looks by itself: a key that expires without a marker tells nobody."""
+PATIENCE = timedelta(minutes=1)
+
+
+@command(
+    app,
+    "wait",
+    examples=[
+        "kvctl wait orders NEW.7 --for 5m",
+        "kvctl wait jobs import.state --value done",
+        "kvctl wait locks deploy --missing && ./deploy",
+    ],
+    see=["watch", "get"],
+)
+async def wait(
+    session: Session,
+    bucket: BucketName,
+    key: KeyName,
+    exists: Annotated[bool, typer.Option("--exists", help="Until the key has a value; the default")] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="Until it is deleted, purged or expired")] = False,
+    value: Annotated[str | None, typer.Option("--value", metavar="VALUE", help="Until it has this value")] = None,
+    revision_above: Annotated[int | None, revision("--revision-above", help="Until it is written again")] = None,
+    patience: Annotated[timedelta | None, duration("--for", help="Longest wait; 0 looks once [default: 1m]")] = None,
+    headers: Headers = False,
+    encoding: Encoding = None,
+) -> None:
+    """Wait for a key.
+
+    Ends as soon as the condition holds, which may be at once, and prints the entry (nothing for --missing). Of several
+    conditions all must hold, of one entry. Exits 9 when the time is up.
+
+    It watches, rather than asking again and again, and goes on over restarts of the server. When the time is up the
+    leader is asked once more; exits 5 when it does not answer, because then nobody knows.
+    """
+    import asyncio
+
+    check_keys([key])
+    if missing and (exists or value is not None or revision_above is not None):
+        raise UsageError("`--missing` excludes the other conditions")
+    condition = Condition(missing, None if value is None else os.fsencode(value), revision_above)
+    limit = PATIENCE if patience is None else patience
+    source = await open_bucket(session, bucket)
+    try:
+        async with asyncio.timeout(limit.total_seconds() or None):
+            entry = await _until(source, key, condition, once=not limit)
+    except TimeoutError:
+        entry = await _last_look(source, key, condition, session.context.timeout)
+        if not condition.holds(entry):
+            raise condition.expired(key, limit) from None
+    if entry is not None and not missing:
+        session.show(Shape(encoding=encoding, headers=headers).document(entry))
+
+
+class Condition(NamedTuple):
+    """What is waited for: that the key is missing; or an entry, of this value and above this revision if given."""
+
+    missing: bool
+    value: bytes | None
+    above: int | None
+
+    def holds(self, entry: "Entry | None") -> bool:
+        """Whether the key's last entry, None for a key never written, is what is waited for."""
+        lives = entry is not None and entry.operation == "PUT"
+        if self.missing or entry is None or not lives:
+            return self.missing and not lives
+        return (self.value is None or entry.value == self.value) and entry.revision > (self.above or 0)
+
+    def expired(self, key: str, limit: timedelta) -> WaitExpired:
+        """The error for a condition that did not hold in time."""
+        if self.missing:
+            what = "is still there"
+        elif self.value is not None:
+            what = "does not have this value"
+        elif self.above is not None:
+            what = f"was not written after revision {self.above}"
+        else:
+            what = "does not exist"
+        waited = f" (waited {format_duration(limit)})" if limit else ""
+        return WaitExpired(f"`{key}` {what}{waited}", hint="`--for` waits longer")
+
+
+async def _last_look(bucket: "Bucket", key: str, condition: Condition, limit: timedelta) -> "Entry | None":
+    """The key's last entry, read at the leader now: a watch may have been cut off without knowing.
+
+    Raises UnreachableError where nobody answers; WaitExpired where only the watch may read.
+    """
+    import asyncio
+
+    try:
+        async with asyncio.timeout(limit.total_seconds()):
+            return await bucket.last_entry(key, leader=True)
+    except PermissionDenied:
+        raise condition.expired(key, timedelta()) from None
+    except (TimeoutError, UnreachableError) as error:
+        reason = f": {error.message}" if isinstance(error, UnreachableError) else ""
+        raise RequestTimeout(
+            f"`{key}` could not be read when the time was up{reason}",
+            hint=error.hint if isinstance(error, UnreachableError) else "Check the server with `kvctl context test`",
+        ) from None
+
+
+async def _until(bucket: "Bucket", key: str, condition: Condition, *, once: bool) -> "Entry | None":
+    """The entry for which the condition holds. Raises TimeoutError when `once` it does not."""
+    if once or not condition.missing:
+        return await _until_told(bucket, key, condition, once)
+    import asyncio
+
+    ways = [
+        asyncio.ensure_future(_until_told(bucket, key, condition, once)),
+        asyncio.ensure_future(_until_seen(bucket, key, condition)),
+    ]
+    try:
+        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def _until_told(bucket: "Bucket", key: str, condition: Condition, once: bool) -> "Entry | None":
+    """Until an entry of the key, or having none at the start, meets the condition."""
+    last: Entry | None = None
+    async with await bucket.watch(key, follow=not once) as watcher, aclosing(watcher.batches()) as batches:
+        async for batch in batches:
+            for last in batch:
+                if condition.holds(last):
+                    return last
+            if not batch and last is None and condition.holds(None):
+                return None
+    raise TimeoutError
+
+
+async def _until_seen(bucket: "Bucket", key: str, condition: Condition) -> "Entry | None":
+    """Until a look at the key meets the condition."""
+    import asyncio
+
+    while True:
+        await asyncio.sleep(LOOK_AGAIN)
+        with suppress(UnreachableError):
+            entry = await bucket.last_entry(key, leader=True)
+            if condition.holds(entry):
+                return entry

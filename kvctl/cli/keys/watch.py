@@ -1,0 +1,119 @@
+"""Following changes."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import BucketName, Filters
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import (
+    Encoding,
+    Headers,
+    check_filters,
+    number,
+    open_bucket,
+    revision,
+)
+from kvctl.cli.keys.entry_rows import Shape
+from kvctl.cli.keys.entry_stream import show_entries
+from kvctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvctl.cli.process.exec import Execution
+    from kvctl.kv.entry import Entry
+    from kvctl.kv.read.watch import Watcher
+
+app = group()
+
+
+@command(
+    app,
+    "watch",
+    examples=[
+        "kvctl watch orders 'NEW.*'",
+        "kvctl watch orders -o ndjson --from-revision 120",
+        "kvctl watch config app.yaml --updates-only --exec 'systemctl reload app'",
+        "kvctl watch orders --until-current -o ndjson > orders.ndjson",
+    ],
+    see=["wait", "history", "keys"],
+)
+async def watch(
+    session: Session,
+    bucket: BucketName,
+    filters: Filters = None,
+    history: Annotated[bool, typer.Option("--history", help="Begin with all entries, not the last of a key")] = False,
+    updates_only: Annotated[bool, typer.Option("--updates-only", help="Begin with the next change")] = False,
+    ignore_deletes: Annotated[bool, typer.Option("--ignore-deletes", help="Leave deletions out")] = False,
+    meta_only: Annotated[bool, typer.Option("--meta-only", help="Sizes in the place of values")] = False,
+    from_revision: Annotated[int | None, revision("--from-revision", help="Begin with this revision")] = None,
+    until_current: Annotated[bool, typer.Option("--until-current", help="End where the changes begin")] = False,
+    count: Annotated[int | None, number("--count", help="End after so many entries")] = None,
+    run: Annotated[str | None, typer.Option("--exec", metavar="CMD", help="Run CMD for each entry, print none")] = None,
+    headers: Headers = False,
+    encoding: Encoding = None,
+) -> None:
+    """Follow changes.
+
+    Shows the last entry of every key that matches, deletions included, then each change as it comes, in order, once,
+    across restarts of the server and lost connections. In ndjson (and json, which is the same here) the line
+    {"event": "current"} marks the end of what was there; on a terminal a note does.
+
+    --exec splits CMD into words like a shell, but no shell runs it. Its standard input is the value; the entry is in
+    KVCTL_BUCKET, KVCTL_KEY, KVCTL_REVISION, KVCTL_CREATED, KVCTL_OPERATION (PUT, DEL or PURGE), KVCTL_REASON,
+    KVCTL_DELTA, KVCTL_TTL and KVCTL_SIZE. Entries wait for one another. A run that fails is reported and the watch goes
+    on; at its end, if it has one, the exit code is 7.
+
+    Exits 1 when the bucket is deleted or recreated, 3 when --from-revision is more than one above the last revision,
+    and 130 on Ctrl-C.
+    """
+    wanted = check_filters(filters)
+    if updates_only and (history or from_revision is not None):
+        raise UsageError(f"`--updates-only` excludes `{'--history' if history else '--from-revision'}`")
+    execution = _execution(session, run)
+    source = await open_bucket(session, bucket)
+    watcher = await source.watch(
+        *wanted,
+        history=history,
+        updates_only=updates_only,
+        ignore_deletes=ignore_deletes,
+        meta_only=meta_only,
+        from_revision=from_revision,
+        follow=not until_current,
+    )
+    if execution is not None:
+        await _execute(execution, _batches(watcher, count))
+        return
+    shape = Shape(encoding=encoding, headers=headers, meta_only=meta_only, live=True)
+    note = "" if until_current else "Up to date; what follows are changes"
+    await show_entries(session, shape, _batches(watcher, count), endless=True, marked=note)
+
+
+def _execution(session: Session, text: str | None) -> "Execution | None":
+    if text is None:
+        return None
+    from kvctl.cli.process.exec import Execution
+
+    return Execution(session, text)
+
+
+async def _batches(watcher: "Watcher", count: int | None) -> AsyncGenerator[list["Entry"], None]:
+    """What the watcher yields, up to `count` entries; an empty list where everything that was there has come."""
+    left = count
+    async with watcher, aclosing(watcher.batches()) as batches:
+        async for batch in batches:
+            yield batch[:left]
+            if left is not None:
+                left -= len(batch)
+                if left <= 0:
+                    return
+
+
+async def _execute(execution: "Execution", batches: AsyncGenerator[list["Entry"], None]) -> None:
+    async with aclosing(batches):
+        async for batch in batches:
+            for entry in batch:
+                await execution.run(entry)
+    execution.finish()

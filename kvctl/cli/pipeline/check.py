@@ -1,0 +1,39 @@
+"""`kvctl pipeline check`: does Spark run, and have its workers what they need?"""
+
+from dataclasses import asdict
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.session import Session
+from kvctl.cli.pipeline.runner import (
+    Conf,
+    Master,
+    Remote,
+    run_job,
+    spark_target,
+)
+from kvctl.render.view import Column, View, document
+
+app = group()
+
+WORKERS = [Column("host"), Column("python"), Column("kvctl")]
+
+
+@command(
+    app,
+    "check",
+    examples=["kvctl pipeline check", "kvctl pipeline check --master spark://spark.example.com:7077"],
+    see=["doctor"],
+)
+async def check(session: Session, master: Master = None, remote: Remote = None, conf: Conf = None) -> None:
+    """Start Spark, run a task on its workers, and say what they are.
+
+    Fails, and says what to do, where Spark or a Java is missing, a cluster cannot be reached, or its workers have no
+    kvctl. The jobs of `kvctl pipeline` start Spark the same way.
+    """
+    from kvctl.pipeline.jobs.check import check
+
+    found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check))
+    columns = (Column("spark"), Column("java"), Column("master"), Column("workers", table=False))
+    session.show(
+        document(found, *columns, name="spark", sections=[("Workers", View(columns=WORKERS, rows=found["workers"]))])
+    )

@@ -1,0 +1,125 @@
+"""`kvctl pipeline commit`: an export, or a table of one's own, recorded in a versioned bucket."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.session import Session
+from kvctl.cli.pipeline.load import (
+    KeyColumn,
+    TableFormat,
+    ValueColumn,
+    open_input,
+)
+from kvctl.cli.pipeline.runner import (
+    Conf,
+    Master,
+    Remote,
+    run_job,
+    source_options,
+    spark_target,
+)
+from kvctl.cli.repo.commit import Meta
+from kvctl.cli.repo.options import (
+    At,
+    AtBranch,
+    Author,
+    Message,
+    open_branch,
+    parse_branch,
+)
+from kvctl.cli.topology.replicas import tell
+from kvctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvctl.pipeline.jobs.load import Input
+    from kvctl.pipeline.options import SourceOptions
+    from kvctl.pipeline.spark.session_config import Target
+
+app = group()
+
+
+@command(
+    app,
+    "commit",
+    examples=[
+        "kvctl pipeline commit config@main --from config.export -m 'From the lake'",
+        "kvctl pipeline commit stock@main --from stock.parquet --key sku --value count -m 'Tonight'",
+    ],
+    see=["repo commit", "pipeline export", "load", "help versions"],
+)
+async def commit(
+    session: Session,
+    at: AtBranch,
+    path: Annotated[str, typer.Option("--from", metavar="PATH", help="Folder of an export, or a table")],
+    message: Message,
+    meta: Meta = None,
+    key: KeyColumn = None,
+    value: ValueColumn = None,
+    format: TableFormat = None,
+    author: Author = None,
+    dry_run: DryRun = False,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Record an export or a table as one commit of a versioned bucket.
+
+    The commit holds its rows and nothing else: the same tree, with the same root, as after loading and committing
+    them. Spark's tasks sort and store the leaves, then the branch moves at once; nothing may be staged on it (4). PATH
+    is what `kvctl pipeline load` takes. Ttls and headers are left out.
+
+    Run again after it was killed it makes one commit: where the branch holds the rows already under this message, that
+    commit is shown. Otherwise a commit that records nothing new exits 1.
+
+    --dry-run sorts and checks all rows, and stores nothing.
+    """
+    from kvctl.cli.bucket.options import parse_metadata
+    from kvctl.cli.repo.views import show_made
+    from kvctl.pipeline.jobs.commit import commit as record
+    from kvctl.pipeline.options import parse
+    from kvctl.versions.commits import clean
+
+    place, target = parse_branch(at), spark_target(master, remote, conf)
+    if not message.strip():
+        raise UsageError("The message is empty", hint="`-m` says what the commit is about")
+    named = parse_metadata(meta or ())
+    repository = await open_branch(session, place, author=author, write=not dry_run)
+    source = await open_input(session, path, key, value, format)
+    _check_state(source)
+    await clean(repository.store, repository.objects, place.ref, dry_run=dry_run)
+    options = parse({"bucket": place.repository, **source_options(session, target)})
+    if dry_run:
+        await _rehearse(session, target, place, source, options)
+        return
+    made = await run_job(
+        session, target, f"Committing to {place}",
+        partial(
+            record, source=source, options=options, branch=place.ref, message=message, meta=named,
+            author=repository.author,
+        ),
+        incomplete=f"Interrupted: nothing of it is on `{place}`; run it again",
+    )  # fmt: skip
+    if not made.recorded:
+        session.note(f"`{place}` holds these {made.rows} rows already", always=True)
+    show_made(session, place.ref, made.commit)
+
+
+async def _rehearse(session: Session, target: "Target", place: At, source: "Input", options: "SourceOptions") -> None:
+    from kvctl.pipeline.jobs.commit import rehearse
+
+    work = partial(rehearse, source=source, options=options, branch=place.ref)
+    rows = await run_job(session, target, f"Checking rows for {place}", work)
+    row = {"repository": place.repository, "branch": place.ref, "rows": rows}
+    tell(session, row, f"Would commit {rows} rows onto `{place}`", always=True)
+
+
+def _check_state(source: "Input") -> None:
+    if source.history:
+        raise UsageError(
+            "A commit holds one value a key, this export every entry",
+            hint="Export without `--mode history`",
+        )

@@ -1,0 +1,30 @@
+"""The pipeline: buckets exported, loaded, captured and compared by Spark."""
+
+from kvctl.cli.app.command import group
+from kvctl.cli.pipeline import (
+    audit,
+    capture,
+    check,
+    commit,
+    export,
+    load,
+    run,
+    stats,
+    verify,
+)
+
+app = group("pipeline", help="Export, load, capture and compare buckets with Spark")
+
+app.entries.update(
+    {
+        **export.app.entries,
+        **verify.app.entries,
+        **load.app.entries,
+        **capture.app.entries,
+        **audit.app.entries,
+        **commit.app.entries,
+        **run.app.entries,
+        **stats.app.entries,
+        **check.app.entries,
+    }
+)

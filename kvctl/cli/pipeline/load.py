@@ -1,0 +1,202 @@
+"""`kvctl pipeline load`: an export, or a table of one's own, into a bucket."""
+
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun, Force, bucket_names
+from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.options import Cluster, Replicas, Storage
+from kvctl.cli.keys.arguments import check_forced, check_writable
+from kvctl.cli.pipeline.export import one_of
+from kvctl.cli.pipeline.runner import (
+    Conf,
+    Master,
+    Remote,
+    run_job,
+    source_options,
+    spark_target,
+)
+from kvctl.cli.pipeline.verify import hashing
+from kvctl.errors import ConflictError, PartlyDone, UsageError
+from kvctl.kv.names import check_bucket
+from kvctl.render.view import Column, document, duration_text
+
+if TYPE_CHECKING:
+    from pathlib import Path as FilePath
+
+    from kvctl.pipeline.jobs.load import Input, Loaded, Order
+    from kvctl.pipeline.jobs.run import Ran
+    from kvctl.pipeline.spark.session_config import Target
+
+app = group()
+
+Path = Annotated[str, typer.Argument(metavar="PATH", help="Folder of an export, or a table: a file or a folder")]
+Into = Annotated[
+    str, typer.Option("--into", metavar="BUCKET", help="Bucket to write into", autocompletion=bucket_names)
+]
+KeyColumn = Annotated[
+    str | None, typer.Option("--key", metavar="COL", help="Column of a table that holds the key; else `key`")
+]
+ValueColumn = Annotated[
+    str | None, typer.Option("--value", metavar="COL", help="Column of a table that holds the value; else `value`")
+]
+TableFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Of a table: `parquet`, `json`, `csv` or `tsv`; else by its extension",
+        autocompletion=one_of("parquet", "json", "csv", "tsv"),
+    ),
+]
+Create = Annotated[bool, typer.Option("--create", help="Make the bucket like the exported one")]
+IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only what differs from what the bucket holds")]
+DeadLetter = Annotated[
+    str | None, typer.Option("--dead-letter", metavar="DIR", help="Keep rejected rows there, with the causes")
+]
+
+
+@command(
+    app,
+    "load",
+    examples=[
+        "kvctl pipeline load orders.export --into orders-copy --create",
+        "kvctl pipeline load orders.export --into orders --if-different",
+        "kvctl pipeline load stock.parquet --into stock --key sku --value count",
+    ],
+    see=["pipeline export", "load", "help pipeline"],
+)
+async def load(
+    session: Session,
+    path: Path,
+    into: Into,
+    key: KeyColumn = None,
+    value: ValueColumn = None,
+    format: TableFormat = None,
+    create: Create = False,
+    if_different: IfDifferent = False,
+    dead_letter: DeadLetter = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    cluster: Cluster = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Load an export or a table into a bucket.
+
+    The files of an export are compared with its manifest first: a damaged one is refused (4), and nothing written. With
+    --key or --value PATH is a table of your own: Parquet, JSON with an object a line, CSV or TSV with a heading. Its
+    text is written as UTF-8, numbers as text, what is nested as JSON; columns `encoding` (`base64`) and `ttl` (seconds)
+    count.
+
+    --create makes the bucket with the export's configuration, also under another name; without it, it has to be there
+    (3). Revisions and times are the bucket's own. Of an export of history the entries of each key come in their order;
+    the bucket has to keep as many, or --force shorter-history. Entries that a key's history ends with already are not
+    written again.
+
+    A load that was interrupted, or killed, completes when it is run again. Rows that cannot be written are counted, the
+    first ones named, and the command exits 7; the others are written.
+    """
+    from kvctl.pipeline.jobs import load as job
+
+    check_bucket(into) if dry_run else check_writable(session, into)
+    check_forced(force, "shorter-history")
+    target = spark_target(master, remote, conf)
+    changes = _changes(create, replicas, storage, cluster)
+    source = await open_input(session, path, key, value, format)
+    order = job.Order(
+        create=create, changes=changes, shorter_history="shorter-history" in (force or ()), dry_run=dry_run
+    )
+    client = await session.client()
+    if not create:
+        await client.bucket(into).locate()
+    loaded = await _load(session, target, source, into, order, if_different=if_different, dead_letter=dead_letter)
+    row = {name: value for name, value in asdict(loaded).items() if name != "samples"}
+    row["seconds"] = round(loaded.seconds, 3)
+    session.show(document(row, *LOADED, name="bucket"))
+    if loaded.rejected and dry_run:
+        session.warn(rejected_rows(loaded, "would be"))
+    elif loaded.rejected:
+        raise rejected(loaded, dead_letter, "`--dead-letter DIR`")
+
+
+async def open_input(session: Session, path: str, key: str | None, value: str | None, format: str | None) -> "Input":
+    """A table, where something is said of its form, else an export that was found whole. Raises as `open_export`."""
+    from kvctl.pipeline.files import export_files
+    from kvctl.pipeline.jobs import load as job
+
+    folder = export_files.folder_of(path)
+    if key or value or format:
+        return job.open_table(folder, key=key, value=value, format=format)
+    _check_export(folder)
+    total = export_files.read_manifest(folder).bytes
+    return await hashing(session, f"Verifying {folder.name}", total, partial(job.open_export, folder))
+
+
+def _check_export(folder: "FilePath") -> None:
+    """Raises UsageError for a file, ConflictError for a folder of files that nothing makes an export."""
+    from kvctl.pipeline.files import export_files, file_rows
+    from kvctl.pipeline.files.export_manifest import MANIFEST
+
+    if not folder.exists() or export_files.has_manifest(folder) or file_rows.format_of(folder) is None:
+        return
+    problem = f"`{folder}` is no whole export: it has no `{MANIFEST}`"
+    hint = "A table of your own is read with `--key COL`, `--value COL` or `--format`"
+    raise UsageError(problem, hint=hint) if folder.is_file() else ConflictError(problem, hint=hint)
+
+
+LOADED = (
+    Column("bucket"), Column("path"), Column("created", table=False), Column("rows"), Column("written"),
+    Column("unchanged"), Column("rejected"), Column("seconds", "Time", text=duration_text),
+)  # fmt: skip
+
+
+async def _load(
+    session: Session, target: "Target", source: "Input", into: str, order: "Order",
+    *, if_different: bool, dead_letter: str | None,
+) -> "Loaded":  # fmt: skip
+    from kvctl.pipeline.files.export_files import folder_of
+    from kvctl.pipeline.jobs.load import load
+    from kvctl.pipeline.options import parse
+
+    options = parse({"bucket": into, **source_options(session, target)})
+    options = replace(
+        options, if_different=if_different and not source.history,
+        dead_letter=str(folder_of(dead_letter)) if dead_letter else None,
+    )  # fmt: skip
+    return await run_job(
+        session, target, f"Loading {into}", partial(load, source=source, target=options, order=order),
+        incomplete=f"Interrupted: bucket `{into}` may hold a part of the rows; the same command completes it",
+    )  # fmt: skip
+
+
+def rejected(found: "Loaded | Ran", folder: str | None, option: str) -> PartlyDone:
+    """The error for rows that were rejected; `folder` keeps them, or what `option` names would."""
+    kept = f"`{folder}` has them all" if folder else f"{option} keeps them all"
+    text = rejected_rows(found, "was" if found.rejected == 1 else "were")
+    return PartlyDone(text, hint=f"The others are written; {kept}")
+
+
+def rejected_rows(found: "Loaded | Ran", verb: str) -> str:
+    """How many rows, and the first of them."""
+    named = "; ".join(f"`{key}`: {cause}" for key, cause in found.samples)
+    more = found.rejected - len(found.samples)
+    rows = "1 row" if found.rejected == 1 else f"{found.rejected} rows"
+    return f"{rows} {verb} rejected: {named}" + (f"; and {more} more" if more else "")
+
+
+def _changes(create: bool, replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:
+    from kvctl.kv.config_edit import edited
+
+    given = {"replicas": replicas, "storage": storage, "cluster": cluster}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen and not create:
+        raise UsageError(f"`--{next(iter(chosen))}` goes with `--create`")
+    return edited({}, chosen)

@@ -1,0 +1,172 @@
+"""`kvctl pipeline verify`: whether an export is as it was written, and what a bucket holds."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import bucket_names
+from kvctl.cli.app.session import Session
+from kvctl.cli.pipeline.runner import (
+    Conf,
+    Master,
+    Remote,
+    run_job,
+    source_options,
+    spark_target,
+)
+from kvctl.errors import ConflictError
+from kvctl.kv.names import check_bucket
+from kvctl.render.view import Column, View, document, duration_text, size_text
+
+if TYPE_CHECKING:
+    from kvctl.pipeline.jobs.verify import Compared, Verified
+
+app = group()
+T = TypeVar("T")
+
+ExportPath = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the export")]
+
+
+@command(
+    app,
+    "verify",
+    examples=["kvctl pipeline verify orders.export", "kvctl pipeline verify orders.export --against orders"],
+    see=["pipeline export", "bucket diff"],
+)
+async def verify(
+    session: Session,
+    path: ExportPath,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="BUCKET", help="Compare with this bucket, too", autocompletion=bucket_names),
+    ] = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Verify that an export is as it was written.
+
+    Hashes every file, without Spark, and names each that was changed, cut off or removed, and each that was added; any
+    of it exits 4.
+
+    --against compares the rows with a live bucket, with Spark: as of the cut where it is the bucket of the export and
+    still holds that, else as it is now; the result says which. Keys that differ are counted, the first thousand listed
+    as `bucket diff` does it: `missing` in the bucket, `extra` in it, or `differs`; any exits 4. Of an export of history
+    all entries of a key are compared.
+    """
+    from kvctl.pipeline.files import export_files
+    from kvctl.pipeline.jobs import verify as job
+
+    folder = export_files.folder_of(path)
+    manifest = export_files.read_manifest(folder)
+    if against:
+        check_bucket(against)
+    target = spark_target(master, remote, conf) if against else None
+    found = await hashing(session, f"Verifying {folder.name}", manifest.bytes, partial(job.verify, folder))
+    compared = None
+    if target is not None and against and found.whole:
+        from kvctl.pipeline.options import parse
+
+        options = parse({"bucket": against, **source_options(session, target)})
+        await (await session.client()).bucket(against).locate()
+        work = partial(job.compare, folder=folder, manifest=manifest, options=options)
+        compared = await run_job(session, target, f"Comparing with {against}", work)
+    _show_verified(session, found, compared)
+    if not found.whole:
+        raise ConflictError(f"The export in `{folder}` is damaged: {export_files.in_words(found.damage)}")
+    if compared is not None and (count := sum(compared.counts.values())):
+        when = f"as it was at revision {compared.revision}" if compared.at == "cut" else "as it is now"
+        raise ConflictError(f"Bucket `{against}`, {when}, differs in {count} key{'' if count == 1 else 's'}")
+
+
+def _show_verified(session: Session, found: "Verified", compared: "Compared | None") -> None:
+    differences = [
+        {
+            "key": item.key,
+            "difference": str(item.difference),
+            "revision": item.revision,
+            "other_revision": item.other_revision,
+        }
+        for item in (compared.differences if compared else ())
+    ]
+    if differences and session.output in ("tsv", "name"):
+        session.show(View(columns=DIFFERENCES, rows=differences, name="key"))
+        return
+    damage = [{"file": item.file, "problem": item.problem} for item in found.damage]
+    row = {
+        "path": found.path,
+        "bucket": found.manifest.bucket,
+        "format": found.manifest.format,
+        "mode": found.manifest.mode,
+        "cut": found.manifest.cut,
+        "rows": found.manifest.rows,
+        "files": len(found.manifest.files),
+        "bytes": found.manifest.bytes,
+        "whole": found.whole,
+        "damage": damage,
+        "against": _against_row(compared, differences) if compared else None,
+        "seconds": round(found.seconds + (compared.seconds if compared else 0), 3),
+    }
+    sections = [("Damage", View(columns=DAMAGE, rows=damage, name="file"))] if damage else []
+    sections += [("Differences", View(columns=DIFFERENCES, rows=differences, name="key"))] if differences else []
+    session.show(document(row, *VERIFIED, name="path", sections=sections))
+
+
+def _against_row(compared: "Compared", differences: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "bucket": compared.bucket,
+        "at": str(compared.at),
+        "revision": compared.revision,
+        **compared.counts,
+        "differences": differences,
+    }
+
+
+def _against_text(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    counts = ", ".join(f"{row[name]} {name}" for name in ("missing", "extra", "differs") if row[name])
+    when = "at the cut" if row["at"] == "cut" else f"now, at revision {row['revision']}"
+    return f"{row['bucket']} {when}: {counts or 'no differences'}"
+
+
+VERIFIED = (
+    Column("path"), Column("bucket"), Column("format"), Column("mode"), Column("cut"), Column("rows"), Column("files"),
+    Column("bytes", "Size", text=size_text),
+    Column("whole", text=lambda whole: "yes" if whole else "no", style=lambda whole: "green" if whole else "red"),
+    Column("damage", table=False, tsv=False), Column("against", text=_against_text, tsv=False),
+    Column("seconds", "Time", text=duration_text),
+)  # fmt: skip
+DAMAGE = (Column("file"), Column("problem", style="red"))
+DIFFERENCES = (
+    Column("key"),
+    Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow")),
+    Column("revision", right=True),
+    Column("other_revision", "IN BUCKET", right=True),
+)
+
+
+class _Stopped(Exception):
+    """The command was interrupted: hashing shall not go on."""
+
+
+async def hashing(session: Session, what: str, total: int, work: Callable[..., T]) -> T:
+    """What the work returns, in a thread and under a bar; it ends with the command."""
+    import asyncio
+
+    stopped = False
+    with session.progress(what, total) as bar:
+
+        def advance(count: int) -> None:
+            if stopped:
+                raise _Stopped
+            bar.advance(count)
+
+        try:
+            return await asyncio.to_thread(work, advance=advance)
+        except asyncio.CancelledError:
+            stopped = True
+            raise

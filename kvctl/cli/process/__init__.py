@@ -1,0 +1,1 @@
+"""Commands that run a program: `lock`, `env`, `--exec`."""

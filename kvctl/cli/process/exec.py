@@ -1,0 +1,119 @@
+"""Runs a command for each entry or message: it in environment variables, its data on standard input, no shell."""
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kvctl.cli.app.session import Session
+from kvctl.errors import PartlyDone, UsageError
+from kvctl.units import duration_seconds, format_time
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+    from kvctl.kv.entry import Entry
+
+PATIENCE = 5.0
+"""Seconds that a command has to end when kvctl is asked to."""
+
+
+class Execution:
+    """`--exec CMD`. Runs follow one another; one that fails is reported, and the next entry has its own."""
+
+    def __init__(self, session: Session, text: str) -> None:
+        """Raises UsageError for a command that cannot be split or found."""
+        self._session = session
+        self._command = _split(text)
+        self._runs = 0
+        self._failed = 0
+
+    async def run(self, entry: "Entry") -> None:
+        """Run the command for an entry and wait for its end."""
+        await self.attempt(f"`{entry.key}` (revision {entry.revision})", environment(entry), entry.value)
+
+    async def attempt(self, what: str, variables: Mapping[bytes, bytes], data: bytes) -> bool:
+        """Run the command with these variables, and the data on standard input; whether it did not fail."""
+        self._runs += 1
+        problem = await self._attempt(variables, data)
+        if problem:
+            self._failed += 1
+            self._session.warn(f"`{self._command[0]}` {problem} for {what}")
+        return not problem
+
+    def finish(self, things: str = "entries") -> None:
+        """Raises PartlyDone if some run failed."""
+        if self._failed:
+            raise PartlyDone(f"`{self._command[0]}` failed for {self._failed} of {self._runs} {things}")
+
+    async def _attempt(self, variables: Mapping[bytes, bytes], data: bytes) -> str:
+        """What went wrong, if anything did."""
+        import asyncio
+
+        if any(b"\0" in value for value in variables.values()):
+            return "was not run: no environment variable can hold the NUL"
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.PIPE, env={**os.environb, **variables}
+            )
+        except OSError as error:
+            return f"could not be run ({error.strerror})"
+        try:
+            await process.communicate(data)
+        except BaseException:
+            await _end(process)
+            raise
+        code = process.returncode or 0
+        return "" if code == 0 else f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+
+
+def environment(entry: "Entry") -> dict[bytes, bytes]:
+    """The variables that say what an entry is; names that are no UTF-8 keep their bytes."""
+    facts: Mapping[str, object] = {
+        "BUCKET": entry.bucket,
+        "KEY": entry.key,
+        "REVISION": entry.revision,
+        "CREATED": format_time(entry.created_ns),
+        "OPERATION": entry.operation,
+        "REASON": entry.reason,
+        "DELTA": entry.delta,
+        "TTL": None if entry.ttl is None else duration_seconds(entry.ttl),
+        "SIZE": entry.size,
+    }
+    return variables_of(facts)
+
+
+def variables_of(facts: Mapping[str, object]) -> dict[bytes, bytes]:
+    """Facts as variables: `KVCTL_` before their names, nothing for None."""
+    return {f"KVCTL_{name}".encode(): os.fsencode(str("" if fact is None else fact)) for name, fact in facts.items()}
+
+
+def _split(text: str) -> list[str]:
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"`--exec {text}` cannot be split into words: {error}") from None
+    if not command:
+        raise UsageError("`--exec` is empty")
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"The command `{command[0]}` cannot be found",
+            hint="No shell runs it: for pipes and variables say `--exec \"sh -c '...'\"`",
+        )
+    return command
+
+
+async def _end(process: "Process") -> None:
+    """Ask the command to end; insist after a while."""
+    import asyncio
+
+    with suppress(ProcessLookupError):
+        process.terminate()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()

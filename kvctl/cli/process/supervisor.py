@@ -1,0 +1,185 @@
+"""A program that must not outlive a deadline, or this process."""
+
+import asyncio
+import os
+import select
+import signal
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from kvctl.cli.process.programs import cannot_run, find_program
+from kvctl.kv.lease import clock
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+FOREVER = float("inf")
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+"""What a terminal sends to all programs in its foreground, the guarded one included."""
+_PR_SET_PDEATHSIG = 1
+_TOLD = struct.Struct("dq")
+"""What the watcher is told: a deadline, and the program's process, or 0."""
+
+
+class Guarded:
+    """A program that ends, with what it started, at a deadline, and with this process however that ends.
+
+    A second process sees to it, also while this one is stopped: SIGTERM `grace` seconds before the deadline, SIGKILL at
+    it. In the foreground of a terminal the program stays in kvctl's process group, so that keys like Ctrl-C reach it;
+    elsewhere it has one of its own, and what it started ends with it.
+    """
+
+    def __init__(self, words: Sequence[str], *, grace: float) -> None:
+        self._words = words
+        self._grace = grace
+        self._group = not _in_foreground()
+        self._deadline = 0.0
+        self._watcher = -1
+        self._process: Process | None = None
+        self._early: list[int] = []
+        """Signals that came before it ran."""
+
+    async def start(self, variables: Mapping[bytes, bytes], deadline: float) -> None:
+        """Run the program with these variables added to the environment. Raises CannotRun."""
+        path = find_program(self._words[0])
+        self._deadline = deadline
+        self._watcher = _start_watcher(self._group, deadline, self._grace)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._words, executable=path, env={**os.environb, **variables},
+                preexec_fn=_prepared(self._watcher, deadline), process_group=0 if self._group else None,
+            )  # fmt: skip
+        except OSError as error:
+            self.finish()
+            raise cannot_run(self._words[0], error) from None
+        for number in self._early:
+            _send(self.process.pid, number, group=self._group)
+
+    @property
+    def process(self) -> "Process":
+        """The program, once it was started."""
+        assert self._process is not None
+        return self._process
+
+    async def wait(self) -> int:
+        """Its exit code; 128 and the number for a signal."""
+        code = await self.process.wait()
+        return 128 - code if code < 0 else code
+
+    def allow_until(self, deadline: float) -> None:
+        """Move the deadline, in seconds of `kvctl.kv.lease.clock`."""
+        self._deadline = deadline
+        with suppress(OSError):
+            os.write(self._watcher, _TOLD.pack(deadline, 0))
+
+    async def end(self) -> None:
+        """SIGTERM now, SIGKILL after the grace, or at the deadline; returns when it has ended."""
+        self.allow_until(min(clock() + self._grace, self._deadline))
+        try:
+            async with asyncio.timeout(self._grace + 0.5):
+                await self.process.wait()
+        except TimeoutError:  # without a watcher, then
+            _send(self.process.pid, signal.SIGKILL, group=self._group)
+            await self.process.wait()
+
+    def finish(self) -> None:
+        """The program has ended; what it left in the background may stay."""
+        self.allow_until(FOREVER)
+
+    @contextmanager
+    def signals_passed_on(self) -> Iterator[None]:
+        """Meanwhile signals that would end kvctl go to the program, but for those that the terminal sends it, too."""
+        heeded = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._pass_on) for number in heeded}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if self._process is None:
+            self._early.append(number)
+        elif self._process.returncode is None and (self._group or number not in FROM_TERMINAL):
+            _send(self._process.pid, number, group=self._group)
+
+
+def _in_foreground() -> bool:
+    """Whether a person types at this process."""
+    try:
+        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _send(pid: int, number: int, *, group: bool) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def _prepared(watcher: int, deadline: float) -> Callable[[], None]:
+    """What the child does before its program starts: it tells the watcher its number, and dies with its parent.
+
+    On Linux the kernel sees to the latter too. Its signal comes when the thread that forked ends, here the main one.
+    """
+    prctl = None
+    if sys.platform == "linux":
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def prepare() -> None:
+        os.write(watcher, _TOLD.pack(deadline, os.getpid()))
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it died before it was asked for
+            os._exit(128 + signal.SIGKILL)
+
+    return prepare
+
+
+def _start_watcher(group: bool, deadline: float, grace: float) -> int:
+    """Start the process that ends the program; the pipe by which it is told, and at whose end it acts at once."""
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(reading)
+        return writing
+    try:
+        os.setsid()  # what ends or stops kvctl's group shall not reach the watcher
+        for number in PASSED_ON:
+            signal.signal(number, signal.SIG_IGN)
+        os.dup2(reading, 0)
+        os.closerange(1, 1 << 16)
+        _watch(group, deadline, grace)
+    finally:
+        os._exit(0)
+
+
+def _watch(group: bool, deadline: float, grace: float) -> None:
+    pid, asked = 0, False
+    while (now := clock()) < deadline:
+        if now >= deadline - grace and pid and not asked:
+            asked = True
+            _send(pid, signal.SIGTERM, group=group)
+            _send(pid, signal.SIGCONT, group=group)
+        due = deadline if asked else deadline - grace
+        if not select.select([0], [], [], max(min(due - now, 1.0), 0.001))[0]:
+            continue
+        told = os.read(0, 1 << 12)
+        if not told:  # kvctl is gone
+            break
+        for moved, started in _TOLD.iter_unpack(told):
+            deadline, pid = moved, started or pid
+        if deadline == FOREVER:
+            return
+    if pid:
+        _send(pid, signal.SIGKILL, group=group)

@@ -1,0 +1,1 @@
+"""Commands of `kvctl repo`, `kvctl branch` and `kvctl tag`."""

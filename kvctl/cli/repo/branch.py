@@ -1,0 +1,130 @@
+"""Branches of repositories."""
+
+from typing import Annotated
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun, Yes
+from kvctl.cli.app.session import Session
+from kvctl.cli.repo.options import (
+    AtBranch,
+    Name,
+    existing,
+    open_branch,
+    open_repository,
+    parse_at,
+    parse_branch,
+    parse_name,
+    parse_ref,
+    ref_option,
+)
+from kvctl.cli.topology.replicas import tell
+from kvctl.errors import ConflictError
+from kvctl.render.view import Column, View, document
+
+app = group(
+    "branch",
+    help="""Branches of versioned buckets
+
+    A branch is a line of commits, and what was written since the last one: staged changes, which are read at the branch
+    and nowhere else until they are committed.
+    """,
+)
+
+
+@command(app, "ls", examples=["kvctl branch ls config", "kvctl branch ls config -o name"], see=["branch show"])
+async def ls(session: Session, name: Name) -> None:
+    """List branches, each with its last commit."""
+    from kvctl.cli.repo.views import NAMED, named_rows
+
+    repository = await open_repository(session, parse_name(name))
+    session.show(View(columns=NAMED, rows=named_rows(await repository.branches()), empty="No branches"))
+
+
+@command(
+    app,
+    "show",
+    examples=["kvctl branch show config@main", "kvctl branch show config@main -o json | jq .staged"],
+    see=["repo status", "repo log"],
+)
+async def show(session: Session, at: AtBranch) -> None:
+    """Show a branch: its last commit, and how much is staged."""
+    from kvctl.cli.repo.views import COMMIT, commit_row
+
+    place = parse_branch(at)
+    repository = await open_branch(session, place, write=False)
+    status = await repository.status(place.ref, values=False)
+    commit = commit_row(await repository.show(status.commit))
+    row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
+    row["last"] = commit
+    last = View(columns=[column for column in COMMIT if column.key != "id"], rows=[commit], single=True)
+    columns = [Column("name"), Column("repository"), Column("commit", style="yellow"), Column("staged")]
+    session.show(document(row, *columns, sections=[("Last commit", last)]))
+
+
+@command(
+    app,
+    "create",
+    examples=["kvctl branch create config@try", "kvctl branch create config@fix --from v1"],
+    see=["branch ls", "repo merge"],
+)
+async def create(
+    session: Session,
+    at: AtBranch,
+    source: Annotated[str, ref_option("--from", help="Where it begins")] = "main",
+    dry_run: DryRun = False,
+) -> None:
+    """Create a branch.
+
+    It begins with what is committed at --from: staged changes of a branch stay there. A branch that exists is left as
+    it is where that is its commit; elsewhere it is an error (4).
+    """
+    from kvctl.cli.repo.views import short
+    from kvctl.versions import refs
+
+    place = parse_at(at)
+    refs.check_new_name(place.ref)
+    repository = await open_repository(session, place.repository, write=not dry_run)
+    commit = await refs.committed(repository.store, parse_ref(source, place.repository))
+    found = (await repository.branches()).get(place.ref)
+    if found not in (None, commit):
+        raise ConflictError(
+            f"Branch `{place.ref}` exists, at commit `{short(str(found))}`",
+            hint=f"`kvctl branch show {place}` shows it",
+        )
+    if found is None and not dry_run:
+        found = await existing(repository.create_branch(place.ref, commit), "branch", commit)
+    row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
+    done = f"{'Would create' if dry_run else 'Created'} branch `{place.ref}` at `{short(commit)}`"
+    text = done if found is None else f"Branch `{place.ref}` exists already, at this commit"
+    tell(session, row, text, always=dry_run or found is not None)
+
+
+@command(
+    app,
+    "delete",
+    examples=["kvctl branch delete config@try", "kvctl branch delete config@try --yes"],
+    see=["branch ls", "repo reset"],
+)
+async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryRun = False) -> None:
+    """Delete a branch, with what is staged on it.
+
+    Its commits stay as long as another branch or a tag leads to them; `kvctl repo gc` removes what nothing leads to.
+    """
+    from kvctl.cli.bucket.data import counted
+    from kvctl.cli.repo.views import short
+
+    place = parse_branch(at)
+    if not session.interactive and not dry_run:
+        await session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent
+    repository = await open_branch(session, place, write=not dry_run)
+    status = await repository.status(place.ref, values=False)
+    staged = f" with {counted(len(status.changes), 'staged change')}" if status.changes else ""
+    what = f"branch `{place.ref}` of `{place.repository}`{staged}, at commit `{short(status.commit)}`"
+    row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
+    if dry_run:
+        tell(session, row, f"Would delete {what}", always=True)
+        return
+    if session.interactive:
+        await session.confirm(f"Delete {what}?", yes=yes)
+    await repository.delete_branch(place.ref)
+    tell(session, {**row, "changed": True}, f"Deleted {what}")

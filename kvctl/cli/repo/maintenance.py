@@ -1,0 +1,84 @@
+"""Who changed what last, and garbage."""
+
+from typing import Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun, Yes
+from kvctl.cli.app.session import Session
+from kvctl.cli.repo.options import (
+    AtRef,
+    Name,
+    open_repository,
+    parse_at,
+    parse_name,
+)
+from kvctl.render.view import Column, View, age_text, document
+
+app = group()
+
+
+@command(
+    app,
+    "annotate",
+    examples=["kvctl repo annotate config@main", "kvctl repo annotate config@v1 'app.>' -o ndjson"],
+    see=["repo log", "history"],
+)
+async def annotate(
+    session: Session,
+    at: AtRef,
+    filter: Annotated[
+        str, typer.Argument(metavar="FILTER", help="Keys: `*` is any one token, `>` at the end any further ones")
+    ] = ">",
+) -> None:
+    """Show the commit that changed each key last.
+
+    A key whose change is staged on the branch has none yet.
+    """
+    from kvctl.cli.repo.views import short
+    from kvctl.kv.names import check_filter
+    from kvctl.units import format_time
+
+    place = parse_at(at)
+    check_filter(filter)
+    repository = await open_repository(session, place.repository)
+    rows: list[dict[str, Any]] = []
+    for found in await repository.annotate(place.ref, filter):
+        commit = found.commit
+        rows.append({
+            "key": found.key,
+            "commit": found.id,
+            "author": commit.author if commit else None,
+            "created": format_time(commit.created_ns) if commit else None,
+            "message": commit.message if commit else None,
+        })  # fmt: skip
+    columns = [
+        Column("key"),
+        Column("commit", text=short, style="yellow"),
+        Column("author"),
+        Column("created", "AGE", text=age_text),
+        Column("message", text=lambda message: message.partition("\n")[0], flex=True),
+    ]
+    session.show(View(columns=columns, rows=rows, name="key", empty="No keys"))
+
+
+@command(app, "gc", examples=["kvctl repo gc config --dry-run", "kvctl repo gc config --yes"], see=["branch delete"])
+async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
+    """Remove what no branch and no tag leads to.
+
+    Commits of deleted branches and those that `reset --hard` left behind, objects that no commit needs, and staged
+    changes that were recorded or dropped. Others may go on writing and committing meanwhile: nothing is removed that
+    can be reached, or that a commit under way counts on.
+    """
+    parse_name(name)
+    if not dry_run:
+        await session.confirm(f"Remove what no branch and no tag of `{name}` leads to?", yes=yes)
+    repository = await open_repository(session, name, write=not dry_run)
+    with session.progress(f"Collecting garbage of {name}"):
+        found = await repository.gc(dry_run=dry_run)
+    row = {"repository": name, "commits": found.commits, "objects": found.objects, "epochs": found.epochs}
+    columns = [Column("repository", tsv=False), Column("commits"), Column("objects"), Column("epochs")]
+    session.show(document(row, *columns, name="repository"))
+    if dry_run:
+        session.note("Nothing was removed")

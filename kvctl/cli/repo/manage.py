@@ -1,0 +1,228 @@
+"""Versioned buckets: repositories made, shown, deleted; the group that all their commands are in."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import Entry, command, group
+from kvctl.cli.app.parameters import Confirm, DryRun, Yes
+from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.options import (
+    Cluster,
+    Description,
+    MaxBytes,
+    Metadata,
+    Replicas,
+    Storage,
+    Tags,
+    settings,
+)
+from kvctl.cli.repo import (
+    branch,
+    checkout,
+    maintenance,
+    merge,
+    tag,
+)
+from kvctl.cli.repo import (
+    commit as repo_commits,
+)
+from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
+from kvctl.cli.repo.options import (
+    Author,
+    Name,
+    open_repository,
+    parse_at,
+    parse_name,
+    writable,
+)
+from kvctl.cli.topology.replicas import show_config, tell
+from kvctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.versions.catalog import Found
+    from kvctl.versions.repository import Repository
+
+app = group(
+    "repo",
+    help="""Versioned buckets: branches, commits, diff, merge, roll back
+
+    A repository is for configuration that is changed with care. Keys are written to a branch as in a bucket, with the
+    same commands (`kvctl put NAME@BRANCH KEY VALUE`); what is written is staged until it is committed. Every commit
+    stays readable, comparable, and can be brought back or rolled out to a bucket.
+    """,
+)
+
+
+def _places(ctx: typer.Context, incomplete: str) -> list[str]:
+    from kvctl.cli.app.candidates import places, repositories
+
+    if "@" in incomplete:
+        return places(ctx.obj, incomplete)
+    names = repositories(ctx.obj, incomplete)
+    return [*names, *(f"{name}@" for name in names)]
+
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|NAME@REF", help="Name of the repository; with a ref, its commit", autocompletion=_places
+    ),
+]
+
+
+@command(
+    app,
+    "init",
+    examples=[
+        "kvctl repo init config",
+        "kvctl repo init config --replicas 3 --description 'What services run with'",
+        "kvctl repo init config --from services",
+    ],
+    see=["repo show", "put", "help versions"],
+)
+async def init(
+    session: Session,
+    name: NewName,
+    source: FromBucket = None,
+    author: Author = None,
+    description: Description = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    max_bytes: MaxBytes = None,
+    compress: Annotated[bool, typer.Option("--compress", help="Compress on disk (s2)")] = False,
+    cluster: Cluster = None,
+    tags: Tags = None,
+    metadata: Metadata = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a repository.
+
+    It begins with an empty commit and the branch `main`; with --from, a second commit on it has what a live bucket
+    holds. One that exists with the same configuration is left as it is; another configuration is an error (4). An
+    interrupted creation is completed by the same command.
+    """
+    from kvctl.versions import repositories
+    from kvctl.versions.config import RepositoryConfig
+
+    given = settings(
+        description=description, replicas=replicas, storage=storage, max_bytes=max_bytes, compress=compress or None,
+        cluster=cluster, tags=tags, metadata=metadata,
+    )  # fmt: skip
+    config = RepositoryConfig(name, settings=given)
+    wanted = config.stream(1)  # what is wrong with the words is found before anything is sent
+    if author == "":
+        raise UsageError("The author is empty")
+    bucket = await live_bucket(session, source)
+    if dry_run:
+        show_config(session, wanted)
+        return
+    repository, fresh = await repositories.create(await writable(session), config, author=author)
+    begun = bucket is not None and await begin_with(session, repository, bucket)
+    text = f"Created repository `{name}`" if fresh else f"Repository `{name}` exists already, with this configuration"
+    if not fresh and not await repository.branches():
+        text += f"; it has no branch. {await _way_back(name, repository)}"
+    if not fresh and bucket is not None:
+        text += f"; {'it begins with' if begun else 'nothing was taken from'} bucket `{bucket.name}`"
+    tell(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
+
+
+@command(app, "ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"])
+async def ls(session: Session) -> None:
+    """List repositories."""
+    from kvctl.cli.repo.views import REPOSITORIES, repository_row
+    from kvctl.render.view import View
+    from kvctl.versions import catalog
+
+    rows = [repository_row(found) for found in await catalog.listing((await session.client()).api)]
+    session.show(View(columns=REPOSITORIES, rows=rows, empty="No repositories; `kvctl repo init NAME` makes one"))
+
+
+@command(
+    app,
+    "show",
+    examples=["kvctl repo show config", "kvctl repo show config@main~1 -o json"],
+    see=["repo log", "repo diff", "branch ls"],
+)
+async def show(session: Session, name: Place) -> None:
+    """Show a repository, or with a ref a commit.
+
+    A repository is shown with its branches and tags. A ref is a branch, a tag, a commit's id or the beginning of one,
+    four characters at least; `~2` goes back to the parent's parent, `^2` to the second parent of a merge.
+    """
+    from kvctl.cli.repo.views import COMMIT, commit_row, repository_document
+    from kvctl.render.view import document
+    from kvctl.versions.repositories import opened
+
+    if "@" in name:
+        at = parse_at(name)
+        commit = await (await open_repository(session, at.repository)).show(at.ref)
+        session.show(document(commit_row(commit), *COMMIT, name="id"))
+        return
+    found, repository = await opened((await session.client()).api, parse_name(name))
+    session.show(repository_document(found, await repository.branches(), await repository.tags()))
+
+
+@command(
+    app,
+    "delete",
+    examples=["kvctl repo delete config", "kvctl repo delete config --yes"],
+    see=["branch delete", "repo ls"],
+)
+async def delete(
+    session: Session, name: Name, yes: Yes = False, confirm: Confirm = None, dry_run: DryRun = False
+) -> None:
+    """Delete a repository with all its branches and commits.
+
+    Mirrors of it are listed first; they keep what they hold and get nothing new. Then its name has to be typed, or
+    given with --confirm.
+    """
+    from kvctl.versions import catalog
+
+    parse_name(name)
+    api = (await session.client()).api if dry_run else await writable(session)
+    found = await catalog.find(api, name)
+    mirrors = await _mirrors(api, found)
+    row = {"name": name, "stream": found.stream, "dependents": mirrors}
+    if dry_run:
+        tell(session, row, f"Would delete repository `{name}`", always=True)
+        return
+    for mirror in mirrors:
+        session.note(f"`{name}` feeds mirror `{mirror}`", always=True)
+    question = f"Delete repository `{name}` with all its branches and commits?"
+    if mirrors or confirm is not None:
+        await session.confirm(question, typed_name=name, confirmed=confirm)
+    else:
+        await session.confirm(question, yes=yes)
+    await catalog.delete(api, name)
+    tell(session, {**row, "changed": True}, f"Deleted repository `{name}`")
+
+
+async def _way_back(name: str, repository: "Repository") -> str:
+    """The command that creates a branch again, where the last one was deleted."""
+    from kvctl.versions import refs
+
+    newest = await refs.newest(repository.store)
+    return f"`kvctl branch create {name}@main --from {newest}` creates one at the newest commit"
+
+
+async def _mirrors(api: "Api", found: "Found") -> list[str]:
+    """What replicates the repository, as far as this account can be seen."""
+    from contextlib import suppress
+
+    from kvctl.errors import KvctlError
+    from kvctl.jetstream import streams
+    from kvctl.topology.discover import links
+
+    names: list[Any] = []
+    with suppress(KvctlError):
+        names = [item.name for item in links.dependents_among(await streams.listing(api), found.stream)]
+    return names
+
+
+for part in (repo_commits, merge, checkout, maintenance):
+    app.entries.update(part.app.entries)
+for noun in (branch.app, tag.app):
+    app.entries[noun.name] = Entry(noun.help.partition("\n")[0], noun.build, hidden=True)

@@ -1,0 +1,268 @@
+"""Bringing commits together, taking them back, and moving a branch."""
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import number
+from kvctl.cli.repo.options import (
+    AtBranch,
+    Author,
+    Name,
+    open_branch,
+    open_repository,
+    parse_branch,
+    parse_name,
+    parse_ref,
+    ref_argument,
+    ref_option,
+)
+from kvctl.cli.topology.replicas import tell
+from kvctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvctl.cli.repo.options import At
+    from kvctl.versions.merges import Combined
+    from kvctl.versions.repository import Repository
+
+app = group()
+
+STRATEGIES = ("source-wins", "dest-wins")
+
+Commit = Annotated[str, ref_argument("COMMIT", "A commit: its id, or any ref that means it")]
+Parent = Annotated[
+    int | None, number("--parent", help="Of a merge: the parent against which its changes count, from 1")
+]
+
+
+@command(
+    app,
+    "merge",
+    examples=[
+        "kvctl repo merge config try main",
+        "kvctl repo merge config try main --dry-run",
+        "kvctl repo merge config hotfix main --strategy source-wins -m 'Hotfix of the outage'",
+    ],
+    see=["repo diff", "repo merge-base", "repo revert"],
+)
+async def merge(
+    session: Session,
+    name: Name,
+    source: Annotated[str, ref_argument("SRC", "What is merged: a branch, a tag, a commit")],
+    dest: Annotated[str, ref_argument("DST", "The branch that it is merged into")],
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            metavar="WHO",
+            help="Whose value a key in conflict gets: `source-wins` or `dest-wins`",
+            autocompletion=lambda incomplete: [name for name in STRATEGIES if name.startswith(incomplete)],
+        ),
+    ] = None,
+    squash: Annotated[bool, typer.Option("--squash", help="As one commit, which has no second parent")] = False,
+    message: Annotated[
+        str | None, typer.Option("--message", "-m", metavar="MSG", help="If not `Merge SRC into DST`")
+    ] = None,
+    author: Author = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Bring the changes of one branch into another.
+
+    What SRC changed since both had a commit in common is made on DST, as one commit with both as parents, whose id is
+    printed. Keys that both changed, each to something else, are conflicts: all are listed, nothing is changed, and the
+    exit code is 4. --strategy decides about these keys, and about no others.
+
+    Where DST has it all already, nothing is done, and its last commit is printed. A branch with staged changes takes no
+    merge (4). Histories without a common commit exit 1.
+    """
+    from kvctl.versions.tree.three_way import Strategy
+
+    place, ref = _branch_of(name, dest), parse_ref(source, parse_name(name))
+    if strategy is not None and strategy not in STRATEGIES:
+        raise UsageError(f"`{strategy}` is no strategy", hint=f"One of {', '.join(STRATEGIES)}")
+    if message is not None and not message.strip():
+        raise UsageError("The message is empty")
+    repository = await open_branch(session, place, write=not dry_run, author=author)
+    combined = repository.merge(
+        ref, place.ref, message or "", strategy=Strategy(strategy) if strategy else None, squash=squash, dry_run=dry_run
+    )
+    await _carry_out(session, repository, place, combined, dry_run, f"`{ref}` is merged into `{place.ref}` already")
+
+
+@command(
+    app,
+    "revert",
+    examples=["kvctl repo revert config@main main~1", "kvctl repo revert config@main 1a2b3c4d --dry-run"],
+    see=["repo cherry-pick", "repo reset", "revert"],
+)
+async def revert(
+    session: Session,
+    at: AtBranch,
+    commit: Commit,
+    parent: Parent = None,
+    author: Author = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Take a commit's changes back, in a new commit.
+
+    What was changed since stays. Keys that were changed again since are conflicts: all are listed, and nothing is done
+    (4). Of a merge, --parent says which of its sides stays: 1 is the branch that was merged into.
+    """
+    place = parse_branch(at)
+    repository = await open_branch(session, place, write=not dry_run, author=author)
+    combined = repository.revert(place.ref, parse_ref(commit, place.repository), parent=parent, dry_run=dry_run)
+    await _carry_out(session, repository, place, combined, dry_run, "There is nothing to take back")
+
+
+@command(
+    app,
+    "cherry-pick",
+    examples=["kvctl repo cherry-pick config@release 1a2b3c4d", "kvctl repo cherry-pick config@release main~1"],
+    see=["repo merge", "repo revert"],
+)
+async def cherry_pick(
+    session: Session,
+    at: AtBranch,
+    commit: Commit,
+    parent: Parent = None,
+    author: Author = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Make a commit's changes again, on another branch.
+
+    The new commit has the message of the first and says in its metadata where it comes from. Keys that the branch holds
+    otherwise than the commit found them are conflicts: all are listed, and nothing is done (4).
+    """
+    place = parse_branch(at)
+    repository = await open_branch(session, place, write=not dry_run, author=author)
+    combined = repository.cherry_pick(place.ref, parse_ref(commit, place.repository), parent=parent, dry_run=dry_run)
+    await _carry_out(session, repository, place, combined, dry_run, "There is nothing to pick")
+
+
+async def _carry_out(
+    session: Session, repository: "Repository", place: "At", combined: "Awaitable[Combined]", dry_run: bool, idle: str
+) -> None:
+    """What came of it: the commit, with `dry_run` the changes, or the conflicts. Raises Conflicting."""
+    from kvctl.cli.repo.views import show_changes, show_conflicts, show_made
+    from kvctl.versions.merges import Conflicting
+
+    try:
+        done = await combined
+    except Conflicting as error:
+        await show_conflicts(session, repository, error.conflicts)
+        raise
+    if dry_run:
+        await show_changes(session, repository, done.changes, empty="Nothing would change")
+        return
+    if done.commit is None:
+        session.note(idle, always=True)
+        show_made(session, place.ref, await repository.show(place.ref))
+        return
+    show_made(session, place.ref, done.commit)
+
+
+@command(
+    app,
+    "merge-base",
+    examples=["kvctl repo merge-base config main try"],
+    see=["repo merge", "repo diff"],
+)
+async def merge_base(
+    session: Session,
+    name: Name,
+    one: Annotated[str, ref_argument("A", "A ref")],
+    other: Annotated[str, ref_argument("B", "Another one")],
+) -> None:
+    """Show the newest commit that two refs have in common.
+
+    Prints its id, in JSON the commit. Histories without one exit 1.
+    """
+    from kvctl.cli.repo.views import show_commit
+
+    refs = [parse_ref(text, parse_name(name)) for text in (one, other)]
+    repository = await open_repository(session, name)
+    show_commit(session, await repository.show(await repository.merge_base(*refs)))
+
+
+@command(
+    app,
+    "reset",
+    examples=[
+        "kvctl repo reset config@main",
+        "kvctl repo reset config@main --key app.port",
+        "kvctl repo reset config@main --hard main~2",
+    ],
+    see=["repo status", "repo revert"],
+)
+async def reset(
+    session: Session,
+    at: AtBranch,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", metavar="P", help="Only keys that begin so")] = None,
+    hard: Annotated[str | None, ref_option("--hard", help="Move the branch to this commit instead")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Drop what is staged, or move a branch to another commit.
+
+    Staged changes are gone for good: of all keys, of one (--key), or of those that begin with a text (--prefix). The
+    keys are again as they are committed.
+
+    --hard moves a branch that has no staged changes (else 4). Commits that no branch and no tag leads to any more stay
+    readable by their ids until `kvctl repo gc`.
+    """
+    place = parse_branch(at)
+    if sum(option is not None for option in (key, prefix, hard)) > 1:
+        raise UsageError("`--key`, `--prefix` and `--hard` exclude each other")
+    if "" in (key, prefix, hard):
+        raise UsageError(
+            "An empty key, prefix or ref means nothing; without any of them, all that is staged is dropped"
+        )
+    repository = await open_branch(session, place, write=not dry_run)
+    if hard is not None:
+        await _reset_hard(session, repository, place, parse_ref(hard, place.repository), dry_run)
+    else:
+        await _reset_staged(session, repository, place, key, prefix, dry_run)
+
+
+async def _reset_staged(
+    session: Session, repository: "Repository", place: "At", key: str | None, prefix: str | None, dry_run: bool
+) -> None:
+    from kvctl.cli.bucket.data import counted
+    from kvctl.kv.names import check_key
+
+    if key is not None:
+        check_key(key)
+    staged = [one.key for one in (await repository.status(place.ref, values=False)).changes]
+    dropped = [one for one in staged if (key is None or one == key) and one.startswith(prefix or "")]
+    if not dry_run:
+        if key is not None:
+            await repository.reset_key(place.ref, key)
+        elif prefix is not None:
+            await repository.reset_prefix(place.ref, prefix)
+        else:
+            await repository.reset(place.ref)
+    done = f"{'Would drop' if dry_run else 'Dropped'} {counted(len(dropped), 'staged change')} of `{place}`"
+    row = {"repository": place.repository, "branch": place.ref, "keys": dropped, "changed": bool(dropped)}
+    idle = f"Nothing{' of that' if key or prefix else ''} is staged on `{place}`"
+    tell(session, row, done if dropped else idle, always=dry_run or not dropped)
+
+
+async def _reset_hard(session: Session, repository: "Repository", place: "At", ref: str, dry_run: bool) -> None:
+    from kvctl.cli.repo.views import show_changes, show_made
+
+    moved = await repository.reset_hard(place.ref, ref, dry_run=dry_run)
+    if dry_run:
+        found = await repository.diff(place.ref, moved.id, values=False)
+        await show_changes(session, repository, found, empty="Nothing would change")
+        return
+    show_made(session, place.ref, moved)
+
+
+def _branch_of(name: str, text: str) -> "At":
+    """The branch that something is merged into. Raises UsageError."""
+    repository = parse_name(name)
+    return parse_branch(f"{repository}@{parse_ref(text, repository)}")

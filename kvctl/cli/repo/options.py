@@ -1,0 +1,205 @@
+"""What the commands for repositories take: names, refs, an author; and how they open what is named."""
+
+import re
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from kvctl.cli.app.session import Session
+from kvctl.errors import ReadOnly, UsageError
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.versions.repository import Repository
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,251}\Z")
+
+
+class At(NamedTuple):
+    """A repository, and a ref of it."""
+
+    repository: str
+    ref: str
+
+    def __str__(self) -> str:
+        return f"{self.repository}@{self.ref}"
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the ref can be the name of a branch or a tag."""
+        from kvctl.versions.refs import check_name
+
+        try:
+            return bool(check_name(self.ref))
+        except UsageError:
+            return False
+
+
+def parse_at(text: str) -> At:
+    """NAME@REF. Raises UsageError; whether the ref means something is the server's to say."""
+    name, _, ref = text.partition("@")
+    if not _NAME.match(name):
+        raise UsageError(f"`{text}` is not NAME@REF", hint="A repository's name, `@`, and a ref, as in `config@main`")
+    if not ref:
+        raise UsageError(
+            f"`{text}` names no ref", hint=f"A branch, a tag or a commit follows the name, as in `{name}@main`"
+        )
+    return At(name, ref)
+
+
+def parse_branch(text: str) -> At:
+    """NAME@BRANCH, for what writes. Raises UsageError for any other ref."""
+    at = parse_at(text)
+    if not at.is_name:
+        raise UsageError(f"`{at.ref}` is no branch; here a branch is meant", hint=_branches(at.repository))
+    return at
+
+
+def parse_tag(text: str) -> At:
+    """NAME@TAG. Raises UsageError for what cannot be the name of a tag."""
+    from kvctl.versions.refs import check_name
+
+    at = parse_at(text)
+    check_name(at.ref, "tag")
+    return at
+
+
+def parse_name(text: str) -> str:
+    """The name of a repository. Raises UsageError."""
+    from kvctl.versions.config import check_repository
+
+    if "@" in text:
+        raise UsageError(f"`{text}` names a ref; here the repository alone is meant: `{text.partition('@')[0]}`")
+    return check_repository(text)
+
+
+def parse_ref(text: str, repository: str) -> str:
+    """A ref of a repository, with or without its name before it. Raises UsageError."""
+    name, at, ref = text.partition("@")
+    ref = ref if at and ref and name == repository else text
+    if not ref:
+        raise UsageError("The ref is empty", hint="A branch, a tag or a commit, as in `main`, `v1` or `main~2`")
+    return ref
+
+
+async def open_repository(
+    session: Session, name: str, *, write: bool = False, author: str | None = None
+) -> "Repository":
+    """A handle on the repository. Raises RepositoryNotFound, ReadOnly for a `write` where `--read-only` holds."""
+    from kvctl.versions import repositories
+
+    if author == "":
+        raise UsageError("The author is empty")
+    api = await (writable(session) if write else _api(session))
+    return await repositories.open_repository(api, name, author=author, write=write)
+
+
+async def open_branch(session: Session, at: At, *, write: bool = True, author: str | None = None) -> "Repository":
+    """The repository, for what is done to a branch of it that exists. Raises as `open_repository`.
+
+    Raises BranchNotFound for no branch, UsageError where the ref means something else.
+    """
+    from kvctl.errors import NotFoundError
+    from kvctl.versions import refs
+
+    repository = await open_repository(session, at.repository, write=write, author=author)
+    try:
+        await refs.head(repository.store, at.ref)
+    except refs.BranchNotFound as error:
+        try:
+            await refs.resolve(repository.store, at.ref)
+        except NotFoundError:
+            error.hint = _branches(at.repository)
+            raise error from None
+        raise UsageError(
+            f"`{at.ref}` is no branch; here a branch is meant",
+            hint=f"`kvctl branch create {at.repository}@NAME --from {at.ref}` makes one there",
+        ) from None
+    return repository
+
+
+async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | None:
+    """Carry a creation out; the commit where somebody else was quicker and made the same. Raises RefExists."""
+    from kvctl.versions.branch.branch_names import RefExists
+
+    try:
+        await creation
+    except RefExists as error:
+        if (error.kind, error.commit) != (kind, commit):
+            raise
+        return commit
+    return None
+
+
+async def writable(session: Session) -> "Api":
+    """The API, where the connection may write. Raises ReadOnly."""
+    if session.context.read_only:
+        raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
+    return await _api(session)
+
+
+async def _api(session: Session) -> "Api":
+    return (await session.client()).api
+
+
+def _branches(repository: str) -> str:
+    return f"`kvctl branch ls {repository}` lists branches"
+
+
+# -- parameters --------------------------------------------------------------------------------------------
+
+
+def _repositories(ctx: typer.Context, incomplete: str) -> list[str]:
+    from kvctl.cli.app.candidates import repositories
+
+    return repositories(ctx.obj, incomplete)
+
+
+def _places(ctx: typer.Context, incomplete: str) -> list[str]:
+    from kvctl.cli.app.candidates import places
+
+    return places(ctx.obj, incomplete)
+
+
+def _branch_places(ctx: typer.Context, incomplete: str) -> list[str]:
+    from kvctl.cli.app.candidates import places
+
+    return places(ctx.obj, incomplete, tags=False)
+
+
+def _tag_places(ctx: typer.Context, incomplete: str) -> list[str]:
+    from kvctl.cli.app.candidates import places
+
+    return places(ctx.obj, incomplete, branches=False)
+
+
+def _refs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Refs of the repository that the line names already, by itself or with a ref."""
+    from kvctl.cli.app.candidates import refs
+
+    return refs(ctx.obj, str(ctx.params.get("name") or ctx.params.get("at") or "").partition("@")[0], incomplete)
+
+
+def ref_argument(metavar: str, help: str) -> Any:
+    """An argument that is a ref of the repository named before."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=_refs)
+
+
+def ref_option(*spellings: str, help: str) -> Any:
+    """An option whose value is a ref of the repository named by the arguments."""
+    return typer.Option(*spellings, metavar="REF", help=help, autocompletion=_refs)
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the repository", autocompletion=_repositories)]
+AtRef = Annotated[
+    str, typer.Argument(metavar="NAME@REF", help="Repository and ref: branch, tag, commit", autocompletion=_places)
+]
+AtBranch = Annotated[
+    str, typer.Argument(metavar="NAME@BRANCH", help="Repository and branch", autocompletion=_branch_places)
+]
+AtTag = Annotated[str, typer.Argument(metavar="NAME@TAG", help="Repository and tag", autocompletion=_tag_places)]
+Author = Annotated[
+    str | None, typer.Option("--author", metavar="TEXT", help="Who commits, if not KVCTL_AUTHOR or user@host")
+]
+Message = Annotated[str, typer.Option("--message", "-m", metavar="MSG", help="What the commit is about")]

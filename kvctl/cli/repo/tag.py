@@ -1,0 +1,95 @@
+"""Tags of repositories."""
+
+from typing import Annotated
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.session import Session
+from kvctl.cli.repo.options import (
+    AtTag,
+    Name,
+    existing,
+    open_repository,
+    parse_name,
+    parse_ref,
+    parse_tag,
+    ref_argument,
+)
+from kvctl.cli.topology.replicas import tell
+from kvctl.errors import ConflictError
+from kvctl.render.view import View
+
+app = group(
+    "tag",
+    help="""Tags of versioned buckets
+
+    A tag is a name for a commit that never moves: what was released, what has to be found again.
+    """,
+)
+
+
+@command(app, "ls", examples=["kvctl tag ls config", "kvctl tag ls config -o ndjson"], see=["tag create"])
+async def ls(session: Session, name: Name) -> None:
+    """List tags, each with its commit."""
+    from kvctl.cli.repo.views import NAMED, named_rows
+
+    repository = await open_repository(session, parse_name(name))
+    session.show(View(columns=NAMED, rows=named_rows(await repository.tags()), empty="No tags"))
+
+
+@command(
+    app,
+    "create",
+    examples=["kvctl tag create config@v1", "kvctl tag create config@before-outage main~3"],
+    see=["tag ls", "branch create"],
+)
+async def create(
+    session: Session,
+    at: AtTag,
+    ref: Annotated[str, ref_argument("REF", "What is tagged: a branch's last commit, a tag, a commit")] = "main",
+    dry_run: DryRun = False,
+) -> None:
+    """Tag a commit.
+
+    A tag that exists is left as it is where it names the same commit; elsewhere it is an error (4): tags do not move.
+    Branches and tags share their names.
+    """
+    from kvctl.cli.repo.views import short
+    from kvctl.versions import refs
+
+    place = parse_tag(at)
+    repository = await open_repository(session, place.repository, write=not dry_run)
+    commit = await refs.committed(repository.store, parse_ref(ref, place.repository))
+    found = (await repository.tags()).get(place.ref)
+    if found not in (None, commit):
+        raise ConflictError(
+            f"Tag `{place.ref}` exists, at commit `{short(str(found))}`",
+            hint=f"Choose another name, or delete it: `kvctl tag delete {place}`",
+        )
+    if found is None and not dry_run:
+        found = await existing(repository.create_tag(place.ref, commit), "tag", commit)
+    row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
+    done = f"{'Would tag' if dry_run else 'Tagged'} `{short(commit)}` as `{place.ref}`"
+    text = done if found is None else f"Tag `{place.ref}` exists already, at this commit"
+    tell(session, row, text, always=dry_run or found is not None)
+
+
+@command(app, "delete", examples=["kvctl tag delete config@v1"], see=["tag ls"])
+async def delete(session: Session, at: AtTag, dry_run: DryRun = False) -> None:
+    """Delete a tag.
+
+    Its commit stays as long as a branch or another tag leads to it.
+    """
+    from kvctl.cli.repo.views import short
+    from kvctl.versions.refs import RefNotFound
+
+    place = parse_tag(at)
+    repository = await open_repository(session, place.repository, write=not dry_run)
+    commit = (await repository.tags()).get(place.ref)
+    if commit is None:
+        raise RefNotFound(f"Tag `{place.ref}` does not exist", hint=f"`kvctl tag ls {place.repository}` lists tags")
+    if not dry_run:
+        await repository.delete_tag(place.ref)
+    row = {"name": place.ref, "repository": place.repository, "commit": commit}
+    text = f"{'Would delete' if dry_run else 'Deleted'} tag `{place.ref}`, at commit `{short(commit)}`"
+    tell(session, row if dry_run else {**row, "changed": True}, text, always=dry_run)

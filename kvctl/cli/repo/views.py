@@ -1,0 +1,260 @@
+"""Commits, branches and differences as rows and as lines for people."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kvctl.cli.app.session import Session
+from kvctl.cli.table.views import text_of
+from kvctl.render.escapes import escape
+from kvctl.render.terminal import paint
+from kvctl.render.view import Column, Row, View, age_text, document, size_text
+from kvctl.units import format_time, parse_time
+
+if TYPE_CHECKING:
+    from kvctl.versions.catalog import Found
+    from kvctl.versions.key_change import (
+        KeyChange,
+        KeyConflict,
+        Status,
+        Value,
+    )
+    from kvctl.versions.model import Commit
+    from kvctl.versions.repository import Repository
+
+SHORT = 12
+"""Characters of an id that people see."""
+
+
+def short(identity: str) -> str:
+    """The beginning of an id."""
+    return identity[:SHORT]
+
+
+def subject(commit: "Commit") -> str:
+    """The first line of its message."""
+    return commit.message.partition("\n")[0]
+
+
+COMMIT = [
+    Column("id", "Commit", style="yellow"),
+    Column("root", table=False),
+    Column("parents", text=lambda parents: ", ".join(map(short, parents))),
+    Column("message"),
+    Column("author"),
+    Column("created", text=lambda time: f"{time[:19]}Z ({age_text(time)})"),
+    Column("meta"),
+    Column("generation", table=False),
+]
+"""One commit; in tsv all fields of its JSON object."""
+COMMITS = [
+    Column("id", "COMMIT", text=short, style="yellow"),
+    *(Column(name, table=False) for name in ("root", "parents")),
+    Column("message", text=lambda message: message.partition("\n")[0], flex=True),
+    Column("author"),
+    Column("created", "AGE", text=age_text),
+    *(Column(name, table=False) for name in ("meta", "generation")),
+]
+REPOSITORIES = [
+    Column("name"),
+    Column("stream", table=False),
+    Column("replicas", right=True),
+    Column("storage", table=False),
+    Column("bytes", "SIZE", text=size_text, right=True),
+    Column("created", "AGE", text=age_text),
+    Column("description", flex=True),
+]
+
+
+def commit_row(commit: "Commit") -> dict[str, Any]:
+    """A commit."""
+    return {
+        "id": commit.id,
+        "root": commit.root,
+        "parents": list(commit.parents),
+        "message": commit.message,
+        "author": commit.author,
+        "created": format_time(commit.created_ns),
+        "meta": dict(commit.meta),
+        "generation": commit.generation,
+    }
+
+
+def show_made(session: Session, branch: str, commit: "Commit") -> None:
+    """A commit that was just made: its id alone in a pipe, `[main 1a2b3c] message` on a terminal."""
+    if session.output != "table":
+        show_commit(session, commit)
+        return
+    mark = f"[{branch} {short(commit.id)}]"
+    if session.terminal.colored:
+        mark = paint(mark, "yellow")
+    session.write(f"{mark} {escape(subject(commit))}\n".encode())
+
+
+def show_commit(session: Session, commit: "Commit") -> None:
+    """A commit that was looked for: its id alone in a pipe."""
+    columns = [Column("id", "Commit", style="yellow"), *(replace(column, tsv=False) for column in COMMIT[1:])]
+    session.show(document(commit_row(commit), *columns, name="id"))
+
+
+def repository_row(found: "Found") -> dict[str, Any]:
+    """A repository, as its stream shows it."""
+    config, info = found.info["config"], found.info
+    return {
+        "name": found.config.name,
+        "stream": found.stream,
+        "replicas": config.get("num_replicas", 1),
+        "storage": config.get("storage", "file"),
+        "bytes": info["state"]["bytes"],
+        "created": format_time(parse_time(info["created"])),
+        "description": config.get("description", ""),
+    }
+
+
+def repository_document(found: "Found", branches: Mapping[str, str], tags: Mapping[str, str]) -> View:
+    """Everything about one repository."""
+    from kvctl.kv.stream_kind import own_metadata
+
+    config = found.info["config"]
+    row = repository_row(found) | {
+        "compressed": config.get("compression", "none") != "none",
+        "records": found.info["state"]["messages"],
+        "metadata": own_metadata(config),
+        "branches": named_rows(branches),
+        "tags": named_rows(tags),
+    }
+    titles = {"bytes": "Size", "created": "Created"}
+    fields = [Column(column.key, titles.get(column.key), text=column.text) for column in REPOSITORIES]
+    sections = [
+        (title, View(columns=NAMED, rows=row[title.lower()])) for title in ("Branches", "Tags") if row[title.lower()]
+    ]
+    more = [Column("compressed"), Column("records", table=False), Column("metadata")]
+    refs = [Column(name, table=False) for name in ("branches", "tags")]
+    return document(row, *fields, *more, *refs, sections=sections)
+
+
+NAMED = [Column("name", style="green"), Column("commit", text=short, style="yellow")]
+
+
+def named_rows(refs: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Branches or tags, each with its commit."""
+    return [{"name": name, "commit": commit} for name, commit in sorted(refs.items())]
+
+
+# -- differences -------------------------------------------------------------------------------------------
+
+SIGNS = {"added": "+", "removed": "-", "changed": "~", "conflict": "*"}
+STYLES = {"added": "green", "removed": "red", "changed": "yellow", "conflict": "red bold"}
+
+
+def sign_of(change: str) -> str:
+    """`+ - ~ *`"""
+    return SIGNS[change]
+
+
+def style_of(change: str) -> str:
+    """The colour of a change."""
+    return STYLES[change]
+
+
+async def show_changes(
+    session: Session, repository: "Repository", changes: Iterable["KeyChange"], *, empty: str
+) -> None:  # fmt: skip
+    """Keys that differ: a sign and the values side by side for people, in JSON objects.
+
+    Values are read as they are shown. A table has the first of each only, and is shown at once.
+    """
+    shown = _value_of(session)
+
+    async def rows() -> AsyncIterator[list[Row]]:
+        async for some in repository.resolved(changes):
+            yield [
+                {"change": str(one.kind), "key": one.key, "before": shown(one.before), "after": shown(one.after)}
+                for one in some
+            ]
+
+    await _show_rows(session, View(columns=CHANGES, name="key", empty=empty), rows())
+
+
+async def show_conflicts(session: Session, repository: "Repository", conflicts: Iterable["KeyConflict"]) -> None:
+    """Keys that both sides changed, with the three values."""
+    from kvctl.versions.key_change import KeyChange, Kind
+
+    shown, sides = _value_of(session), ("base", "source", "dest")
+
+    async def rows() -> AsyncIterator[list[Row]]:
+        for one in conflicts:
+            pairs = [KeyChange(one.key, one.base, one.source, Kind.CONFLICT),
+                     KeyChange(one.key, None, one.dest, Kind.CONFLICT)]  # fmt: skip
+            first, second = [change async for some in repository.resolved(pairs) for change in some]
+            values = zip(sides, (first.before, first.after, second.after), strict=True)
+            yield [{"change": "conflict", "key": one.key} | {side: shown(value) for side, value in values}]
+
+    columns = [*CHANGES[:2], *(Column(side, flex=True) for side in sides)]
+    await _show_rows(session, View(columns=columns, name="key"), rows())
+
+
+async def _show_rows(session: Session, view: View, batches: AsyncIterator[list[Row]]) -> None:
+    """A table in one piece, as wide as its rows want, of values as far as people see them; else rows as they come."""
+    if session.output != "table":
+        await session.stream(view, batches)
+        return
+    rows = [
+        {name: value[:SEEN] if isinstance(value, str) and name != "key" else value for name, value in row.items()}
+        async for batch in batches for row in batch
+    ]  # fmt: skip
+    session.show(replace(view, rows=rows))
+
+
+SEEN = 4096
+"""Characters of a value that a table may show."""
+
+
+CHANGES = [
+    Column("change", "", text=sign_of, style=style_of),
+    Column("key"),
+    Column("before", flex=True, style="red"),
+    Column("after", flex=True, style="green"),
+]
+
+
+def status_view(session: Session, repository: str, status: "Status", last: "Commit") -> View:
+    """What is staged: a document, where one is asked for, else a line a key."""
+    changes = [{"change": str(one.kind), "key": one.key} for one in status.changes]
+    staged = View(columns=CHANGES[:2], rows=changes, name="key")
+    if session.output in ("tsv", "name", "ndjson"):
+        return staged
+    row = {"repository": repository, "branch": status.branch, "commit": status.commit, "changes": changes}
+    shown = [
+        Column("branch", style="green"),
+        Column("commit", text=lambda commit: f"{short(commit)}  {subject(last)}"),
+        Column("repository", table=False),
+        Column("changes", "Staged", text=lambda changes: f"{len(changes)} {'key' if len(changes) == 1 else 'keys'}"),
+    ]
+    return document(row, *shown, name="branch", sections=[("Staged changes", staged)])
+
+
+def _value_of(session: Session) -> Callable[["Value"], Any]:
+    """How the format asked for shows a value, None for a key that is not there."""
+    return _value_row if session.output in ("json", "ndjson", "yaml") else _value_text
+
+
+def _value_row(value: "Value") -> dict[str, str] | None:
+    if not isinstance(value, bytes):
+        return None
+    text, encoding = text_of(value)
+    return {"value": text, "encoding": encoding}
+
+
+def _value_text(value: "Value") -> str | None:
+    """Text, or `base64:...`."""
+    if not isinstance(value, bytes):
+        return None
+    text, encoding = text_of(value)
+    return text if encoding == "utf-8" else f"base64:{text}"
+
+
+def listed_keys(keys: Sequence[str]) -> str:
+    """The first ten, and how many more."""
+    more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
+    return ", ".join(f"`{key}`" for key in keys[:10]) + more

@@ -1,0 +1,378 @@
+"""Streams: create, inspect, change, purge, delete. Their messages are in stream_messages.py."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import (
+    Confirm,
+    DryRun,
+    Force,
+    Yes,
+)
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import check_forced, number
+from kvctl.cli.stream import messages
+from kvctl.cli.stream.options import (
+    ConfigFile,
+    Description,
+    Settings,
+    StreamName,
+    apply_settings,
+    change_rows,
+    change_view,
+    check_stream,
+    dated_by_server,
+    named,
+    one_of,
+)
+from kvctl.cli.topology.replicas import show_config, tell
+from kvctl.errors import UsageError
+from kvctl.render.view import document
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.config.config_text import Change, Config
+    from kvctl.topology.discover.links import Dependent
+    from kvctl.topology.hazards.hazards import Hazard
+
+app = group(
+    "stream",
+    help="""Streams below buckets, and any others
+
+    A stream stores messages by subject; consumers deliver them. Buckets, mirrors, aggregates, tables and repositories
+    are streams too: change those with their own commands.
+    """,
+)
+
+Subjects = Annotated[
+    list[str] | None, typer.Option("--subject", metavar="SUBJECT", help="Subject that it listens on; repeatable")
+]
+Storage = Annotated[
+    str | None,
+    typer.Option("--storage", metavar="KIND", help="`file` or `memory`", autocompletion=one_of("file", "memory")),
+]
+Replicas = Annotated[int | None, number("--replicas", help="Servers that hold it, 1 to 5")]
+
+
+@command(app, "ls", examples=["kvctl stream ls", "kvctl stream ls --subject 'orders.>' -o name"], see=["bucket ls"])
+async def ls(
+    session: Session,
+    subject: Annotated[
+        str | None, typer.Option("--subject", metavar="FILTER", help="Only streams that listen on it")
+    ] = None,
+) -> None:
+    """List streams.
+
+    KIND says what a stream is to others: `bucket`, `mirror`, `aggregate`, `table`, `repository`, or just `stream`.
+    """
+    from kvctl.cli.stream.views import listing_view
+    from kvctl.jetstream import streams
+
+    api = (await session.client()).api
+    found = await streams.listing(api)
+    infos, silent = list(found.answering), found.silent
+    if subject is not None:
+        wanted = set(await streams.names(api, subject))
+        infos = [info for info in infos if info["config"]["name"] in wanted]
+    session.show(listing_view(infos))
+    if silent:
+        session.warn(f"Streams that do not answer: {', '.join(f'`{name}`' for name in silent)}")
+
+
+@command(
+    app,
+    "show",
+    examples=["kvctl stream show ORDERS", "kvctl stream show ORDERS -o json | jq .config"],
+    see=["consumer ls", "bucket show"],
+)
+async def show(session: Session, stream: StreamName) -> None:
+    """Show a stream's state, settings, servers and origins."""
+    from kvctl.cli.stream.views import stream_view
+
+    session.show(stream_view(await find(session, stream)))
+
+
+@command(
+    app,
+    "create",
+    examples=[
+        "kvctl stream create ORDERS --subject 'orders.>' --set max_age=30d",
+        "kvctl stream create ORDERS --config orders.yaml --replicas 3",
+        "kvctl stream show ORDERS -o json | kvctl stream create COPY --config - --subject 'copy.>'",
+    ],
+    see=["stream edit", "bucket add", "consumer add"],
+)
+async def create(
+    session: Session,
+    stream: Annotated[str | None, typer.Argument(metavar="NAME", help="Name; without it, the file's")] = None,
+    subjects: Subjects = None,
+    storage: Storage = None,
+    replicas: Replicas = None,
+    description: Description = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a stream.
+
+    The configuration is the server's own JSON, from a file, then from --set, then from the other options. Durations
+    may be written as `90s`, sizes as `10MB`.
+
+    A stream that exists with the same configuration is left as it is; one with another is an error that shows the
+    differences. What the server stored is read back: one that silently drops a setting creates nothing.
+    """
+    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream.config.config_text import STREAM
+    from kvctl.kv.maintenance import leftover_messages
+
+    asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
+    wanted = _with_options(asked, subjects, storage, replicas, description)
+    if stream is None and not wanted.get("name"):
+        raise UsageError("Missing argument `NAME`", hint="Or give it as `name` in the file")
+    name = wanted["name"] = check_stream(stream if stream is not None else wanted["name"])
+    api = (await session.client()).api
+    target = replace(ensure.stream(api, name), create=lambda config: leftover_messages.create(api, config))
+    if dry_run:
+        if await ensure.existing(target, wanted) is None:
+            show_config(session, wanted)
+            return
+        created = False
+    else:
+        _, created = await ensure.create(target, wanted)
+    text = f"Created stream `{name}`" if created else f"Stream `{name}` exists already, with the same configuration"
+    tell(session, {"stream": name, "changed": created}, text, always=not created)
+
+
+@command(
+    app,
+    "edit",
+    examples=[
+        "kvctl stream edit ORDERS --set max_age=7d --dry-run",
+        "kvctl stream edit ORDERS --set max_msgs=1000 --force lossy-edit",
+        "kvctl stream edit ORDERS --config orders.yaml",
+    ],
+    see=["stream show", "bucket edit"],
+)
+async def edit(
+    session: Session,
+    stream: StreamName,
+    subjects: Subjects = None,
+    storage: Storage = None,
+    replicas: Replicas = None,
+    description: Description = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Change settings of a stream.
+
+    Only what is asked for changes: the fields of the file, those of --set, the other options. The difference is shown
+    first. A change that would lose data, harm what replicates the stream, or break the table or repository that it
+    belongs to is refused, with what would go, unless each hazard is forced by its name.
+    """
+    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream.config.config_text import STREAM, changes, copied
+    from kvctl.topology.hazards import hazards, stream_edit
+
+    check_forced(force, *stream_edit.OF_STREAM_EDITS)
+    if not (subjects or storage or replicas or description is not None or config or settings):
+        raise UsageError("Nothing to change", hint="As in `--set max_age=1h`")
+    asked = apply_settings(session, {}, config, None, STREAM)
+    info = await find(session, stream)
+    after = apply_settings(session, {**copied(info["config"]), **asked}, None, settings, STREAM)
+    after = await dated_by_server(session, after, stream)
+    after = {**_with_options(after, subjects, storage, replicas, description), "name": stream}
+    api = (await session.client()).api
+    differing = changes(info["config"], after, STREAM)
+    found = await stream_edit.hazards_of(api, info, after) if differing else []
+    if dry_run:
+        show_plan(session, differing, found)
+        return
+    for change in differing:
+        session.note(str(change), always=True)
+    hazards.refuse(found, force, f"The edit of stream `{stream}` would do harm")
+    if differing:
+        await ensure.edit(ensure.stream(api, stream), info["config"], after)
+    row = {"stream": stream, "changed": bool(differing), "differences": change_rows(differing)}
+    text = f"Changed stream `{stream}`" if differing else f"Stream `{stream}` is like that already"
+    tell(session, row, text, always=not differing)
+
+
+@command(
+    app, "delete", examples=["kvctl stream delete ORDERS", "kvctl stream delete ORDERS --yes"], see=["stream purge"]
+)
+async def delete(
+    session: Session,
+    stream: StreamName,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Delete a stream with all it holds, and its consumers.
+
+    What replicates it is listed first; then its name has to be typed, or given with --confirm. The stream of a table or
+    a repository is refused without --force foreign-kind, and any stream without --force unreachable-stream while
+    another one does not answer, which may read from it.
+    """
+    from kvctl.cli.bucket.data import counted
+    from kvctl.cli.bucket.manage import replicated
+    from kvctl.jetstream.config import ensure
+    from kvctl.kv import reserved_streams
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
+
+    check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
+    info = await find(session, stream)
+    api = (await session.client()).api
+    reserved_streams.refuse(info["config"], force or ())
+    readers = await links.dependents(api, stream)
+    state = info["state"]
+    row: dict[str, Any] = {
+        "stream": stream,
+        "messages": state["messages"],
+        "consumers": state.get("consumer_count", 0),
+        "dependents": [item.stream for item in readers],
+    }
+    if dry_run:
+        session.show(document(row, name="stream"))
+        return
+    holds = f"{counted(state['messages'], 'message')} and {counted(row['consumers'], 'consumer')}"
+    hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not deleted")
+    for item in readers:
+        session.note(replicated(stream, item), always=True)
+    if readers or confirm is not None:
+        await session.confirm(f"Deleting stream `{stream}` removes {holds}", typed_name=stream, confirmed=confirm)
+    else:
+        await session.confirm(f"Delete stream `{stream}` with {holds}?", yes=yes)
+    await ensure.delete(ensure.stream(api, stream))
+    tell(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
+
+
+@command(
+    app,
+    "purge",
+    examples=[
+        "kvctl stream purge ORDERS --yes",
+        "kvctl stream purge ORDERS --subject 'orders.old.>' --dry-run",
+        "kvctl stream purge ORDERS --keep 1000 --yes",
+    ],
+    see=["stream delete-message", "purge"],
+)
+async def purge(
+    session: Session,
+    stream: StreamName,
+    subject: Annotated[
+        str | None, typer.Option("--subject", metavar="FILTER", help="Only messages on these subjects")
+    ] = None,
+    sequence: Annotated[int | None, number("--seq", help="Only messages before this sequence")] = None,
+    keep: Annotated[int | None, number("--keep", help="All but the last so many")] = None,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Remove messages, all or some.
+
+    Removed messages leave no trace, in a bucket no marker either: watchers and replicas do not hear of it. Mirrors and
+    aggregates keep what they have copied, and go on answering reads with it; what is removed from a mirror or an
+    aggregate itself does not come again. So where a stream is replicated, or replicates others, its name has to be
+    typed, or given with --confirm. What arrives after the question stays. --keep counts over all that match. Sequences
+    go on as before.
+    """
+    from kvctl.kv import reserved_streams
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
+
+    if subject == "":
+        raise UsageError("`--subject` is empty", hint="Without it, messages on all subjects go")
+    if sequence is not None and keep is not None:
+        raise UsageError("`--seq` and `--keep` cannot be combined")
+    check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
+    check_stream(stream)
+    if not (dry_run or session.interactive or confirm):
+        await session.confirm(f"Purge stream `{stream}`?", yes=yes)  # before anything is sent
+    info = await find(session, stream)
+    reserved_streams.refuse(info["config"], force or ())
+    client = await session.client()
+    readers = await links.dependents(client.api, stream)
+    count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0
+    if dry_run:
+        row = {"stream": stream, "messages": count, "dependents": [item.stream for item in readers]}
+        session.show(document(row, name="stream"))
+        return
+    hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not purged")
+    question = f"Purge {'up to ' if sequence else ''}{count} messages of stream `{stream}`?"
+    await _confirm_purge(session, info, readers, question, yes=yes, confirm=confirm)
+    if sequence is None and keep is None:
+        sequence = info["state"]["last_seq"] + 1
+    removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep, confirm=stream)
+    tell(session, {"stream": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")
+
+
+async def _confirm_purge(
+    session: Session, info: dict[str, Any], readers: "list[Dependent]", question: str, *, yes: bool, confirm: str | None
+) -> None:
+    """Ask y/N, or for the name where replicas are left with what is purged, or replicas are what is purged."""
+    from kvctl.cli.bucket.manage import replicated
+    from kvctl.topology.source import sources_of
+
+    stream = info["config"]["name"]
+    for item in readers:
+        session.note(replicated(stream, item), always=True)
+    for source in sources_of(info["config"]):
+        origin = source["name"].removeprefix("KV_")
+        session.note(f"`{stream}` reads from `{origin}`: what is purged does not come again", always=True)
+    if readers or sources_of(info["config"]) or confirm is not None:
+        await session.confirm(f"Purging stream `{stream}`", typed_name=stream, confirmed=confirm)
+    else:
+        await session.confirm(question, yes=yes)
+
+
+async def find(session: Session, stream: str) -> dict[str, Any]:
+    """The stream's info. Raises StreamNotFound."""
+    from kvctl.jetstream import streams
+
+    check_stream(stream)
+    with named(stream):
+        return await streams.info((await session.client()).api, stream)
+
+
+def show_plan(session: Session, differing: "list[Change]", found: "list[Hazard]") -> None:
+    """`--dry-run` of an edit."""
+    session.show(change_view(differing, worded=session.output == "table"))
+    for hazard in found:
+        session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+
+
+def _with_options(
+    config: "Config", subjects: list[str] | None, storage: str | None, replicas: int | None, description: str | None
+) -> "Config":
+    from kvctl.jetstream.config.config_text import STREAM, assign
+
+    given = {"subjects": subjects, "num_replicas": replicas, "description": description}
+    config = {**config, **{name: value for name, value in given.items() if value}}
+    if storage is not None:
+        assign(config, f"storage={storage}", STREAM)
+    return config
+
+
+async def _purgeable(
+    session: Session, info: dict[str, Any], subject: str | None, sequence: int | None, keep: int | None
+) -> int:
+    """How many messages match; with a sequence, at the most."""
+    from kvctl.jetstream import streams
+
+    count: int = info["state"]["messages"]
+    if subject is not None:
+        counts = await streams.subjects((await session.client()).api, info["config"]["name"], subject)
+        count = sum(counts.values())
+    if sequence is not None:
+        count = min(count, max(sequence - info["state"]["first_seq"], 0))
+    return max(count - (keep or 0), 0)
+
+
+app.entries.update(messages.app.entries)

@@ -1,0 +1,215 @@
+"""Streams: their subjects, and single messages, read and deleted (ADR-31)."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import (
+    DryRun,
+    Force,
+    moment,
+    size,
+)
+from kvctl.cli.app.session import Session
+from kvctl.cli.consumer.message_rows import Rows, stored_view
+from kvctl.cli.keys.arguments import Encoding, check_forced, number
+from kvctl.cli.stream.options import (
+    StreamName,
+    by_server,
+    check_stream,
+    named,
+)
+from kvctl.errors import NoResponders, NotFoundError, UsageError
+from kvctl.render.view import Column, Row, View
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.jetstream.direct.direct_get import DirectRequest
+
+app = group()
+
+Sequence_ = Annotated[int | None, typer.Argument(metavar="SEQ", help="Sequence of the message, or of the first")]
+
+
+@command(
+    app,
+    "subjects",
+    examples=["kvctl stream subjects ORDERS", "kvctl stream subjects ORDERS 'orders.new.>' -o json"],
+    see=["stream show"],
+)
+async def subjects(
+    session: Session,
+    stream: StreamName,
+    subject: Annotated[str, typer.Argument(metavar="FILTER", help="Subjects to take")] = ">",
+) -> None:
+    """List the subjects that a stream holds messages of, with how many."""
+    from kvctl.jetstream import streams
+
+    check_stream(stream)
+    if not subject:
+        raise UsageError("The filter is empty")
+    api = (await session.client()).api
+    with named(stream):
+        found = await streams.subjects(api, stream, subject)
+    rows = [{"subject": name, "messages": found[name]} for name in sorted(found)]
+    session.show(
+        View(
+            columns=[Column("subject"), Column("messages", right=True)], rows=rows, name="subject", empty="No messages"
+        )
+    )
+
+
+@command(
+    app,
+    "get",
+    examples=[
+        "kvctl stream get ORDERS 42",
+        "kvctl stream get ORDERS --last-for orders.new.7",
+        "kvctl stream get ORDERS 100 --batch 50 --next-for 'orders.>' -o ndjson",
+        "kvctl stream get ORDERS --last-of 'orders.>' --up-to-seq 5000",
+    ],
+    see=["get", "stream subjects"],
+)
+async def get(
+    session: Session,
+    stream: StreamName,
+    sequence: Sequence_ = None,
+    last_for: Annotated[
+        str | None, typer.Option("--last-for", metavar="SUBJECT", help="The last message on a subject")
+    ] = None,
+    next_for: Annotated[
+        str | None,
+        typer.Option("--next-for", metavar="SUBJECT", help="The next on a subject, from SEQ or the first on"),
+    ] = None,
+    start_time: Annotated[int | None, moment("--start-time", help="The first of this time or later")] = None,
+    batch: Annotated[int | None, number("--batch", help="So many messages, not one")] = None,
+    max_bytes: Annotated[int | None, size("--max-bytes", help="As many of them as this size holds")] = None,
+    last_of: Annotated[
+        list[str] | None,
+        typer.Option("--last-of", metavar="SUBJECT", help="The last message of each subject that matches; repeatable"),
+    ] = None,
+    up_to_seq: Annotated[int | None, number("--up-to-seq", help="With --last-of: as of this sequence")] = None,
+    up_to_time: Annotated[int | None, moment("--up-to-time", help="With --last-of: as of this time, inclusive")] = None,
+    leader: Annotated[bool, typer.Option("--leader", help="From the leader: never stale")] = False,
+    encoding: Encoding = None,
+) -> None:
+    """Read messages by sequence, subject or time.
+
+    Without --leader any replica may answer, also a mirror; STREAM is the one that did. A stream without direct get is
+    asked through its leader. One message is an object in JSON, several are an array.
+
+    PENDING are the messages that match and are left behind this one, LAST_SEQUENCE is that of the message before it,
+    UP_TO_SEQUENCE what all of --last-of are of; each where the server tells.
+    """
+    from kvctl.jetstream.direct.direct_get import DirectRequest
+
+    check_stream(stream)
+    request = DirectRequest(
+        sequence=sequence, last_for=last_for, next_for=next_for, start_time_ns=start_time, batch=batch,
+        max_bytes=max_bytes, last_of=tuple(last_of or ()), up_to_sequence=up_to_seq, up_to_time_ns=up_to_time,
+    )  # fmt: skip
+    if "" in (last_for, next_for, *(last_of or ())):
+        raise UsageError("A subject is empty")
+    request.check()
+    request = await _dated(session, stream, request)
+    api = (await session.client()).api
+    rows = Rows(encoding, table=session.output == "table")
+    if request.many:
+        view = stored_view(single=False, empty="No messages")
+        await session.stream(view, _many(api, stream, request, leader, rows))
+        return
+    row = await _one(api, stream, request, leader, rows)
+    session.show(stored_view(single=True, rows=[row]))
+
+
+@command(
+    app,
+    "delete-message",
+    examples=["kvctl stream delete-message ORDERS 42", "kvctl stream delete-message ORDERS 42 --no-erase"],
+    see=["stream get", "stream purge"],
+)
+async def delete_message(
+    session: Session,
+    stream: StreamName,
+    sequence: Annotated[int, typer.Argument(metavar="SEQ", help="Sequence of the message")],
+    erase: Annotated[bool, typer.Option("--erase/--no-erase", help="Overwrite its bytes")] = True,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Delete one message.
+
+    Its bytes are overwritten on disk, unless --no-erase says that it is enough to forget it. Replicas keep their copy.
+    The stream of a table or a repository is refused without --force foreign-kind.
+    """
+    from kvctl.cli.topology.replicas import tell
+    from kvctl.jetstream import streams
+    from kvctl.jetstream.direct import direct_get
+    from kvctl.kv import reserved_streams
+
+    check_forced(force, reserved_streams.FOREIGN_KIND)
+    check_stream(stream)
+    if sequence < 1:
+        raise UsageError("Sequences count from 1")
+    api = (await session.client()).api
+    with named(stream):
+        reserved_streams.refuse((await streams.info(api, stream))["config"], force or ())
+    row = {"stream": stream, "sequence": sequence}
+    if not dry_run:
+        await streams.delete_message(api, stream, sequence, erase=erase)
+    elif await direct_get.from_leader(api, stream, seq=sequence) is None:
+        raise NotFoundError(f"Stream `{stream}` holds no message {sequence}")
+    tell(session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`")
+
+
+async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows) -> Row:
+    from kvctl.jetstream.direct import direct_get, multi_get_fallback
+
+    found = None
+    if not leader:
+        try:
+            found = await direct_get.get(api, stream, request)
+        except (NoResponders, direct_get.NotUnderstood):
+            leader = True
+    if leader:
+        with named(stream):
+            found = await multi_get_fallback.one(api, stream, request)
+    if found is None:
+        raise NotFoundError(f"Stream `{stream}` holds no such message")
+    return rows.stored(found, _told(found, None))
+
+
+async def _dated(session: Session, stream: str, request: "DirectRequest") -> "DirectRequest":
+    """Have relative times count back from the server's."""
+    return replace(
+        request,
+        start_time_ns=await by_server(session, stream, request.start_time_ns),
+        up_to_time_ns=await by_server(session, stream, request.up_to_time_ns),
+    )
+
+
+async def _many(
+    api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows
+) -> AsyncIterator[Sequence[Row]]:
+    from kvctl.jetstream.direct import multi_get
+
+    begun = False
+    while True:
+        try:
+            with named(stream):
+                async with aclosing(multi_get.read(api, stream, request, leader=leader)) as pages:
+                    async for page in pages:
+                        begun = True
+                        yield [rows.stored(message, _told(message, page.up_to_sequence)) for message in page.messages]
+            return
+        except NoResponders:  # a stream without direct get, or none at all: the leader tells
+            if begun or leader:
+                raise
+            leader = True
+
+
+def _told(message: Any, up_to: int | None) -> dict[str, Any]:
+    return {"pending": message.pending, "last_sequence": message.last_sequence, "up_to_sequence": up_to}

@@ -1,0 +1,171 @@
+"""Streams as rows and documents: the JSON objects, and how a terminal shows them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from kvctl.cli.bucket.details import servers_view
+from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
+from kvctl.units import format_time, parse_utc
+
+_NEVER = "0001-01-01T00:00:00Z"
+
+
+def listing_view(infos: Iterable[dict[str, Any]]) -> View:
+    """All streams."""
+    known = {info["config"]["name"]: info["config"] for info in infos}
+    rows = [_summary(info, known) for info in sorted(infos, key=lambda info: str(info["config"]["name"]))]
+    columns = [
+        Column("name"),
+        Column("kind", style=lambda kind: "cyan" if kind != "stream" else ""),
+        Column("subjects", text=", ".join, flex=True),
+        Column("messages", right=True),
+        Column("bytes", "SIZE", text=size_text, right=True),
+        Column("consumers", right=True),
+        Column("last_sequence", table=False),
+        Column("replicas", right=True),
+        Column("storage", table=False),
+        Column("created", text=age_text),
+        Column("description", flex=True),
+    ]
+    empty = {column.key for column in columns if column.flex and not any(row[column.key] for row in rows)}
+    columns = [replace(column, table=False) if column.key in empty else column for column in columns]
+    return View(columns=columns, rows=rows, empty="No streams; `kvctl stream create NAME --subject SUBJECT` makes one")
+
+
+def stream_view(info: dict[str, Any]) -> View:
+    """Everything about one stream."""
+    row = stream_row(info)
+    cluster = row["cluster"] or {}
+    sections = [
+        ("Servers", servers_view(cluster)),
+        ("Origins", View(columns=_ORIGINS, rows=row["origins"])),
+        ("Alternates, nearest first", View(columns=_ALTERNATES, rows=row["alternates"])),
+    ]
+    shown = [replace(column, tsv=False) for column in (*_DETAILS, *_settings(row["config"]))]
+    return document(row, *(Column(name, table=False) for name in row if name in _TSV), *shown, sections=sections)
+
+
+def stream_row(info: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of a stream."""
+    state, cluster = info["state"], info.get("cluster") or {}
+    return {
+        **_summary(info, {}),
+        "retention": info["config"].get("retention", "limits"),
+        "first_sequence": state["first_seq"],
+        "first_time": _time(state.get("first_ts")),
+        "last_time": _time(state.get("last_ts")),
+        "subject_count": state.get("num_subjects", 0),
+        "deleted": state.get("num_deleted", 0),
+        "cluster": {
+            "name": cluster.get("name", ""),
+            "leader": cluster.get("leader", ""),
+            "replicas": [_peer(peer) for peer in cluster.get("replicas") or []],
+        }
+        if cluster
+        else None,
+        "origins": [_origin(origin) for origin in [*filter(None, [info.get("mirror")]), *(info.get("sources") or [])]],
+        "alternates": info.get("alternates") or [],
+        "config": info["config"],
+    }
+
+
+def _summary(info: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    from kvctl.kv.stream_kind import KIND, kind_of
+
+    config, state = info["config"], info["state"]
+    owner = (config.get("metadata") or {}).get(KIND)
+    return {
+        "name": config["name"],
+        "kind": owner or str(kind_of(config, known) or "stream"),
+        "subjects": config.get("subjects") or [],
+        "messages": state["messages"],
+        "bytes": state["bytes"],
+        "consumers": state.get("consumer_count", 0),
+        "last_sequence": state["last_seq"],
+        "replicas": config.get("num_replicas", 1),
+        "storage": config.get("storage", "file"),
+        "created": format_time(parse_utc(info["created"])),
+        "description": config.get("description", ""),
+    }
+
+
+def _time(text: str | None) -> str | None:
+    return format_time(parse_utc(text)) if text and text != _NEVER else None
+
+
+def _peer(peer: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": peer["name"],
+        "current": bool(peer.get("current")),
+        "offline": bool(peer.get("offline")),
+        "active": peer.get("active", 0) / 1e9,
+        "lag": peer.get("lag", 0),
+    }
+
+
+def _origin(origin: dict[str, Any]) -> dict[str, Any]:
+    active = origin.get("active", -1)
+    return {
+        "stream": origin.get("name", ""),
+        "api": (origin.get("external") or {}).get("api"),
+        "lag": origin.get("lag", 0),
+        "active": None if active < 0 else active / 1e9,
+        "error": (origin.get("error") or {}).get("description"),
+    }
+
+
+def _settings(config: Row) -> list[Column]:
+    """Columns for what the configuration says beyond the defaults."""
+    from kvctl.jetstream.config.config_text import STREAM, changes
+
+    left_out = {"name", "subjects", "description", "num_replicas", "storage", "retention"}
+    said = changes({}, dict(config), STREAM)
+    return [
+        Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
+        for change in said
+        if change.field not in left_out
+    ]
+
+
+def _always(text: str) -> Any:
+    return lambda _: text
+
+
+def active_text(seconds: float | None) -> str:
+    """How long ago something was heard, in seconds."""
+    if seconds is None:
+        return "never"
+    return "just now" if seconds < 1 else f"{duration_text(int(seconds))} ago"
+
+
+_TSV = (
+    "name", "kind", "subjects", "messages", "bytes", "consumers", "last_sequence", "replicas", "storage", "created",
+    "description", "retention", "first_sequence",
+)  # fmt: skip
+_DETAILS = (
+    Column("name"),
+    Column("kind"),
+    Column("description"),
+    Column("subjects", text=", ".join),
+    Column("messages"),
+    Column("bytes", "Size", text=size_text),
+    Column("first_sequence"),
+    Column("last_sequence"),
+    Column("last_time", "Last message", text=age_text),
+    Column("subject_count", "Subjects held"),
+    Column("consumers"),
+    Column("retention"),
+    Column("storage"),
+    Column("replicas"),
+    Column("cluster", "Leader", text=lambda cluster: cluster["leader"] if cluster else ""),
+    Column("created", text=age_text),
+)
+_ORIGINS = (
+    Column("stream"),
+    Column("api"),
+    Column("lag", right=True),
+    Column("active", text=active_text),
+    Column("error", style="red"),
+)
+_ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))

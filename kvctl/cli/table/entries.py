@@ -1,0 +1,247 @@
+"""Entries of a table: read, written, removed, one by one and together."""
+
+from typing import Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import Encoding, read_value, require_value
+from kvctl.cli.table.options import (
+    Family,
+    IfVersion,
+    Key,
+    Leader,
+    TableName,
+    open_table,
+)
+from kvctl.cli.table.views import (
+    ENTRIES,
+    entry_row,
+    show_writes,
+    text_of,
+    write_row,
+)
+from kvctl.errors import KeyNotFound
+from kvctl.render.view import Column, View, document
+
+app = group()
+
+NOT_FOUND = 3
+
+Value = Annotated[str | None, typer.Argument(metavar="VALUE|-", help="Value; `-` reads it from standard input")]
+File = Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the value from a file")]
+Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys: text, `hex:...` or `base64:...`")]
+
+
+@command(
+    app,
+    "put",
+    examples=[
+        "kvctl table put users alice '{\"age\": 33}'",
+        "kvctl table put users hex:00ff - --family raw < file",
+        'kvctl table put users alice \'{"age": 34}\' --if-version "$version"',
+    ],
+    see=["table put-if-absent", "table update", "table get"],
+)
+async def put(
+    session: Session,
+    table: TableName,
+    key: Key,
+    value: Value = None,
+    file: File = None,
+    family: Family = None,
+    if_version: IfVersion = None,
+) -> None:
+    """Write an entry.
+
+    Prints its new version, in a pipe that alone. With --if-version it is written only while the entry has this version;
+    else the command exits 4 and says which it has.
+    """
+    from kvctl.tables.changes import NO_VERSION, Version
+    from kvctl.tables.keys import parse_key
+
+    condition = NO_VERSION if if_version is None else Version.parse(if_version)
+    data, name = _checked(session, key, value, file, family), parse_key(key)
+    target = await open_table(session, table)
+    version = await target.replace(name, data, condition, family=family)
+    show_writes(session, [write_row(family, name, version)], single=True)
+
+
+@command(
+    app,
+    "put-if-absent",
+    examples=["kvctl table put-if-absent users alice '{}'"],
+    see=["table put"],
+)
+async def put_if_absent(
+    session: Session, table: TableName, key: Key, value: Value = None, file: File = None, family: Family = None
+) -> None:
+    """Write an entry that must not exist.
+
+    Prints its version; exits 4 when there is one.
+    """
+    from kvctl.tables.keys import parse_key
+
+    data, name = _checked(session, key, value, file, family), parse_key(key)
+    target = await open_table(session, table)
+    version = await target.put_if_absent(name, data, family=family)
+    show_writes(session, [write_row(family, name, version)], single=True)
+
+
+@command(
+    app,
+    "get",
+    examples=["kvctl table get users alice", "kvctl table get users alice -o json | jq -r .version"],
+    see=["table get-all", "table entries"],
+)
+async def get(
+    session: Session, table: TableName, key: Key, family: Family = None, encoding: Encoding = None,
+    leader: Leader = False,
+) -> None:  # fmt: skip
+    """Read an entry.
+
+    Its value: the exact bytes in a pipe, escaped and with a newline on a terminal. -o asks for the whole entry, version
+    included.
+    """
+    from kvctl.tables.changes import named
+    from kvctl.tables.keys import parse_key
+
+    name = parse_key(key)
+    entry = await (await open_table(session, table)).get(name, family=family, leader=leader)
+    if entry is None:
+        raise KeyNotFound(
+            f"{named(family, name)} is not in table `{table}`", hint=f"`kvctl table keys {table}` lists what is"
+        )
+    if session.options.output is not None:
+        session.show(document(entry_row(entry, encoding), *ENTRIES, name="key"))
+    elif encoding == "base64":
+        session.value(f"{text_of(entry.value, encoding)[0]}\n".encode())
+    else:
+        text_of(entry.value, encoding) if encoding else None
+        session.value(entry.value)
+
+
+@command(app, "exists", examples=["kvctl table exists users alice && echo there"], see=["table get"])
+async def exists(session: Session, table: TableName, key: Key, family: Family = None) -> int:
+    """Tell whether there is an entry.
+
+    Prints `true` or `false`; the exit code is 0 or 3.
+    """
+    from kvctl.tables.keys import parse_key
+
+    name = parse_key(key)
+    there = await (await open_table(session, table)).exists(name, family=family)
+    text, how = text_of(name)
+    row = {"key": text, "key_encoding": how, "family": family, "exists": there}
+    session.show(document(row, Column("key", tsv=False), Column("family", tsv=False), Column("exists"), name="exists"))
+    return 0 if there else NOT_FOUND
+
+
+@command(
+    app,
+    "get-all",
+    examples=["kvctl table get-all users alice bob", "kvctl table get-all users alice bob --family staff -o json"],
+    see=["table get", "table entries"],
+)
+async def get_all(
+    session: Session, table: TableName, keys: Keys, family: Family = None, encoding: Encoding = None,
+    leader: Leader = False,
+) -> int:  # fmt: skip
+    """Read many entries, in the order asked.
+
+    In JSON there is null for each that is not there; elsewhere those are left out, and the exit code is 3.
+    """
+    from kvctl.tables.changes import named
+    from kvctl.tables.keys import parse_key
+
+    names = [parse_key(key) for key in keys]
+    found = await (await open_table(session, table)).get_all(names, family=family, leader=leader)
+    rows: list[Any] = [None if entry is None else entry_row(entry, encoding) for entry in found]
+    whole = session.output in ("json", "ndjson", "yaml")
+    missing = [name for name, row in zip(names, rows, strict=True) if row is None]
+    session.show(View(columns=ENTRIES, rows=rows if whole else [row for row in rows if row], name="key"))
+    if missing and not whole:
+        listed = ", ".join(named(family, name) for name in missing[:10])
+        raise KeyNotFound(f"Not in table `{table}`: {listed}" + (" and more" if len(missing) > 10 else ""))
+    return 0
+
+
+@command(
+    app,
+    "remove",
+    examples=["kvctl table remove users alice", 'kvctl table remove users alice --if-version "$version"'],
+    see=["table delete", "table update"],
+)
+async def remove(
+    session: Session, table: TableName, key: Key, family: Family = None, if_version: IfVersion = None
+) -> None:
+    """Remove an entry.
+
+    One that is not there is no error, and nothing is written, unless --if-version says what it should have been.
+    """
+    from kvctl.tables.changes import NO_VERSION, Version, named
+    from kvctl.tables.keys import parse_key
+
+    condition = NO_VERSION if if_version is None else Version.parse(if_version)
+    name = parse_key(key)
+    await (await open_table(session, table)).remove(name, condition, family=family)
+    if session.options.output is not None:
+        show_writes(session, [write_row(family, name, None)], single=True)
+    else:
+        session.note(f"Removed {named(family, name)}")
+
+
+@command(app, "rm", examples=["kvctl table rm users alice"], see=["table remove"], hidden=True)
+async def rm(session: Session, table: TableName, key: Key, family: Family = None, if_version: IfVersion = None) -> None:
+    """Remove an entry: `table remove`.
+
+    Not the table, which `table delete` deletes.
+    """
+    await remove(session, table, key, family, if_version)
+
+
+@command(
+    app,
+    "update",
+    examples=["kvctl table update users -f changes.yaml", "kvctl table update users -f - < changes.ndjson"],
+    see=["table put", "table remove", "help tables"],
+)
+async def update(
+    session: Session,
+    table: TableName,
+    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Changes, `-` for standard input")],
+    dry_run: DryRun = False,
+) -> None:
+    """Write and remove up to 1,000 entries together, or none of them.
+
+    The file is NDJSON, an object a line, or YAML, a list: each has `insert` (an entry that must not exist), `put` or
+    `remove` with the key; `value`, and `encoding: base64` for bytes; `key_encoding: base64`; `family`; and `version`
+    for a condition. When a condition fails the command exits 4 and names all that do.
+
+    Prints the versions in the order of the file, an empty line for what was removed.
+    """
+    from kvctl.tables.batch_file import read_changes
+
+    source = "standard input" if file == "-" else file
+    changes = read_changes(session.read_input(file), source)
+    target = await open_table(session, table)
+    if dry_run:
+        await target.check(changes)
+        session.note(f"The conditions hold; {len(changes)} changes would be made", always=True)
+        return
+    versions = await target.update(changes)
+    rows = [write_row(change.family, change.key, version) for change, version in zip(changes, versions, strict=True)]
+    show_writes(session, rows, single=False)
+
+
+def _checked(session: Session, key: str, value: str | None, file: str | None, family: str | None) -> bytes:
+    """The value, after the key was found good. Raises UsageError."""
+    from kvctl.tables.keys import check_key, parse_key
+
+    require_value(value, file)
+    check_key(family, parse_key(key))
+    data: Any = read_value(session, value, file)
+    assert isinstance(data, bytes)
+    return data

@@ -1,0 +1,148 @@
+"""Tables, their entries and versions as rows."""
+
+import base64
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvctl.cli.app.session import Session
+from kvctl.errors import KvctlError
+from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
+from kvctl.units import duration_seconds, format_time, parse_time
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.tables.catalog import Found
+    from kvctl.tables.entry import Entry, Key
+
+
+def _family_text(family: str | None) -> str:
+    """The empty family is seen, where there is none nothing is."""
+    return {None: "", "": "''"}.get(family, family or "")
+
+
+WRITES = [Column("key", tsv=False), Column("family", text=_family_text, tsv=False), Column("version")]
+KEYS = [Column("key"), Column("key_encoding", table=False), Column("family", text=_family_text), Column("version")]
+ENTRIES = [*KEYS[:3], Column("value", flex=True), Column("encoding", table=False), KEYS[3]]
+TABLES = [
+    Column("name"),
+    Column("stream", table=False),
+    Column("partitions", right=True),
+    Column("partition_streams", table=False),
+    Column("sealed", text=lambda sealed: "yes" if sealed else ""),
+    Column("replicas", right=True),
+    Column("storage", table=False),
+    Column("bytes", "SIZE", text=size_text, right=True),
+    Column("created", "AGE", text=age_text),
+    Column("description", flex=True),
+]
+
+_TITLES = {"bytes": "Size"}
+_TEXTS = {"sealed": lambda sealed: "yes" if sealed else "no"}
+"""Of one table alone, where they differ."""
+
+
+def text_of(data: bytes, encoding: str | None = None) -> tuple[str, str]:
+    """Bytes as text, and how: `utf-8`, or `base64` for those that are none. Raises KvctlError for a forced `utf-8`."""
+    if encoding != "base64":
+        try:
+            return data.decode(), "utf-8"
+        except UnicodeDecodeError:
+            if encoding is not None:
+                raise KvctlError("The value is not UTF-8", hint="`--encoding base64` shows it") from None
+    return base64.b64encode(data).decode(), "base64"
+
+
+def write_row(family: str | None, key: bytes, version: object) -> dict[str, Any]:
+    """What a write gives."""
+    text, encoding = text_of(key)
+    coded = {} if encoding == "utf-8" else {"key_encoding": encoding}
+    return {"key": text, **coded, "family": family, "version": None if version is None else str(version)}
+
+
+def key_row(key: "Key") -> dict[str, Any]:
+    """A key of a listing."""
+    text, encoding = text_of(key.key)
+    return {"key": text, "key_encoding": encoding, "family": key.family, "version": str(key.version)}
+
+
+def entry_row(entry: "Entry", encoding: str | None = None) -> dict[str, Any]:
+    """An entry."""
+    key, key_encoding = text_of(entry.key)
+    value, how = text_of(entry.value, encoding)
+    return {
+        "key": key, "key_encoding": key_encoding, "family": entry.family, "value": value, "encoding": how,
+        "version": str(entry.version),
+    }  # fmt: skip
+
+
+def table_row(found: "Found", infos: Sequence[dict[str, Any] | None] = ()) -> dict[str, Any]:
+    """A table; `infos` are those of its partitions' streams."""
+    config, info = found.config, found.info
+    known = [item for item in (info, *infos) if item is not None]
+    return {
+        "name": config.name,
+        "stream": info["config"]["name"],
+        "partitions": config.partitions,
+        "partition_streams": config.apart,
+        "sealed": found.sealed,
+        "replicas": info["config"].get("num_replicas", 1),
+        "storage": info["config"].get("storage", "file"),
+        "bytes": sum(item["state"]["bytes"] for item in known),
+        "created": format_time(parse_time(info["created"])),
+        "description": info["config"].get("description", ""),
+    }
+
+
+async def table_document(api: "Api", found: "Found") -> View:
+    """Everything about one table, partition by partition."""
+    from kvctl.tables import catalog, entry_count
+    from kvctl.tables.keys import hash_range
+    from kvctl.units import duration_from_ns
+
+    config = found.config
+    infos = [info async for _, info in catalog.partitions(api, found)]
+    entries = await entry_count.counts(api, found)
+    partitions = []
+    for number in range(config.partitions):
+        info = infos[number] if config.apart else found.info
+        first, last = hash_range(number, config.partitions)
+        partitions.append({
+            "partition": number,
+            "range": [f"{first:016x}", f"{last:016x}"],
+            "stream": found.streams[number + 1] if config.apart else found.streams[0],
+            "leader": ((info or {}).get("cluster") or {}).get("leader"),
+            "entries": entries[number],
+        })  # fmt: skip
+    row = table_row(found, infos)
+    age = duration_seconds(duration_from_ns(found.info["config"].get("max_age", 0)))
+    row |= {"entries": sum(entries), "ttl": age, "metadata": _metadata(found), "partition_details": partitions}
+    fields = [
+        Column(column.key, _TITLES.get(column.key), text=_TEXTS.get(column.key, column.text))
+        for column in TABLES if column.key != "description"
+    ]  # fmt: skip
+    shown = [
+        Column("partition", right=True),
+        Column("range", text="-".join),
+        Column("stream"),
+        Column("leader"),
+        Column("entries", right=True),
+    ]
+    return document(
+        row, *fields, Column("entries"), Column("ttl", "TTL", text=_ttl_text), Column("description"),
+        sections=[("Partitions", View(columns=shown, rows=partitions))],
+    )  # fmt: skip
+
+
+def _ttl_text(seconds: float) -> str:
+    return duration_text(seconds) if seconds else "none"
+
+
+def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: bool) -> None:
+    """The versions of what was written: alone in a pipe, a line each."""
+    session.show(View(columns=WRITES, rows=list(rows), single=single, name="version"))
+
+
+def _metadata(found: "Found") -> dict[str, str]:
+    from kvctl.kv.stream_kind import own_metadata
+
+    return own_metadata(found.info["config"])

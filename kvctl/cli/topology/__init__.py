@@ -1,0 +1,1 @@
+"""Commands of `kvctl mirror`, `kvctl aggregate` and `kvctl topology`."""

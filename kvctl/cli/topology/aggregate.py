@@ -1,0 +1,307 @@
+"""Aggregates: create, change their origins, inspect, delete."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import (
+    Confirm,
+    DryRun,
+    Force,
+    Yes,
+    bucket_names,
+)
+from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.data import counted
+from kvctl.cli.bucket.options import (
+    Cluster,
+    Description,
+    HeadersOnly,
+    History,
+    MarkerTtl,
+    MaxBytes,
+    MaxValueSize,
+    Metadata,
+    Replicas,
+    Republish,
+    Storage,
+    Tags,
+    Ttl,
+    settings,
+)
+from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.topology.replicas import (
+    DenyPurge,
+    NoWait,
+    WaitFor,
+    build,
+    list_replicas,
+)
+from kvctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvctl.topology.model import Origin
+
+app = group(
+    "aggregate",
+    help="""Buckets that other buckets feed
+
+    An aggregate is a bucket of its own, filled from one or many others: all their keys or some, under their names or
+    others, also from other domains and accounts. Clients read and watch it like any bucket.
+
+    An origin is a bucket's name, or comma-separated fields as in `bucket=ORDERS,keys=NEW.>,prefix=orders.new`: `bucket`
+    or `stream`, `keys` (repeatable), `prefix`, `map=SRC:DEST` (repeatable), `domain`, `api`, `deliver`. Without prefix
+    or map the literal head of a filter is cut (`NEW.>` lands as `>`), and all keys land as they are.
+    """,
+)
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the aggregate", autocompletion=bucket_names)]
+Origins = Annotated[
+    list[str],
+    typer.Option(
+        "--origin", metavar="SPEC", help="Bucket, or `bucket=B,keys=F,prefix=P,...`; repeatable",
+        autocompletion=bucket_names,
+    ),
+]  # fmt: skip
+Spec = Annotated[
+    str, typer.Argument(metavar="SPEC", help="Bucket, or `bucket=B,keys=F,prefix=P,...`", autocompletion=bucket_names)
+]
+Keys = Annotated[
+    list[str] | None, typer.Option("--keys", metavar="FILTER", help="Only these keys, of one origin; repeatable")
+]
+Prefix = Annotated[str | None, typer.Option("--prefix", metavar="P", help="What the keys of one origin begin with")]
+Map = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="SRC:DEST", help="Other names for keys, as in `*.*:stock.$2.$1`; repeatable"),
+]
+
+
+@command(
+    app,
+    "create",
+    examples=[
+        "kvctl aggregate create NEW_ORDERS --origin ORDERS --keys 'NEW.>'",
+        "kvctl aggregate create EDGE --origin bucket=ORDERS,domain=hub,prefix=o --origin bucket=STOCK,prefix=s",
+        "kvctl aggregate create STOCK_BY_SITE --origin STOCK --map '*.*:$2.$1' --dry-run",
+    ],
+    see=["help topologies", "help hazards", "aggregate add-origin", "mirror create"],
+)
+async def create(
+    session: Session,
+    name: NewName,
+    origin: Origins,
+    keys: Keys = None,
+    prefix: Prefix = None,
+    maps: Map = None,
+    writable: Annotated[
+        bool, typer.Option("--writable", help="Allow writes, which change the aggregate alone")
+    ] = False,
+    description: Description = None,
+    history: History = None,
+    ttl: Ttl = None,
+    marker_ttl: MarkerTtl = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    max_value_size: MaxValueSize = None,
+    max_bytes: MaxBytes = None,
+    compress: Annotated[bool, typer.Option("--compress", help="Compress on disk (s2)")] = False,
+    cluster: Cluster = None,
+    tags: Tags = None,
+    metadata: Metadata = None,
+    republish: Republish = None,
+    republish_headers_only: HeadersOnly = None,
+    atomic: Annotated[bool, typer.Option("--atomic", help="Allow several keys to be written as one batch")] = False,
+    deny_purge: DenyPurge = False,
+    no_wait: NoWait = False,
+    wait_for: WaitFor = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Create an aggregate of one or many buckets.
+
+    It only reads, unless --writable: then what is written to it stays in it, until an origin writes the same key.
+
+    The command waits until it holds what the origins held when it began; without that in time it exits 9, and the
+    aggregate goes on filling. What would lose, hide or mix up data is refused, all of it at once: --force NAME
+    overrides one.
+    """
+    from kvctl.topology import model
+    from kvctl.topology.apply import builders
+
+    _check_force(force)
+    _check_republish(republish, republish_headers_only)
+    given = settings(
+        description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
+        max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
+        metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
+    )  # fmt: skip
+    origins = tuple(_parsed(origin, keys, prefix, maps))
+    aggregate = model.Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **given)
+    aggregate.to_stream()  # raises before anything is sent
+    plan = await builders.plan_aggregate((await session.client()).api, aggregate, force or ())
+    await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
+
+
+@command(
+    app,
+    "add-origin",
+    examples=["kvctl aggregate add-origin EDGE STOCK", "kvctl aggregate add-origin EDGE bucket=STOCK,prefix=stock"],
+    see=["aggregate remove-origin"],
+)
+async def add_origin(
+    session: Session,
+    name: Name,
+    origin: Spec,
+    keys: Keys = None,
+    prefix: Prefix = None,
+    maps: Map = None,
+    no_wait: NoWait = False,
+    wait_for: WaitFor = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Let one more bucket feed an aggregate.
+
+    All that it holds arrives; the command waits for it, as `aggregate create` does.
+    """
+    from kvctl.topology.apply import builders
+
+    _check_force(force)
+    (added,) = _parsed([origin], keys, prefix, maps)
+    added.to_source(name)  # what is wrong with the words is found before anything is sent
+    plan = await builders.plan_origin((await session.client()).api, name, added, force or ())
+    await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
+
+
+@command(
+    app,
+    "remove-origin",
+    examples=["kvctl aggregate remove-origin EDGE STOCK --yes", "kvctl aggregate remove-origin EDGE STOCK --keep-data"],
+    see=["aggregate add-origin"],
+)
+async def remove_origin(
+    session: Session,
+    name: Name,
+    bucket: Annotated[str, typer.Argument(metavar="BUCKET", help="Origin to remove", autocompletion=bucket_names)],
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Leave its keys in the aggregate")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Let a bucket feed an aggregate no more, and remove its keys.
+
+    The keys that came from it go, with their history. Those that another origin or a writer wrote too stay, and are
+    counted; what it overwrote comes back with `kvctl topology audit NAME --repair`. An aggregate keeps its last origin:
+    delete it instead.
+    """
+    from kvctl.cli.topology.replicas import origin_names, show_config, tell
+    from kvctl.topology.apply import origin_removal
+    from kvctl.topology.hazards import hazards, replica_hazards
+
+    check_forced(force, replica_hazards.LAST_ORIGIN)
+    api = (await session.client()).api
+    found = await origin_removal.plan(api, name, bucket, keep_data=keep_data)
+    if dry_run:
+        show_config(session, found.after)
+    if found.mixed:
+        session.warn(f"{counted(len(found.mixed), 'key')} of `{bucket}` stay: others wrote them too")
+    if found.contested:
+        keys, mend = counted(len(found.contested), "key"), f"`kvctl topology audit {name} --repair`"
+        session.warn(f"{keys} of `{bucket}` may have been another origin's before: {mend} brings those back")
+    if dry_run:
+        for hazard in found.hazards:
+            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        return
+    hazards.refuse(found.hazards, force, f"`{name}` would lose its last origin")
+    if not keep_data and session.interactive:  # what goes can be had again from the origin
+        await session.confirm(f"Remove origin `{bucket}` from `{name}`, with the keys that came from it?", yes=yes)
+    with session.progress(f"Removing keys of {bucket}") as progress:
+        taken = await origin_removal.carry_out(api, found, force or (), progress.advance)
+    row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after),
+           "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
+    if len(taken.kept) > len(found.mixed):
+        session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` stay: others wrote them in the meantime")
+    tell(session, row, f"`{name}` no longer reads `{bucket}`; removed {counted(taken.messages, 'entry')}")
+
+
+@command(app, "ls", examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"], see=["bucket ls"])
+async def ls(session: Session) -> None:
+    """List aggregates.
+
+    LAG is what the server knows to be missing, of all origins: 0 is no proof that nothing is. HEARD is when something
+    was heard of the quietest origin.
+    """
+    await list_replicas(session, "aggregate", "No aggregates; `kvctl aggregate create NAME --origin BUCKET` makes one")
+
+
+@command(app, "show", examples=["kvctl aggregate show EDGE"], see=["bucket show", "doctor"])
+async def show(session: Session, name: Name) -> None:
+    """Show an aggregate: its origins, how far it has come, its settings.
+
+    What is wrong with its configuration is said in warnings.
+    """
+    from kvctl.cli.bucket.manage import show as show_bucket
+    from kvctl.topology.apply import builders
+
+    await builders.find_aggregate((await session.client()).api, name)
+    await show_bucket(session, name)
+
+
+@command(app, "delete", examples=["kvctl aggregate delete EDGE --yes"], see=["bucket delete"])
+async def delete(
+    session: Session,
+    name: Name,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Delete an aggregate. Its origins stay as they are.
+
+    What reads from it is listed; then its name has to be typed, or given with --confirm. While a stream does not answer
+    that may read from it, the deletion is refused without --force unreachable-stream.
+    """
+    from kvctl.cli.bucket.manage import delete as delete_bucket
+    from kvctl.topology.apply import builders
+
+    await builders.find_aggregate((await session.client()).api, name)
+    await delete_bucket(session, name, yes, confirm, dry_run, force)
+
+
+def _check_force(force: list[str] | None) -> None:
+    from kvctl.topology.hazards import replica_hazards
+
+    check_forced(force, *replica_hazards.OF_AGGREGATES)
+
+
+def _check_republish(republish: str | None, headers_only: bool | None) -> None:
+    if headers_only and republish is None:
+        raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
+
+
+def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: list[str] | None) -> "list[Origin]":
+    """The origins, the only one of which may have its keys, prefix and maps in options. Raises UsageError."""
+    from kvctl.topology.file.origin_spec import parse_maps, parse_origin
+
+    origins = [parse_origin(spec) for spec in specs]
+    if not (keys or prefix is not None or maps):
+        return origins
+    if len(origins) > 1:
+        raise UsageError(
+            "`--keys`, `--prefix` and `--map` belong to one origin, and there are several",
+            hint="Say it with each: `--origin bucket=ORDERS,keys=NEW.>,prefix=orders`",
+        )
+    (origin,) = origins
+    if prefix is not None and (not prefix or origin.prefix):
+        raise UsageError("The prefix is given twice" if prefix else "The prefix is empty")
+    return [
+        replace(
+            origin,
+            keys=(*origin.keys, *(keys or ())),
+            prefix=prefix or origin.prefix,
+            maps=(*origin.maps, *parse_maps(maps or ())),
+        )
+    ]

@@ -1,0 +1,258 @@
+"""`kvctl topology apply`: make it as the file says."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun, Force, Yes
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.topology.file import OptionalFile, open_places, read_document
+from kvctl.cli.topology.plan import Prune, say, say_interrupted
+from kvctl.cli.topology.plan_view import (
+    change_row,
+    plan_document,
+    plan_text,
+    show_plan,
+)
+from kvctl.cli.topology.replicas import NoWait, WaitFor
+from kvctl.errors import ConflictError, ReadOnly, UsageError
+from kvctl.render.view import Column, View, document
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.topology.apply.applier import Report
+    from kvctl.topology.apply.journal import Journal
+    from kvctl.topology.plan.plan import Change, Plan
+    from kvctl.topology.plan.plan_file import Saved
+
+app = group()
+
+_COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"), Column("outcome"))
+
+
+@command(
+    app,
+    "apply",
+    examples=[
+        "kvctl topology apply -f topology.yaml",
+        "kvctl topology apply topology.plan --yes",
+        "kvctl topology apply -f topology.yaml --prune --yes --confirm ORDERS",
+    ],
+    see=["topology plan", "help topologies", "help hazards"],
+)
+async def apply(
+    session: Session,
+    plan: Annotated[
+        str | None, typer.Argument(metavar="PLAN", help="Saved plan, as `topology plan --out` writes it")
+    ] = None,
+    file: OptionalFile = None,
+    prune: Prune = False,
+    yes: Yes = False,
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--confirm", metavar="NAME", help="Confirm by name what is made anew, or read by others; repeatable"
+        ),
+    ] = None,
+    no_wait: NoWait = False,
+    wait_for: WaitFor = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Make buckets, mirrors and aggregates as a file says.
+
+    Shows the plan and asks; then makes each change in order, origins before what reads from them, and waits until
+    replicas hold what their origins held. At last it compares all with the file again.
+
+    A saved plan is applied as it was shown: when anything that it was made from has changed since, nothing is done, and
+    the exit code is 4. Hazards, readers and contents are looked at again: what arose since the plan was saved is
+    refused or asked about as in a new plan, what arose while the question stood is 4. What is recreated asks for its
+    name, as its data is dropped.
+
+    When a step fails after others were made, the exit code is 7. After that, or when it was killed, run it again: it
+    goes on where it was. A second run changes nothing.
+    """
+    from kvctl.topology.hazards import plan_hazards
+
+    check_forced(force, *plan_hazards.OF_PLANS)
+    saved, apis = await _planned(session, plan, file, prune=prune)
+    forced = [*(force or ()), *saved.forced]
+    journal = _begun(session, saved, apis)
+    if dry_run:
+        _preview(session, saved.plan, forced)
+        return
+    if saved.plan.changes:
+        await _settle(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
+        if session.interactive and not yes:
+            saved = await _rechecked(saved, apis)
+    limit = None if no_wait else wait_for or timedelta(seconds=60)
+    report = await _carried_out(session, saved, apis, journal, limit)
+    _show(session, saved.plan, forced, report)
+    if report.error is not None:
+        raise report.error
+    changes = bool(saved.plan.changes)
+    session.note(f"Applied: {_past(saved.plan)}" if changes else "Nothing to change", always=not changes)
+
+
+async def _planned(
+    session: Session, plan: str | None, file: str | None, *, prune: bool
+) -> "tuple[Saved, Mapping[str, Api]]":
+    """The plan that was saved, found to be fresh, or one that is made now. Raises UsageError, ConflictError."""
+    from kvctl.topology.file.document import read_topology
+    from kvctl.topology.plan import plan_file, planner
+
+    if (plan is None) == (file is None):
+        raise UsageError("Give a saved plan, or `--file FILE`", hint="`kvctl topology apply -f topology.yaml`")
+    if file is not None:
+        text = read_document(session, file)
+        topology = read_topology(text)
+        apis = await open_places(session, topology)
+        found = await planner.plan(topology, apis, prune=prune)
+        return plan_file.Saved(text.data, text.source, found, plan_file.addresses(apis), prune=prune), apis
+    if prune:
+        raise UsageError(
+            "`--prune` is said when a plan is made", hint="`kvctl topology plan -f FILE --prune --out PLAN`"
+        )
+    assert plan is not None
+    saved = plan_file.load(session.read_input(plan), plan)
+    apis = await open_places(session, saved.topology())
+    return await _refreshed(saved, apis), apis
+
+
+async def _refreshed(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
+    """What is left of a saved plan, and what speaks against that now. Raises ConflictError when it is stale."""
+    from kvctl.topology.plan import plan_file, revalidation
+
+    here = plan_file.addresses(apis)
+    for name, address in saved.addresses.items():
+        if here.get(name) != address:
+            where = f"`{name}`" if name else "the context in use"
+            text = f"The plan was made for `{address}`, and {where} is `{here.get(name, 'unknown')}`"
+            raise ConflictError(text, hint="Plan again")
+    return replace(saved, plan=await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune))
+
+
+async def _rechecked(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
+    """The plan, if it does no more harm than what was just confirmed. Raises ConflictError."""
+    from kvctl.topology.plan import revalidation
+
+    now = await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune)
+    revalidation.require_as_shown(saved.plan, now)
+    return saved
+
+
+def _begun(session: Session, saved: "Saved", apis: "Mapping[str, Api]") -> "Journal":
+    """The journal, after what there is to be said before anything is done."""
+    from kvctl.topology.apply.journal import Journal
+
+    journal = Journal.of(saved.topology().name, apis)
+    say_interrupted(session, journal.interrupted())
+    say(session, saved.plan, prune=saved.prune)
+    return journal
+
+
+def _preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
+    show_plan(session, found, forced)
+    if not found.changes:
+        session.note("Nothing to change", always=True)
+    for hazard in found.hazards:
+        if hazard.name not in forced:
+            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+
+
+async def _settle(
+    session: Session,
+    found: "Plan",
+    apis: "Mapping[str, Api]",
+    *,
+    forced: Sequence[str],
+    yes: bool,
+    confirmed: Sequence[str],
+) -> None:
+    """Show the plan to whoever is asked or watches, and ask. Raises HazardRefused, ReadOnly, Cancelled, UsageError."""
+    from kvctl.topology.hazards import hazards
+
+    if session.output == "table":
+        show_plan(session, found, forced)
+    elif session.interactive:
+        session.terminal.emit(plan_text(found, forced, colored=session.terminal.colored_messages))
+    hazards.refuse(found.hazards, forced, "The plan would lose, hide or mix up data")
+    _require_writable(apis)
+    await _ask(session, found, yes=yes, confirmed=confirmed)
+
+
+def _require_writable(apis: "Mapping[str, Api]") -> None:
+    for name, api in apis.items():
+        if api.connection.context.read_only:
+            where = f"Context `{name}`" if name else "The connection"
+            raise ReadOnly(f"{where} is for reading only", hint="`--read-only` or the context's `read_only` is set")
+
+
+async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]) -> None:
+    """Ask for all, then for the name of each whose data goes or that others read."""
+    from kvctl.topology.plan import description
+
+    named = {change.name: change for change in found.changes if change.asks_name and change.name not in confirmed}
+    if named and not session.interactive:
+        raise UsageError(
+            f"`{' '.join(f'--confirm {name}' for name in named)}` is required when input is not a terminal",
+            hint="\n".join(_consequence(change) for change in named.values()),
+        )
+    await session.confirm(f"Apply: {description.summary(found)}?", yes=yes)
+    for name, change in named.items():
+        await session.confirm(_consequence(change), typed_name=name)
+
+
+def _consequence(change: "Change") -> str:
+    from kvctl.topology.plan import description
+
+    what = "is made anew" if change.action == "recreate" else "is deleted"
+    title = description.title(change)
+    return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(description.losses(change))}"
+
+
+async def _carried_out(
+    session: Session, saved: "Saved", apis: "Mapping[str, Api]", journal: "Journal", limit: timedelta | None
+) -> "Report":
+    """Carry out the plan, wait for what fills, compare with the file; what went wrong stands in the report."""
+    from kvctl.topology.apply import applier
+    from kvctl.topology.apply.fill import Filling, unfilled
+    from kvctl.topology.discover.inventory import survey
+
+    filling = Filling(limit)
+    if limit is not None:
+        before = journal.interrupted()
+        left = unfilled(saved.topology(), await survey(apis))
+        await filling.resume(apis, dict.fromkeys([*left, *(before.filling if before else ())]))
+    with session.progress("Applying", len(applier.writes(saved.plan.changes))) as progress:
+        report = await applier.carry_out(apis, saved.plan, journal, filling, progress.advance)
+    if report.error is not None:
+        return report
+    with session.progress("Filling replicas", filling.total) as progress:
+        await applier.fill(report, filling, progress.advance)
+    if saved.plan.changes:
+        patience = max(api.connection.timeout for api in apis.values())
+        wrong = await applier.verify(saved.topology(), apis, prune=saved.prune, patience=patience)
+        report.error = wrong or report.error
+    if report.error is None:
+        journal.end()
+    return report
+
+
+def _show(session: Session, found: "Plan", forced: Sequence[str], report: "Report") -> None:
+    """What was done, in pipes: rows, or the plan's document with what became of each change."""
+    rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
+    if session.output in ("json", "yaml"):
+        session.show(document({**plan_document(found, forced), "changes": rows}))
+    elif session.output != "table":
+        session.show(View(columns=_COLUMNS, rows=rows))
+
+
+def _past(found: "Plan") -> str:
+    """`2 created, 1 changed`"""
+    return ", ".join(f"{count} {action}d" for action, count in found.summary.items() if count)

@@ -1,0 +1,320 @@
+"""`kvctl topology audit`: prove that replicas hold what their origins do, and repair those that do not."""
+
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import (
+    DryRun,
+    Yes,
+    bucket_names,
+    duration,
+)
+from kvctl.cli.app.session import Session
+from kvctl.cli.topology.file import OptionalFile, open_places, read_file
+from kvctl.errors import BucketNotFound, KvctlError, ReadOnly, UsageError
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.topology.apply.repair import Repair, StandIn
+    from kvctl.topology.audit.findings import Difference, Outcome
+    from kvctl.topology.discover.inventory import World
+    from kvctl.topology.discover.replicas import Replica
+    from kvctl.topology.file.document import Topology
+
+app = group()
+
+DRIFT = 4
+UNREADABLE = 5
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Mirrors, aggregates, or buckets that they read", autocompletion=bucket_names),
+]
+All = Annotated[bool, typer.Option("--all", help="List every difference, a row each, instead of counts and samples")]
+WaitFor = Annotated[
+    timedelta | None, duration("--wait-for", help="Longest wait for what is late, if not 10s; in a repair 60s")
+]
+
+
+@dataclass
+class Work:
+    """What one run is about, and what it has found."""
+
+    replicas: "list[Replica]"
+    left: "list[StandIn]"
+    """Mirrors whose repair was interrupted."""
+    outcomes: "list[Outcome]" = field(default_factory=list)
+    repairs: "list[Repair]" = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    """Streams that do not answer: what they are is not known, or the file says that they are replicas."""
+
+
+@command(
+    app,
+    "audit",
+    examples=[
+        "kvctl topology audit",
+        "kvctl topology audit ORDERS",
+        "kvctl topology audit ORDERS_NYC --all -o ndjson",
+        "kvctl topology audit -f topology.yaml",
+        "kvctl topology audit ORDERS --repair --dry-run",
+    ],
+    see=["help topologies", "mirror show", "bucket diff"],
+)
+async def audit(
+    session: Session,
+    names: Names = None,
+    file: OptionalFile = None,
+    list_all: All = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what differs; asks first")] = False,
+    wait_for: WaitFor = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Compare what replicas hold with their origins, key by key.
+
+    The last operation and value of every key; in mirrors its revision, too. A bucket stands for all that read from it,
+    directly or through others; without NAME or --file everything in view is compared. Buckets may be written to
+    meanwhile: what differs is read again at the leaders, and what is late is waited for, before it is said.
+
+    A replica that clients do not find their keys in differs, too, whatever it holds: a mirror that answers reads of
+    its origin and holds some keys only, or under other names, or an aggregate's keys outside of its own prefix. No
+    repair changes that. Revisions of history behind the last are not compared.
+
+    Exit code 4 says that something differs, 5 that nothing does, as far as could be read, and something could not. A
+    stream that does not answer is among the latter: it may be a replica.
+
+    --repair makes mirrors anew, each beside the old one first, and has aggregates get again what is missing or wrong
+    in them, and forget what is too much. Then it compares again.
+    """
+    await _check(session, names, file, repair=repair, yes=yes, dry_run=dry_run)
+    topology = read_file(session, file) if file else None
+    apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
+    work = await _find(apis, names or [], topology)
+    if not work.replicas and not work.left and not work.unseen:
+        session.note("Nothing to audit: no mirrors or aggregates", always=True)
+    patience = wait_for or timedelta(seconds=10)
+    if not repair:
+        await _show(session, work, patience, list_all=list_all)
+        return exit_code(work)
+    await _audit(session, work, patience, for_repair=True)
+    if not work.repairs and not work.left:
+        say(session, work, list_all=list_all)
+        return exit_code(work)
+    if dry_run:
+        _show_steps(session, work)
+        return 0
+    if session.terminal.is_terminal:
+        say(session, work, list_all=list_all)
+    await _repair(session, work, wait_for, yes=yes)
+    again = await _find(apis, names or [], topology)
+    await _show(session, again, patience, list_all=list_all)
+    return exit_code(again)
+
+
+async def _check(
+    session: Session, names: list[str] | None, file: str | None, *, repair: bool, yes: bool, dry_run: bool
+) -> None:
+    """What can be found wrong before anything is sent. Raises UsageError, ReadOnly."""
+    from kvctl.kv.names import check_bucket
+
+    if names and file:
+        raise UsageError("NAME and `--file` exclude each other")
+    if not repair and (yes or dry_run):
+        raise UsageError(f"`{'--dry-run' if dry_run else '--yes'}` goes with `--repair`: an audit changes nothing")
+    for name in names or ():
+        check_bucket(name)
+    if repair and not dry_run:
+        if session.context.read_only:
+            raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's is set")
+        if not session.interactive:
+            await session.confirm("Repair the replicas that differ?", yes=yes)
+
+
+async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
+    """What is to be audited. Raises BucketNotFound."""
+    from kvctl.topology.apply import repair
+    from kvctl.topology.discover import replicas
+    from kvctl.topology.discover.inventory import survey
+
+    world = await survey(apis)
+    found, left = replicas.in_view(world), repair.stand_ins(world, names)
+    if topology is not None:
+        unseen = _unseen_of_file(topology, world)
+        return Work(_of_file(topology, found, unseen), left, unseen=[stream for _, _, stream in unseen])
+    known = {*(item.name for item in found), *(item.name for item in left)}
+    for name in names:
+        if name not in known and not replicas.is_origin(found, name):
+            from kvctl.kv import catalog
+
+            await catalog.find(apis[""], name)
+    unknown = [stream for place in world.places.values() for stream in place.unknown]
+    return Work(replicas.named(found, names) if names else found, left, unseen=unknown)
+
+
+def _unseen_of_file(topology: "Topology", world: "World") -> list[tuple[str, str, str]]:
+    """Place, name and stream of the file's replicas of which nobody knows more than that they do not answer."""
+    from kvctl.kv.names import STREAM_PREFIX
+
+    streams = {name: name for name in topology.mirrors}
+    streams |= {name: STREAM_PREFIX + name for name in topology.aggregates}
+    at = {name: topology.places.get(name, "") for name in streams}
+    return [(at[name], name, stream) for name, stream in streams.items() if stream in world.places[at[name]].unknown]
+
+
+def _of_file(
+    topology: "Topology", found: "Sequence[Replica]", unseen: Sequence[tuple[str, str, str]]
+) -> "list[Replica]":
+    wanted = {(topology.places.get(name, ""), name) for name in (*topology.mirrors, *topology.aggregates)}
+    chosen = [item for item in found if (item.place.name, item.name) in wanted]
+    seen = {(item.place.name, item.name) for item in chosen} | {(place, name) for place, name, _ in unseen}
+    missing = sorted(name for _, name in wanted - seen)
+    if missing:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise BucketNotFound(f"Not found of what the file describes: {names}", hint="`kvctl topology apply` makes them")
+    return chosen
+
+
+async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
+    """Compare everything; `for_repair` what would have to be repaired is noted."""
+    from kvctl.topology.apply import repair
+    from kvctl.topology.audit.audit import audit
+
+    for replica in work.replicas:
+        differences: list[Difference] = []
+        keep = differences.append if for_repair and str(replica.kind) == "aggregate" else lambda _: None
+        with session.progress(f"Auditing {replica.name}") as progress:
+            outcomes = await audit(replica, patience, report=keep, advance=progress.advance)
+        work.outcomes += outcomes
+        if for_repair and (needed := repair.needed(replica, outcomes, differences)) is not None:
+            work.repairs.append(needed)
+
+
+async def _show(session: Session, work: Work, patience: timedelta, *, list_all: bool) -> None:
+    from kvctl.cli.topology.audit_views import differences_view
+
+    if list_all:
+        await session.stream(differences_view(), _differences(session, work, patience))
+    else:
+        await _audit(session, work, patience)
+    say(session, work, list_all=list_all)
+
+
+async def _differences(session: Session, work: Work, patience: timedelta) -> AsyncIterator[list[dict[str, Any]]]:
+    """Every difference as soon as it is known."""
+    import asyncio
+
+    from kvctl.cli.topology.audit_views import difference_row
+    from kvctl.topology.audit.audit import audit
+
+    for replica in work.replicas:
+        found: list[Difference] = []
+        task = asyncio.ensure_future(audit(replica, patience, report=found.append))
+        try:
+            while not task.done() or found:
+                await asyncio.wait([task], timeout=0.1)
+                rows = [difference_row(item) for item in found]
+                found.clear()
+                if rows:
+                    yield rows
+            work.outcomes += await task
+        finally:
+            task.cancel()
+
+
+def say(session: Session, work: Work, *, list_all: bool) -> None:
+    """The outcomes, and in words what does not show in numbers."""
+    from kvctl.cli.topology.audit_views import outcomes_view
+    from kvctl.topology.apply import repair
+
+    if list_all:
+        for outcome in work.outcomes:
+            counts = ", ".join(f"{count} {kind}" for kind, count in outcome.counts.items() if count) or "no differences"
+            if outcome.error is None:
+                session.note(f"`{outcome.replica}` of `{outcome.origin}`: {outcome.keys} keys, {counts}", always=True)
+    else:
+        session.show(outcomes_view(work.outcomes))
+    if work.unseen:
+        names = ", ".join(f"`{stream}`" for stream in work.unseen)
+        session.warn(f"Streams that do not answer may be mirrors or aggregates, and were not audited: {names}")
+    for outcome in work.outcomes:
+        for warning in _warnings(outcome):
+            session.warn(warning)
+    unfinished = [f"aggregate `{item.name}`" for item in work.replicas if repair.is_unfinished(item)]
+    for what in (*(f"mirror `{left.name}`" for left in work.left), *unfinished):
+        session.warn(f"A repair of {what} was interrupted; `--repair` completes it")
+
+
+def _warnings(outcome: "Outcome") -> list[str]:
+    pair = f"`{outcome.replica}` of `{outcome.origin}`"
+    found = []
+    if outcome.error is not None:
+        hint = f" ({outcome.error.hint})" if outcome.error.hint else ""
+        found.append(f"{pair} was not audited: {outcome.error.message}{hint}")
+    found += [text for text in (outcome.evidence, outcome.hidden) if text]
+    if outcome.collisions:
+        counted = "1 key is" if outcome.collisions == 1 else f"{outcome.collisions} keys are"
+        found.append(f"{pair}: {counted} written by others, too (key-collision); the last one wins")
+    return found
+
+
+def _show_steps(session: Session, work: Work) -> None:
+    from kvctl.cli.topology.audit_views import repairs_view
+
+    session.show(repairs_view(work.repairs))
+    for left in work.left:
+        session.note(f"The interrupted repair of mirror `{left.name}` would be completed", always=True)
+
+
+async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, yes: bool) -> None:
+    """Ask, and repair one after the other; what fails is said, and the others go on."""
+    from kvctl.topology.apply import arrival, repair
+
+    for item in work.repairs:
+        session.note(_step(item))
+    names = dict.fromkeys([*(left.name for left in work.left), *(item.replica.name for item in work.repairs)])
+    await session.confirm(f"Repair {', '.join(f'`{name}`' for name in names)}?", yes=yes)
+    limit = wait_for or arrival.WAIT_FOR
+    for left in work.left:
+        with session.progress(f"Filling {left.name}") as progress:
+            await _try(session, left.name, repair.complete(left, limit, progress.advance))
+    for item in work.repairs:
+        with session.progress(f"Repairing {item.replica.name}") as progress:
+            await _try(session, item.replica.name, repair.carry_out(item, limit, progress.advance))
+
+
+async def _try(session: Session, name: str, step: Awaitable[None]) -> None:
+    try:
+        await step
+    except KvctlError as error:
+        session.warn(f"`{name}` could not be repaired: {error.message}")
+    else:
+        session.note(f"Repaired `{name}`")
+
+
+def _step(item: "Repair") -> str:
+    """What a repair will do, for the one who is asked."""
+    name = item.replica.name
+    if str(item.replica.kind) == "mirror":
+        return (
+            f"Mirror `{name}` is made anew: first one beside it, which answers until the new one is filled; "
+            f"for that time there is no `{name}`"
+        )
+    parts = [f"{len(item.fed)} keys come again from their origins", f"{len(item.purged)} are removed"]
+    if item.overwritten:
+        parts.append(f"{len(item.overwritten)} of them were written here and are overwritten")
+    return f"Aggregate `{name}`: {', '.join(parts)}"
+
+
+def exit_code(work: Work) -> int:
+    """A difference that was found is certain; what could not be read may be as it should."""
+    missing = any(not left.exists for left in work.left)
+    if missing or any(outcome.consistent is False for outcome in work.outcomes):
+        return DRIFT
+    errors = [outcome.error for outcome in work.outcomes if outcome.error is not None]
+    return UNREADABLE if errors or work.unseen else 0

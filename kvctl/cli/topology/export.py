@@ -1,0 +1,128 @@
+"""Topology files from live servers, and what checks them in an editor."""
+
+from collections.abc import Iterable, Mapping
+from textwrap import indent
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import bucket_names
+from kvctl.cli.app.session import Session
+from kvctl.render.view import Column, View, document
+
+if TYPE_CHECKING:
+    from kvctl.topology.file.export import Exported
+
+app = group()
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="BUCKET", help="Buckets, mirrors and aggregates; without any, all", autocompletion=bucket_names
+    ),
+]
+
+
+@command(
+    app,
+    "export",
+    examples=[
+        "kvctl topology export > topology.yaml",
+        "kvctl topology export ORDERS ORDERS_NYC",
+        "kvctl topology export -o json | jq '.buckets | keys'",
+    ],
+    see=["help topologies", "topology plan", "topology graph"],
+)
+async def export(session: Session, names: Names = None) -> None:
+    """Write the topology file of what there is.
+
+    The file is YAML, also in a pipe. It says what is not as by default: applied elsewhere it makes the same, and here
+    `kvctl topology plan` finds nothing to do. What is named is exported alone, a mirror or an aggregate without its
+    origins, a bucket without its mirrors.
+
+    Tables, repositories, streams that are no buckets, and what a file cannot say are left out, and named in warnings
+    and in comments.
+    """
+    from kvctl.topology.discover import inventory
+    from kvctl.topology.file.export import export as exported_from
+
+    found = await inventory.survey({"": (await session.client()).api})
+    exported = exported_from(found, names or ())
+    if session.output in ("json", "ndjson"):
+        session.show(document(exported.document))
+    elif session.output == "name":
+        inside = [
+            name for section in ("buckets", "mirrors", "aggregates") for name in exported.document.get(section, ())
+        ]
+        session.show(View(columns=[Column("name")], rows=[{"name": name} for name in inside]))
+    else:
+        session.write(as_yaml(exported, terminal=session.terminal.is_terminal))
+    for warning in _warnings(exported, found.places[""].unreachable):
+        session.warn(warning)
+
+
+@command(
+    app,
+    "schema",
+    examples=["kvctl topology schema > topology.schema.json"],
+    see=["help topologies", "topology plan", "topology graph"],
+)
+def schema(session: Session) -> None:
+    """Print the JSON Schema of topology files.
+
+    An editor completes and checks by it a file whose first line is
+
+        # yaml-language-server: $schema=topology.schema.json
+    """
+    from kvctl.topology.file.schema import json_schema
+
+    if session.options.output is None:
+        session.output = "json"
+    session.show(document(json_schema()))
+
+
+def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
+    """The file, with a comment at what could not be said."""
+    from kvctl.render.escapes import escape_unicode, utf8
+    from kvctl.render.yaml_text import dump_short
+
+    text = ""
+    for section, value in exported.document.items():
+        if not isinstance(value, Mapping):
+            text += f"{section}: {value}\n"
+            continue
+        text += f"\n{section}:\n"
+        for name, fields in value.items():
+            if remarks := exported.remarks.get(name):
+                text += _comment([f"not said here: {', '.join(remarks)}"])
+            text += indent(dump_short({name: fields}), "  ", lambda line: line != "\n")
+    if exported.left_out:
+        text += "\n" + _comment((f"left out: {name}, {reason}" for name, reason in exported.left_out.items()), "")
+    return utf8(escape_unicode(text) if terminal else text)
+
+
+def _comment(lines: Iterable[str], margin: str = "  ") -> str:
+    return "".join(f"{margin}# {_printable(line)}\n" for line in lines)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _warnings(exported: "Exported", unreachable: Iterable[str]) -> list[str]:
+    """What is missing in the file; streams that are missing for one reason in one line."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in exported.left_out.items():
+        reasons.setdefault(reason, []).append(name)
+    left_out = [f"Left out, {reason}: {_listed(names)}" for reason, names in reasons.items()]
+    remarks = [
+        f"`{name}` has {_printable(', '.join(said))}, which a file cannot say"
+        for name, said in exported.remarks.items()
+    ]
+    hidden = list(unreachable)
+    return [*left_out, *remarks, *([f"Left out, their servers do not answer: {_listed(hidden)}"] if hidden else [])]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

@@ -1,0 +1,45 @@
+"""A topology file on the command line: read, and its contexts opened."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.session import Session
+
+if TYPE_CHECKING:
+    from kvctl.contexts import Context
+    from kvctl.documents.parser import Document
+    from kvctl.jetstream.api import Api
+    from kvctl.kv.client import Client
+    from kvctl.topology.file.document import Topology
+
+File = Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")]
+OptionalFile = Annotated[
+    str | None, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")
+]
+
+
+def read_document(session: Session, file: str) -> "Document":
+    """The file as plain data with line numbers. Raises UsageError."""
+    from kvctl.documents import parser
+
+    return parser.parse(session.read_input(file), "standard input" if file == "-" else file)
+
+
+def read_file(session: Session, file: str) -> "Topology":
+    """The topology in a file. Raises UsageError."""
+    from kvctl.topology.file.document import read_topology
+
+    return read_topology(read_document(session, file))
+
+
+async def open_places(session: Session, topology: "Topology") -> "dict[str, Api]":
+    """An API for each of the file's contexts, and under the empty name for the one in use when anything is in it."""
+    from kvctl.topology.discover import accounts
+
+    async def connect(context: "Context") -> "Client":
+        for warning in context.warnings:
+            session.warn(warning)
+        return await session.connect(context)
+
+    return await accounts.opened(topology, session.client, connect, session.options.connection_flags())

@@ -1,0 +1,99 @@
+"""What reads from what, drawn."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import bucket_names
+from kvctl.cli.app.session import Session
+from kvctl.cli.topology.file import OptionalFile, read_file
+from kvctl.errors import UsageError
+from kvctl.render.escapes import escape, utf8
+from kvctl.render.terminal import paint
+from kvctl.render.view import Column, View, document
+
+if TYPE_CHECKING:
+    from kvctl.topology.graph.graph import Graph
+    from kvctl.topology.graph.text_tree import Line
+
+app = group()
+
+FORMATS = ("text", "mermaid", "dot", "svg")
+
+
+def _formats(incomplete: str) -> list[str]:
+    return [name for name in FORMATS if name.startswith(incomplete)]
+
+
+@command(
+    app,
+    "graph",
+    examples=[
+        "kvctl topology graph",
+        "kvctl topology graph ORDERS -o json",
+        "kvctl topology graph -f topology.yaml --format mermaid",
+        "kvctl topology graph --format svg > topology.svg",
+    ],
+    see=["help topologies", "topology status", "topology export"],
+)
+async def graph(
+    session: Session,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="BUCKET", help="Only what leads to these, and from them; else all", autocompletion=bucket_names
+        ),
+    ] = None,
+    file: OptionalFile = None,
+    format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="text, mermaid, dot or svg", autocompletion=_formats)
+    ] = "text",
+) -> None:
+    """Draw what reads from what.
+
+    Arrows lead from an origin to its replicas, with the filters that they take and where the keys land. Clusters,
+    domains, contexts and accounts are told apart. Origins that cannot be seen from here are drawn, too.
+
+    Live replicas have their state, judged as `kvctl topology status` does. With --file, the file is drawn, without a
+    server. A bucket that stands alone is drawn when it is named, or in the file.
+
+    mermaid is for Markdown pages, dot for Graphviz, svg a picture that stands by itself.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"`{format}` is not a format of a graph", hint=f"One of {', '.join(FORMATS)}")
+    drawn = await _graph(session, names or [], file)
+    if session.options.output in ("json", "ndjson", "yaml"):
+        session.show(document(drawn.to_json()))
+    elif session.options.output == "name":
+        session.show(View(columns=[Column("name")], rows=[{"name": node.name} for node in drawn.nodes]))
+    else:
+        session.write(_drawing(session, drawn, format))
+
+
+async def _graph(session: Session, names: list[str], file: str | None) -> "Graph":
+    if file is not None:
+        from kvctl.topology.graph.file_graph import of_topology
+
+        return of_topology(read_file(session, file), names)
+    from kvctl.topology.discover import health, inventory
+    from kvctl.topology.graph import live_graph
+
+    found = await inventory.survey({"": (await session.client()).api})
+    return live_graph.of_world(found, await health.standings(live_graph.around(found, names)), names)
+
+
+def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:
+    from kvctl.topology.graph import diagram, svg, text_tree
+
+    if format == "text":
+        if not drawn.nodes and not drawn.alone:
+            session.note("No buckets")
+        return utf8("".join(_painted(line, color=session.terminal.colored) for line in text_tree.text(drawn)))
+    text = {"mermaid": diagram.mermaid, "dot": diagram.dot, "svg": svg.svg}[format](drawn)
+    return utf8(escape(text, keep="\n") if session.terminal.is_terminal else text)
+
+
+def _painted(line: "Line", *, color: bool) -> str:
+    texts = [(escape(text), style) for text, style in line]
+    return "".join(paint(text, style) if color and style and text else text for text, style in texts).rstrip() + "\n"

@@ -1,0 +1,247 @@
+"""Mirrors: create, inspect, delete."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import (
+    Confirm,
+    DryRun,
+    Force,
+    Yes,
+    bucket_names,
+)
+from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.data import counted
+from kvctl.cli.bucket.options import (
+    Cluster,
+    Description,
+    History,
+    MaxBytes,
+    Replicas,
+    Storage,
+    Tags,
+    Ttl,
+    settings,
+)
+from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.topology.replicas import (
+    DenyPurge,
+    NoWait,
+    WaitFor,
+    build,
+    list_replicas,
+)
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.topology.apply.promotion import Promotion
+
+app = group(
+    "mirror",
+    help="""Copies of buckets that answer their reads nearby
+
+    Reads of a bucket are answered by the nearest of its mirrors, without anything to set up in the clients. Writes and
+    watches go to the bucket itself, its origin.
+    """,
+)
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`, not `KV_` first")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the mirror", autocompletion=bucket_names)]
+Origin = Annotated[
+    str, typer.Option("--origin", metavar="BUCKET", help="Bucket to replicate", autocompletion=bucket_names)
+]
+OriginDomain = Annotated[
+    str | None, typer.Option("--origin-domain", metavar="NAME", help="JetStream domain that the origin is in")
+]
+OriginApi = Annotated[
+    str | None,
+    typer.Option("--origin-api", metavar="PREFIX", help="Prefix under which this account imports the origin's API"),
+]
+Deliver = Annotated[
+    str | None, typer.Option("--deliver", metavar="PREFIX", help="Subjects that the origin's account delivers on")
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--keys", metavar="FILTER", help="Only these keys, where that harms nobody; repeatable"),
+]
+
+
+@command(
+    app,
+    "create",
+    examples=[
+        "kvctl mirror create ORDERS_NYC --origin ORDERS --cluster nyc",
+        "kvctl mirror create ORDERS_EDGE --origin ORDERS --origin-domain hub",
+        "kvctl mirror create ORDERS_COPY --origin ORDERS --origin-api ORIGIN.API --deliver DELIVER.ORDERS.copy",
+    ],
+    see=["help topologies", "help hazards", "aggregate create", "mirror promote"],
+)
+async def create(
+    session: Session,
+    name: NewName,
+    origin: Origin,
+    origin_domain: OriginDomain = None,
+    origin_api: OriginApi = None,
+    deliver: Deliver = None,
+    keys: Keys = None,
+    description: Description = None,
+    history: History = None,
+    ttl: Ttl = None,
+    replicas: Replicas = None,
+    storage: Storage = None,
+    max_bytes: MaxBytes = None,
+    cluster: Cluster = None,
+    tags: Tags = None,
+    deny_purge: DenyPurge = False,
+    no_wait: NoWait = False,
+    wait_for: WaitFor = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Create a mirror of a bucket.
+
+    History and ttl are the origin's, unless said otherwise. What would lose or hide data is refused, all of it at
+    once: --force NAME overrides one.
+
+    The command waits until the mirror holds what the origin held when it began; without that in time it exits 9, and
+    the mirror goes on filling.
+
+    A mirror of some keys (--keys) answers reads of all others with `not found`, so it is refused where servers let it
+    answer at all: an aggregate of one origin does that job.
+    """
+    from kvctl.topology import model
+    from kvctl.topology.apply import builders
+    from kvctl.topology.file import origin_spec
+    from kvctl.topology.hazards import replica_hazards
+
+    check_forced(force, *replica_hazards.OF_MIRRORS)
+    given = settings(
+        description=description, history=history, ttl=ttl, replicas=replicas, storage=storage, max_bytes=max_bytes,
+        cluster=cluster, tags=tags,
+    )  # fmt: skip
+    external = origin_spec.external(origin_domain, origin_api, deliver)
+    wanted = model.Origin(origin, keys=tuple(keys or ()), external=external)
+    mirror = model.Mirror(name, wanted, deny_purge=deny_purge, **given)
+    mirror.to_stream()  # what is wrong with the words is found before anything is sent
+    plan = await builders.plan_mirror((await session.client()).api, mirror, force or ())
+    await build(session, plan, "mirror", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
+
+
+@command(app, "ls", examples=["kvctl mirror ls", "kvctl mirror ls -o json"], see=["bucket ls"])
+async def ls(session: Session) -> None:
+    """List mirrors.
+
+    LAG is what the server knows to be missing: 0 is no proof that nothing is. HEARD is when something was last heard
+    of the origin.
+    """
+    await list_replicas(session, "mirror", "No mirrors; `kvctl mirror create NAME --origin BUCKET` makes one")
+
+
+@command(app, "show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show", "doctor"])
+async def show(session: Session, name: Name) -> None:
+    """Show a mirror: its origin, how far it has come, its settings.
+
+    What is wrong with its configuration is said in warnings.
+    """
+    from kvctl.cli.bucket.manage import show as show_bucket
+    from kvctl.topology.apply import builders
+
+    await builders.find_mirror((await session.client()).api, name)
+    await show_bucket(session, name)
+
+
+@command(
+    app,
+    "promote",
+    examples=[
+        "kvctl mirror promote ORDERS_NYC --as ORDERS_RESCUED",
+        "kvctl mirror promote ORDERS_NYC --as ORDERS --delete-mirror",
+    ],
+    see=["bucket copy", "mirror delete"],
+)
+async def promote(
+    session: Session,
+    name: Name,
+    bucket: Annotated[str, typer.Option("--as", metavar="BUCKET", help="Name of the bucket to make")],
+    delete_mirror: Annotated[
+        bool, typer.Option("--delete-mirror", help="Delete the mirror when the bucket holds all of it")
+    ] = False,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Make an ordinary bucket of what a mirror holds, for when its origin is lost.
+
+    Every entry is copied, history and deletions included, and then compared with the mirror's. Revisions and times are
+    the bucket's own. Under the name of the lost origin the mirror has to go: it would answer reads of the new bucket.
+
+    --delete-mirror asks on a terminal. When others read from the mirror they are listed, and its name has to be typed,
+    or given with --confirm.
+    """
+    from kvctl.cli.topology.replicas import show_config, tell
+    from kvctl.topology.apply import promotion
+    from kvctl.topology.hazards import hazards, replica_hazards
+
+    check_forced(force, replica_hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM)
+    client = await session.client()
+    found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
+    if dry_run:
+        show_config(session, found.config)
+        for hazard in found.hazards:
+            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        return
+    if delete_mirror:
+        await _confirm_going(session, client.api, found, yes, confirm, force)
+    with session.progress(f"Copying {name}", found.entries) as progress:
+        count = await promotion.carry_out(
+            client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
+        )
+    row = {"bucket": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,
+           "changed": True}  # fmt: skip
+    tell(session, row, f"Made bucket `{bucket}` of mirror `{name}`: {counted(count, 'entry')}")
+
+
+async def _confirm_going(
+    session: Session, api: "Api", found: "Promotion", yes: bool, confirm: str | None, force: list[str] | None
+) -> None:
+    """Ask whether the mirror may go: by name where others read from it, else where somebody can be asked."""
+    from kvctl.cli.bucket.manage import replicated
+    from kvctl.topology.discover import links
+    from kvctl.topology.hazards import hazards
+
+    name = found.mirror
+    readers = await links.dependents(api, found.info["config"]["name"])
+    hazards.refuse(links.unknown(readers), force, f"Mirror `{name}` was not promoted")
+    for item in readers:
+        session.note(replicated(name, item), always=True)
+    if readers or confirm is not None:
+        await session.confirm(f"Mirror `{name}` goes, once the bucket holds it", typed_name=name, confirmed=confirm)
+    elif session.interactive:
+        await session.confirm(
+            f"Delete mirror `{name}`, once the bucket holds {counted(found.entries, 'entry')}?", yes=yes
+        )
+
+
+@command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])
+async def delete(
+    session: Session,
+    name: Name,
+    yes: Yes = False,
+    confirm: Confirm = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Delete a mirror. Its origin stays as it is.
+
+    Reads that it answered go to the origin, or to another mirror. What reads from the mirror is listed; then its name
+    has to be typed, or given with --confirm. While a stream does not answer that may read from it, the deletion is
+    refused without --force unreachable-stream.
+    """
+    from kvctl.cli.bucket.manage import delete as delete_bucket
+    from kvctl.topology.apply import builders
+
+    await builders.find_mirror((await session.client()).api, name)
+    await delete_bucket(session, name, yes, confirm, dry_run, force)

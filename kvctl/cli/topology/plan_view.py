@@ -1,0 +1,90 @@
+"""A plan as JSON, as rows, and as the text that a person reads before saying yes."""
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kvctl.cli.app.session import Session
+from kvctl.render.escapes import escape
+from kvctl.render.terminal import paint
+from kvctl.render.view import Column, View, document
+
+if TYPE_CHECKING:
+    from kvctl.topology.plan.plan import Change, Plan
+
+_STYLES = {"create": "green", "change": "yellow", "delete": "red", "recreate": "red"}
+_COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"))
+
+
+def show_plan(session: Session, plan: "Plan", forced: Collection[str] = ()) -> None:
+    """Print a plan in the format asked for: text on a terminal, rows in a pipe."""
+    if session.output == "table":
+        text = plan_text(plan, forced, colored=session.terminal.colored)
+        session.write(text.encode())
+    elif session.output in ("json", "yaml"):
+        session.show(document(plan_document(plan, forced), name="name"))
+    else:
+        session.show(View(columns=_COLUMNS, rows=[change_row(change) for change in plan.changes]))
+
+
+def plan_document(plan: "Plan", forced: Collection[str] = ()) -> dict[str, Any]:
+    """The plan as one JSON object."""
+    return {
+        "changes": [change_row(change) for change in plan.changes],
+        "summary": plan.summary,
+        "hazards": [
+            {"name": hazard.name, "change": change.name, "evidence": hazard.evidence, "remedy": hazard.remedy or None,
+             "forced": hazard.name in forced}
+            for change in plan.changes for hazard in change.hazards
+        ],
+        "warnings": plan.warnings,
+        "unlisted": [{"kind": str(item.kind), "name": item.name, "place": item.place} for item in plan.unlisted],
+    }  # fmt: skip
+
+
+def change_row(change: "Change") -> dict[str, Any]:
+    """One change as a JSON object."""
+    from kvctl.topology.plan import description
+
+    drops = change.drops
+    return {
+        "action": str(change.action),
+        "kind": str(change.kind),
+        "name": change.name,
+        "place": change.place,
+        "stream": change.stream,
+        "differences": [
+            {"field": item.field, "before": item.before, "after": item.after}
+            for item in description.differences(change)
+        ],
+        "hazards": [hazard.name for hazard in change.hazards],
+        "drops": {"entries": drops[0], "bytes": drops[1], "refilled": change.refilled} if drops else None,
+        "leaving": [source["name"].removeprefix("KV_") for source in change.leaving],
+        "readers": list(change.readers),
+        "confirm": change.asks_name,
+    }  # fmt: skip
+
+
+def plan_text(plan: "Plan", forced: Collection[str] = (), *, colored: bool = False) -> str:
+    """The plan for a person: a paragraph for each change, and how much there is to do."""
+    from kvctl.topology.plan import description
+
+    if not plan.changes:
+        return ""
+    blocks = ["".join(f"{line}\n" for line in _lines(change, forced, colored)) for change in plan.changes]
+    return "\n".join([*blocks, f"{description.summary(plan)}\n"])
+
+
+def _lines(change: "Change", forced: Collection[str], colored: bool) -> Iterator[str]:
+    from kvctl.topology.plan import description
+
+    def styled(text: str, style: str) -> str:
+        return paint(escape(text), style if colored else "")
+
+    yield styled(f"{description.SIGNS[change.action]} {description.title(change)}", _STYLES[change.action])
+    for item in description.differences(change):
+        for line in description.difference_lines(item):
+            yield f"    {escape(line)}"
+    for text in description.remarks(change):
+        yield f"    {escape(text)}"
+    for name in dict.fromkeys(hazard.name for hazard in change.hazards):
+        yield styled(f"    hazard: {name}, forced", "dim") if name in forced else styled(f"    hazard: {name}", "red")

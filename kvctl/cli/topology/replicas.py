@@ -1,0 +1,157 @@
+"""What building mirrors and aggregates have in common: options, the plan carried out, the wait, the listings."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.parameters import duration
+from kvctl.cli.app.session import Session
+from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
+from kvctl.units import duration_seconds, format_time
+
+if TYPE_CHECKING:
+    from kvctl.kv.config import BucketStatus
+    from kvctl.topology.apply.builders import Plan
+
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it holds what the origins hold now")]
+WaitFor = Annotated[
+    timedelta | None, duration("--wait-for", help="Longest wait until it holds what the origins hold now, if not 60s")
+]
+DenyPurge = Annotated[
+    bool,
+    typer.Option("--deny-purge", help="Deny purges; those at the origin then leave the history readable here"),
+]
+
+
+async def build(
+    session: Session,
+    plan: "Plan",
+    what: str,
+    *,
+    force: list[str] | None,
+    wait_for: timedelta | None,
+    no_wait: bool,
+    dry_run: bool,
+) -> None:
+    """Carry a plan out, wait, and say so; `what` is `mirror` or `aggregate`. Raises as `carry_out` and `wait`."""
+    from kvctl.topology.apply import arrival, builders
+
+    for warning in plan.warnings:
+        session.warn(warning)
+    new, changes = plan.info is None, plan.changes
+    if dry_run and changes:
+        show_config(session, plan.config)
+        for hazard in plan.hazards:
+            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        return
+    if not dry_run:
+        api = (await session.client()).api
+        await builders.carry_out(api, plan, force or ())
+        if not no_wait:
+            with session.progress(f"Filling {plan.name}", arrival.total(plan.goals)) as progress:
+                await builders.wait(api, plan, wait_for or arrival.WAIT_FOR, progress.advance)
+    text = f"{what.capitalize()} `{plan.name}` exists already, with the same configuration"
+    if changes:
+        text = f"Created {what} `{plan.name}`" if new else f"Changed {what} `{plan.name}`"
+    row = {"name": plan.name, "stream": plan.config["name"], "origins": origin_names(plan.config), "changed": changes}
+    tell(session, row, text, always=not changes)
+
+
+def show_config(session: Session, config: dict[str, Any]) -> None:
+    """A stream configuration: JSON, where no other format is asked for."""
+    if session.options.output is None:
+        session.output = "json"
+    session.show(document(config))
+
+
+def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = False, name: str | None = None) -> None:
+    """Say what was done: an object where one is asked for, a note to a terminal, with `always` in a pipe too.
+
+    `-o name` prints the field `name`, or else the first.
+    """
+    if session.options.output:
+        session.show(document(row, name=name or next(iter(row))))
+    else:
+        session.note(text, always=always)
+
+
+def origin_names(config: dict[str, Any]) -> list[str]:
+    """The names of what a mirror or an aggregate reads."""
+    sources = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+    return [source["name"].removeprefix("KV_") for source in sources]
+
+
+async def list_replicas(session: Session, kind: str, empty: str) -> None:
+    """Print all mirrors, or all aggregates."""
+    from kvctl.kv import catalog
+
+    found = await catalog.listing((await session.client()).api)
+    rows = [_row(status) for status in found.statuses if str(status.kind) == kind]
+    rows += [_offline(status) for status in found.offline if str(status.kind) == kind]
+    session.show(View(columns=_COLUMNS, rows=sorted(rows, key=lambda row: str(row["name"])), empty=empty))
+    if found.unreachable:
+        session.warn(f"Streams that do not answer: {', '.join(f'`{name}`' for name in found.unreachable)}")
+
+
+def _row(status: "BucketStatus") -> dict[str, Any]:
+    from kvctl.topology.discover.links import upstreams
+
+    origins = upstreams(status.info)
+    heard = [origin.active for origin in origins]
+    return {
+        "name": status.bucket,
+        "stream": status.stream,
+        "origins": [_origin(origin.stream, origin.domain or origin.api) for origin in origins],
+        "values": status.values,
+        "bytes": status.bytes,
+        "history": status.history,
+        "ttl": duration_seconds(status.ttl),
+        "replicas": status.replicas,
+        "lag": sum(origin.lag for origin in origins),
+        "state": next((origin.state for origin in origins if origin.state != "connected"), "connected"),
+        "active": None if None in heard else max((seconds for seconds in heard if seconds is not None), default=None),
+        "error": "; ".join(origin.error for origin in origins if origin.error) or None,
+        "last_revision": status.last_revision,
+        "created": format_time(status.created_ns),
+        "description": status.config.get("description", ""),
+    }
+
+
+def _offline(status: "BucketStatus") -> dict[str, Any]:
+    """One whose servers do not answer: its configuration is known, nothing else."""
+    unseen = dict.fromkeys(("values", "bytes", "lag", "active", "error", "last_revision"))
+    return {**_row(status), **unseen, "state": "unreachable"}
+
+
+def _origin(stream: str, where: str | None) -> str:
+    name = stream.removeprefix("KV_")
+    return f"{name} ({where})" if where else name
+
+
+def _heard_text(seconds: float) -> str:
+    return "just now" if seconds < 1.5 else f"{duration_text(round(seconds))} ago"
+
+
+def _names_text(names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(names))  # one for each set of keys
+
+
+_COLUMNS = (
+    Column("name"),
+    Column("stream", table=False),
+    Column("origins", text=_names_text, flex=True),
+    Column("values", right=True),
+    Column("bytes", "SIZE", text=size_text, right=True),
+    Column("history", right=True),
+    Column("ttl", text=lambda seconds: duration_text(seconds) if seconds else "", right=True),
+    Column("replicas", right=True, table=False),
+    Column("lag", right=True),
+    Column("state", style=lambda state: "" if state == "connected" else "red"),
+    Column("active", "HEARD", text=_heard_text),
+    Column("error", style="red", flex=True),
+    Column("last_revision", table=False),
+    Column("created", text=age_text, table=False),
+    Column("description", flex=True),
+)

@@ -1,0 +1,312 @@
+"""Completion as the shells do it: commands, options, files and live names, and silence when something fails."""
+
+import os
+import pty
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvctl.cli.app.completion import SCRIPTS
+from kvctl.server import Server
+from tests.cli.conftest import Run, run_process
+from tests.support.patience import quickest
+from tests.support.raw import RawClient
+
+KEYS = ["app.port", "app.host", "app.db.user", "app.db.password", "apple", "k=v.x", "k=v.y", "solo"]
+
+
+PATIENT = """
+import sys
+import kvctl.cli.app.candidates
+from kvctl.__main__ import main
+kvctl.cli.app.candidates.BUDGET = 60.0
+sys.exit(main())
+"""
+"""kvctl, where a slow machine has time enough to complete."""
+
+
+@pytest.fixture
+def offered(run: Run) -> Callable[..., list[str]]:
+    """What `kvctl __complete` offers for the last word of a line."""
+
+    def complete(*words: str) -> list[str]:
+        result = run("__complete", "--", *words)
+        assert (result.exit_code, result.err) == (0, "")
+        return [line.partition("\t")[0] for line in result.out.splitlines()]
+
+    return complete
+
+
+@pytest.fixture
+def bucket(server: Server, raw: RawClient, unique: Callable[..., str]) -> str:
+    """A bucket with KEYS."""
+    name = unique("COMPLETE")
+    raw.create_bucket(name)
+    for key in KEYS:
+        raw.put(name, key, b"x")
+    return name
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `kvctl` is a program, and the scripts of the shells are files in $SCRIPTS."""
+    (tmp_path / "kvctl").write_text(f"#!{sys.executable}\n{PATIENT}")
+    (tmp_path / "kvctl").chmod(0o755)
+    for shell, script in SCRIPTS.items():
+        (tmp_path / {"zsh": "_kvctl"}.get(shell, f"kvctl.{shell}")).write_text(script)
+    here = str(Path(__file__).parents[3])
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": here, "SCRIPTS": str(tmp_path)}
+
+
+class TestWords:
+    def test_commands_with_their_summaries(self, run: Run) -> None:
+        assert run("__complete", "--", "buck").out == "bucket\tCreate, inspect, change and move buckets\n"
+
+    def test_commands_of_groups(self, offered: Callable[..., list[str]]) -> None:
+        assert "ls" in offered("bucket", "")
+        assert offered("-q", "bucket", "-s", "nats://x:1", "l") == ["ls"]
+
+    def test_groups_by_their_aliases(self, offered: Callable[..., list[str]]) -> None:
+        assert "--history" in offered("bucket", "create", "--h")
+
+    def test_hidden_commands_are_not_offered(self, offered: Callable[..., list[str]]) -> None:
+        assert "__complete" not in offered("")
+        assert offered("__") == []
+
+    def test_options_own_ones_first(self, offered: Callable[..., list[str]]) -> None:
+        found = offered("bucket", "add", "B", "--")
+        assert found.index("--history") < found.index("--context")
+        assert "--js-domain" not in found
+
+    @pytest.mark.parametrize("words", [("-o", "nd"), ("bucket", "ls", "--output", "nd")], ids=" ".join)
+    def test_values_of_options(self, offered: Callable[..., list[str]], words: tuple[str, ...]) -> None:
+        assert offered(*words) == ["ndjson"]
+
+    def test_values_after_an_equals_sign(self, offered: Callable[..., list[str]]) -> None:
+        assert offered("--output=nd") == ["--output=ndjson"]
+
+    def test_files(self, offered: Callable[..., list[str]], run: Run) -> None:
+        assert run("__complete", "--", "--creds", "").out.startswith("\tfiles")
+        assert run("__complete", "--", "--tls-ca=x").out.startswith("\tfiles")
+
+    def test_topics_and_commands_of_help(self, offered: Callable[..., list[str]]) -> None:
+        assert {"exit-codes", "edit"} <= set(offered("help", "e"))
+        assert offered("help", "bucket", "l") == ["ls"]
+
+    def test_nonsense_offers_nothing(self, offered: Callable[..., list[str]]) -> None:
+        assert offered("nonsense", "more", "") == []
+        assert offered("completion", "bash", "more", "") == []
+        assert offered("--output=") == [
+            f"--output={name}" for name in ("table", "tsv", "json", "ndjson", "yaml", "name")
+        ]
+
+
+class TestNames:
+    def test_contexts(self, offered: Callable[..., list[str]], home: Path) -> None:
+        directory = home / ".config" / "nats" / "context"
+        directory.mkdir(parents=True)
+        for name in ("prod", "proto", "test", "bad name"):
+            (directory / f"{name}.json").write_text('{"url": "nats://127.0.0.1:1"}')
+        assert offered("--context", "pro") == ["prod", "proto"]
+        assert offered("--context=t") == ["--context=test"]
+        assert offered("context", "select", "") == ["prod", "proto", "test"]
+
+    def test_buckets(self, offered: Callable[..., list[str]], server: Server, bucket: str) -> None:
+        assert offered("-s", server.url, "get", bucket[:-1]).count(bucket) == 1
+        assert offered("bucket", "show", "--server", server.url, bucket) == [bucket]
+
+    def test_keys_a_token_at_a_time(self, offered: Callable[..., list[str]], server: Server, bucket: str) -> None:
+        at = ("-s", server.url, "get", bucket)
+        assert sorted(offered(*at, "")) == ["app.", "apple", "k=v.", "solo"]
+        assert sorted(offered(*at, "app")) == ["app.", "apple"]
+        assert sorted(offered(*at, "app.")) == ["app.db.", "app.host", "app.port"]
+        assert sorted(offered(*at, "app.db.u")) == ["app.db.user"]
+        assert sorted(offered(*at, "solo", "k=")) == ["k=v."]
+
+    def test_what_a_shell_could_run_is_not_offered(
+        self, offered: Callable[..., list[str]], server: Server, raw: RawClient, bucket: str
+    ) -> None:
+        for key in ("evil$(id)", "evil;id", "evil`id`", "evil\x1b[2J", "evil'"):
+            raw.put(bucket, key, b"x")
+        raw.put(bucket, "evil-but-legal", b"x")
+        assert offered("-s", server.url, "get", bucket, "evil") == ["evil-but-legal"]
+
+    def test_of_a_server_by_environment(
+        self, offered: Callable[..., list[str]], server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NATS_URL", server.url)
+        assert offered("get", bucket, "sol") == ["solo"]
+
+    def test_none_without_a_server(self, offered: Callable[..., list[str]]) -> None:
+        assert offered("-s", "nats://127.0.0.1:1", "get", "") == []
+        assert offered("--context", "missing", "get", "") == []
+
+    async def test_a_server_that_says_nothing_costs_a_second(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
+            words = ("__complete", "--", "-s", url, "--timeout", "300s", "get", "")
+
+            async def asked() -> float:
+                begun = time.monotonic()
+                assert run_process(*words, command=[sys.executable, "-m", "kvctl"]).stdout == b""
+                return time.monotonic() - begun
+
+            assert await quickest(asked, 4, tries=5) < 4
+
+
+class TestBash:
+    def test_interactively(self, program: dict[str, str], server: Server, bucket: str) -> None:
+        typed = [f"kvctl -s {server.url} get {bucket} k=v.\t", "x\n"]
+        with Shell(["bash", "--norc", "-i"], program) as shell:
+            shell.say(
+                'PS1=\'> \'; kvctl() { if [ $1 = __complete ]; then command kvctl "$@"; else echo GOT "$@"; fi; }\n'
+            )
+            shell.say("source $SCRIPTS/kvctl.bash; echo READY\n", until="READY\r\n")
+            shell.say(typed[0], until="k=v.", pause=True)
+            assert f"GOT -s {server.url} get {bucket} k=v.x" in shell.say(typed[1], until="GOT")
+
+    def test_refs(self, program: dict[str, str], server: Server, run: Run, unique: Callable[..., str]) -> None:
+        name, env = unique("COMPLETE"), {**program, "NATS_URL": server.url}
+        assert run("repo", "init", name, "-s", server.url).exit_code == 0
+        for _ in range(10):  # a busy server may not answer in time
+            if found := _bash(env, f"kvctl repo log {name}@m", ["kvctl", "repo", "log", name, "@", "m"]):
+                break
+        assert found == "main"
+
+    @pytest.mark.parametrize(
+        ("line", "words", "expected"),
+        [
+            ("kvctl buc", ["kvctl", "buc"], "bucket"),
+            ("kvctl --output=nd", ["kvctl", "--output", "=", "nd"], "ndjson"),
+            ("kvctl --output=", ["kvctl", "--output", "="], "table tsv json ndjson yaml name"),
+            ("kvctl  -o   nd", ["kvctl", "-o", "nd"], "ndjson"),
+            ("kvctl -s nats://127.0.0.1:1 buc", ["kvctl", "-s", "nats", ":", "//127.0.0.1", ":", "1", "buc"], "bucket"),
+            ("kvctl nonsense ", ["kvctl", "nonsense", ""], ""),
+        ],
+    )
+    def test_words(self, program: dict[str, str], line: str, words: list[str], expected: str) -> None:
+        assert _bash(program, line, words) == expected
+
+    def test_live_keys_that_hold_equals_signs(self, program: dict[str, str], server: Server, bucket: str) -> None:
+        scheme, _, host = server.url.partition(":")
+        host, _, port = host.partition(":")
+        words = ["kvctl", "-s", scheme, ":", host, ":", port, "get", bucket, "k", "=", "v."]
+        assert _bash(program, f"kvctl -s {server.url} get {bucket} k=v.", words) == "v.x v.y"
+
+    def test_in_the_middle_of_a_line(self, program: dict[str, str]) -> None:
+        assert _bash(program, "kvctl buc", ["kvctl", "bucket"], rest="ket ls") == "bucket"
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
+class TestZsh:
+    def test_interactively(self, program: dict[str, str], server: Server, bucket: str) -> None:
+        with Shell(["zsh", "-f", "-i"], program) as shell:
+            shell.say(
+                "PS1='> '; fpath=($SCRIPTS $fpath); autoload -U compinit; compinit -u -D; echo READY\n",
+                until="READY\r\n",
+            )
+            shell.say(f"kvctl -s {server.url} get {bucket} sol\t", until="solo ", pause=True)
+            assert b"x" in shell.say("\n", until="x").encode()
+
+    def test_script_is_valid(self, program: dict[str, str]) -> None:
+        assert subprocess.run(["zsh", "-n", f"{program['SCRIPTS']}/_kvctl"], capture_output=True).stderr == b""
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="no fish")
+class TestFish:
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("kvctl buc", ["bucket\tCreate, inspect, change and move buckets"]),
+            ("kvctl bucket ls --outp", ["--output\ttable, tsv, json, ndjson, yaml, name"]),
+            ("kvctl -o nd", ["ndjson"]),
+            ("kvctl --creds /etc/host", ["/etc/hosts"]),
+            ("kvctl --creds=/etc/host", ["--creds=/etc/hosts"]),
+        ],
+    )
+    def test_words(self, program: dict[str, str], line: str, expected: list[str]) -> None:
+        found = _fish(program, line)
+        assert [text for text in found if text in expected] == expected
+
+    def test_live_keys(self, program: dict[str, str], server: Server, bucket: str) -> None:
+        assert sorted(_fish(program, f"kvctl -s {server.url} get {bucket} k=v.")) == ["k=v.x", "k=v.y"]
+        assert "app." in _fish(program, f"kvctl -s {server.url} get {bucket} ")
+
+
+class TestScripts:
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_are_printed(self, run: Run, shell: str) -> None:
+        assert run("completion", shell).out == SCRIPTS[shell]
+
+    def test_of_other_shells_are_refused(self, run: Run, snapshot: Any) -> None:
+        assert run("completion", "tcsh") == snapshot
+
+    def test_work_with_the_oldest_bash(self) -> None:
+        """macOS has 3.2: without mapfile, negative subscripts and compopt."""
+        assert "mapfile" not in SCRIPTS["bash"]
+        assert "[-1]" not in SCRIPTS["bash"]
+
+
+class Shell:
+    """An interactive shell on a terminal."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self._master, slave = pty.openpty()
+        env = {**env, "TERM": "dumb", "COLUMNS": "250"}
+        self._process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True, cwd=env["SCRIPTS"]
+        )
+        os.close(slave)
+
+    def __enter__(self) -> "Shell":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def say(self, text: str, *, until: str = "", pause: bool = False) -> str:
+        """Types text; what the shell answers up to `until`, with `pause` and until it falls silent."""
+        os.write(self._master, text.encode())
+        answer = ""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            ready = select.select([self._master], [], [], 0.3)[0]
+            if ready:
+                answer += os.read(self._master, 65536).decode("utf-8", "replace")
+            if until in answer and not (pause and ready):
+                if not pause and until:
+                    answer += self._line()
+                return answer
+        raise AssertionError(answer)
+
+    def _line(self) -> str:
+        rest = ""
+        while select.select([self._master], [], [], 0.5)[0]:
+            rest += os.read(self._master, 65536).decode("utf-8", "replace")
+        return rest
+
+
+def _bash(env: dict[str, str], line: str, words: list[str], rest: str = "") -> str:
+    """What _kvctl offers, called as bash calls it."""
+    script = (
+        'source "$SCRIPTS/kvctl.bash"; COMP_LINE=$1$2; COMP_POINT=${#1}; shift 2; COMP_WORDS=("$@");'
+        'COMP_CWORD=$(($# - 1)); _kvctl; echo "${COMPREPLY[*]}"'
+    )
+    done = subprocess.run(["bash", "-c", script, "bash", line, rest, *words], capture_output=True, text=True, env=env)
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def _fish(env: dict[str, str], line: str) -> list[str]:
+    script = f"source $SCRIPTS/kvctl.fish; complete -C '{line}'"
+    return subprocess.run(["fish", "-N", "-c", script], capture_output=True, text=True, env=env).stdout.splitlines()

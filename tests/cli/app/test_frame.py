@@ -1,0 +1,488 @@
+"""The frame around every command, tried on a tree of made-up ones (tests/cli/demo.py)."""
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kvctl.cli.app.global_options import Shared
+from kvctl.cli.app.main import root
+from tests.cli.conftest import COLUMNS, Run, open_terminal, run_process
+from tests.cli.demo import TREE
+
+DEMO = [sys.executable, "-m", "tests.cli.demo"]
+LONG = ("thing", "stream", "--batches", "2000", "--width", "1000")
+ANYWHERE = [("-o", "json", "thing", "ls"), ("thing", "-o", "json", "ls"), ("thing", "ls", "-o", "json")]
+
+
+@pytest.fixture
+def demo() -> Run:
+    """Runs a command of tests/cli/demo.py."""
+    return partial(run_process, command=DEMO)
+
+
+@pytest.fixture
+def begin() -> Any:
+    """Starts a command of tests/cli/demo.py, with pipes; killed when the test ends."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: str, **streams: Any) -> "subprocess.Popen[bytes]":
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        processes.append(subprocess.Popen([*DEMO, *args], **pipes))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def shown(demo: Run, *args: str) -> Any:
+    """The JSON that `thing show x ARGS` prints about what it was given."""
+    import json
+
+    result = demo("thing", "show", "x", *args, "-o", "json")
+    assert result.exit_code == 0, result.err
+    return json.loads(result.stdout)
+
+
+class TestHelp:
+    def test_without_a_command_it_goes_to_stderr_with_exit_2(self, run: Run) -> None:
+        result = run()
+        assert (result.exit_code, result.out) == (2, "")
+        assert result.err == run("--help").out
+
+    def test_group_without_a_command_too(self, demo: Run) -> None:
+        result = demo("thing")
+        assert (result.exit_code, result.out) == (2, "")
+        assert result.err == demo("thing", "-h").out
+
+    def test_of_a_group_and_a_command(self, demo: Run, snapshot: Any) -> None:
+        assert demo("thing", "--help") == snapshot
+        assert demo("thing", "ls", "--help") == snapshot
+        assert demo("thing", "del", "--help") == snapshot
+
+    def test_is_coloured_on_a_terminal_only(self, demo: Run) -> None:
+        assert "\x1b[1mUsage:\x1b[0m" in demo("thing", "ls", "--help", tty=True, env={"NO_COLOR": ""}).out
+        assert "\x1b" not in demo("thing", "ls", "--help", tty=True).out
+
+    def test_wins_over_missing_arguments(self, demo: Run) -> None:
+        assert demo("thing", "show", "--help").exit_code == 0
+
+    def test_version(self, run: Run) -> None:
+        assert run("--version").out.startswith("kvctl ")
+        assert run("version", "-o", "name").out.split() == run("--version").out.split()[1:]
+
+
+class TestSharedOptions:
+    @pytest.mark.parametrize("args", ANYWHERE, ids=" ".join)
+    def test_are_taken_in_any_position(self, demo: Run, args: tuple[str, ...]) -> None:
+        assert demo(*args).out.startswith('[\n  {"name": "thing-0"')
+
+    def test_innermost_and_last_wins(self, demo: Run) -> None:
+        assert demo("-o", "yaml", "thing", "-o", "tsv", "ls", "-o", "yaml", "-o", "name").out == "thing-0\nthing-1\n"
+
+    def test_never_steal_the_value_of_another_option(self, demo: Run) -> None:
+        assert shown(demo, "--description", "-q")["description"] == "-q"
+        assert shown(demo, "--description", "--server")["description"] == "--server"
+
+    def test_stop_at_two_dashes(self, demo: Run) -> None:
+        given = shown(demo, "-s", "nats://a:1", "-o", "json")
+        assert given["server"] == "nats://a:1"
+        result = demo("thing", "show", "-o", "ndjson", "x", "--", "-s", "nats://b:2", "-o", "yaml")
+        assert '"rest": ["-s", "nats://b:2", "-o", "yaml"]' in result.out
+        assert '"server": null' in result.out
+
+    def test_spellings_of_the_nats_command_work(self, demo: Run) -> None:
+        old = [
+            "--tlscert",
+            "c",
+            "--tlskey",
+            "k",
+            "--tlsca",
+            "a",
+            "--tlsfirst",
+            "--js-domain",
+            "d",
+            "--js-api-prefix",
+            "p",
+        ]
+        new = ["--tls-cert=c", "--tls-key=k", "--tls-ca=a", "--tls-first", "--domain=d", "--api-prefix=p"]
+        assert shown(demo, *old)["flags"] == shown(demo, *new)["flags"]
+        assert shown(demo, *old)["flags"]["domain"] == "d"
+
+    def test_help_fits_a_narrow_terminal(self, run: Run) -> None:
+        page = run("put", "--help", env={"COLUMNS": "40"}).out
+        prose, _, rest = page.partition("Examples:")
+        options = rest.partition("Arguments:")[2].partition("See also")[0]
+        lines = [line for line in (prose + options).splitlines() if not line.startswith(("Usage:", "Shared"))]
+        assert max(map(len, lines)) <= 40
+
+    def test_spellings_of_the_nats_command_stay_out_of_the_help(self, run: Run) -> None:
+        assert not re.search("tlscert|js-domain|--trace", run("--help").out)
+
+    def test_all_arrive(self, demo: Run) -> None:
+        names = [
+            "context",
+            "server",
+            "user",
+            "password_file",
+            "token_file",
+            "creds",
+            "nkey",
+            "tls_cert",
+            "tls_key",
+            "tls_ca",
+        ]
+        names.extend(["domain", "api_prefix", "inbox_prefix"])
+        args = [f"--{name.replace('_', '-')}={name}" for name in names]
+        flags = shown(demo, *args, "--tls-first", "--read-only", "--timeout", "90s")["flags"]
+        expected = {name: name for name in names}
+        assert flags == {**expected, "tls_first": "True", "read_only": "True", "timeout": "0:01:30"}
+
+    def test_nothing_given_is_nothing_said(self) -> None:
+        assert Shared().connection_flags() == {}
+
+
+class TestArguments:
+    def test_numbers_below_zero_and_ages_are_values(self, demo: Run) -> None:
+        given = shown(demo, "-5", "-15m", "--since", "-15m")
+        assert given["rest"] == ["-5", "-15m"]
+        assert given["since"] is True
+
+    def test_quantities_are_parsed(self, demo: Run) -> None:
+        given = shown(demo, "--ttl", "1h30m", "--limit", "64KiB")
+        assert (given["ttl"], given["limit"]) == (5400, 65536)
+
+    @pytest.mark.parametrize(
+        ("typed", "meant"),
+        [("list", "ls"), ("del", "rm"), ("delete", "rm"), ("info", "show"), ("status", "show"), ("view", "show")],
+    )
+    def test_aliases(self, demo: Run, typed: str, meant: str) -> None:
+        assert demo("thing", typed, "--help").out == demo("thing", meant, "--help").out
+
+    def test_aliases_in_groups_within_groups(self, demo: Run) -> None:
+        assert demo("thing", "part", "add").out == demo("thing", "part", "create").out == "made\n"
+
+    def test_aliases_give_way_to_verbs(self) -> None:
+        tree = root()
+        assert tree.canonical("create") == "create"
+        assert tree.canonical("rm") == tree.canonical("del") == "delete"
+        assert tree.canonical("ls") is None
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ("nonsense",),
+            ("thing", "lst"),
+            ("thing", "show"),
+            ("thing", "ls", "superfluous"),
+            ("thing", "ls", "--cuont", "2"),
+            ("thing", "ls", "--cou", "2"),
+            ("thing", "ls", "--trac"),
+            ("thing", "ls", "--count"),
+            ("thing", "ls", "--count", "many"),
+            ("thing", "show", "x", "--ttl", "5 parsecs"),
+            ("thing", "show", "x", "-z"),
+            ("thing", "ls", "-o", "xml"),
+            ("thing", "ls", "--password", "hunter2"),
+            ("thing", "ls", "--output"),
+            ("thing", "ls", "--quiet=yes"),
+        ],
+        ids=" ".join,
+    )
+    def test_what_is_wrong_is_said_with_the_way_on(self, demo: Run, args: tuple[str, ...], snapshot: Any) -> None:
+        result = demo(*args)
+        assert result.exit_code == 2
+        assert result == snapshot
+
+    def test_passwords_are_not_repeated(self, demo: Run) -> None:
+        assert "hunter2" not in demo("thing", "ls", "--password", "hunter2").err
+        assert "hunter2" not in demo("thing", "ls", "--password=hunter2").err
+
+
+class TestOutput:
+    @pytest.mark.parametrize("output", ["table", "tsv", "json", "ndjson", "yaml", "name"])
+    @pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
+    def test_formats(self, demo: Run, output: str, tty: bool, snapshot: Any) -> None:
+        assert demo("thing", "ls", "-o", output, tty=tty) == snapshot
+        assert demo("thing", "show", "x", "y", "-o", output, tty=tty) == snapshot
+
+    def test_default_is_table_on_a_terminal_and_tsv_in_a_pipe(self, demo: Run) -> None:
+        assert demo("thing", "ls", tty=True).out == demo("thing", "ls", "-o", "table", tty=True).out
+        assert demo("thing", "ls").out == demo("thing", "ls", "-o", "tsv").out
+
+    @pytest.mark.guarantee("commands-3")
+    @pytest.mark.parametrize("output", ["table", "tsv", "json", "ndjson", "yaml", "name"])
+    def test_terminals_get_no_controls(self, demo: Run, output: str, snapshot: Any) -> None:
+        result = demo("thing", "ls", "--hostile", "--count", "1", "-o", output, tty=True)
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\udc80-\udcff]", result.out.replace("\t", ""))
+        assert result == snapshot
+
+    def test_pipes_get_bytes_as_they_are(self, demo: Run) -> None:
+        line = demo("thing", "ls", "--hostile", "--count", "1", "-o", "tsv").stdout
+        assert line == b"a\x1b[31mb\xe2\x80\xaec\xff\\td\\\\e\\nf\t2000\t2026-01-02T03:04:05.000000006Z\t\n"
+
+    def test_nothing_found_is_said_on_a_terminal_only(self, demo: Run) -> None:
+        assert demo("thing", "ls", "--count", "0", tty=True).err == "No things\n"
+        assert demo("thing", "ls", "--count", "0", "-q", tty=True).err == ""
+        assert demo("thing", "ls", "--count", "0").err == ""
+        assert demo("thing", "ls", "--count", "0", "-o", "json").out == "[]\n"
+
+    def test_colour(self, demo: Run) -> None:
+        plain = {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm"}
+        assert "\x1b[36mthing-0" in demo("thing", "ls", tty=True, env=plain).out
+        assert "\x1b" not in demo("thing", "ls", tty=True, env={**plain, "NO_COLOR": "1"}).out
+        assert "\x1b" not in demo("thing", "ls", tty=True, env={**plain, "TERM": "dumb"}).out
+        assert "\x1b" not in demo("thing", "ls", "--color", "never", tty=True, env=plain).out
+        assert "\x1b" not in demo("thing", "ls", "-o", "table", env=plain).out
+        assert "\x1b" in demo("thing", "ls", "-o", "table", env={**plain, "FORCE_COLOR": "1"}).out
+        assert "\x1b" in demo("thing", "ls", "-o", "table", "--color", "always", env=plain).out
+
+    def test_values_are_exact_in_pipes_and_escaped_on_terminals(self, demo: Run) -> None:
+        assert demo("thing", "value", "--file", "-", stdin=b"a\x00\xff\r\n").stdout == b"a\x00\xff\r\n"
+        assert demo("thing", "value", "--text", "a\x1bé\tb", tty=True).out == "a\\x1bé\tb\n"
+        assert demo("thing", "value", "--text", "two\nlines\n", tty=True).out == "two\nlines\n"
+
+    def test_tables_fit_the_terminal(self, demo: Run) -> None:
+        lines = demo("thing", "stream", "--width", "300", tty=True).out.splitlines()
+        assert {len(line) for line in lines[1:]} == {COLUMNS}
+        assert all(line.endswith("…") for line in lines[1:])
+
+
+class TestStreams:
+    @pytest.mark.parametrize("output", ["table", "tsv", "json", "ndjson", "yaml", "name"])
+    def test_formats(self, demo: Run, output: str, snapshot: Any) -> None:
+        assert demo("thing", "stream", "--batches", "2", "-o", output, tty=True) == snapshot
+
+    def test_endless_json_is_a_line_each(self, demo: Run) -> None:
+        out = demo("thing", "stream", "--endless", "--batches", "1", "-o", "json").out
+        assert out == '{"name": "0.0", "text": "x"}\n{"name": "0.1", "text": "x"}\n'
+
+    def test_empty(self, demo: Run) -> None:
+        assert demo("thing", "stream", "--batches", "0", "-o", "json").out == "[]\n"
+        assert demo("thing", "stream", "--batches", "0", "-o", "yaml").out == "[]\n"
+        assert demo("thing", "stream", "--batches", "0", "-o", "table").out == ""
+
+    def test_batches_arrive_when_they_come(self, begin: Any) -> None:
+        process = begin("thing", "stream", "--batches", "2", "--rows", "1", "--pause", "30", "-o", "ndjson")
+        assert process.stdout.readline() == b'{"name": "0.0", "text": "x"}\n'
+        assert process.poll() is None
+
+    def test_reader_that_stalls_stops_the_source_and_not_the_loop(self, begin: Any) -> None:
+        process = begin("thing", "stream", "--batches", "9", "--rows", "1", "--width", "200000", "--ticks")
+        _wait_until_full(process.stdout)
+        time.sleep(1)
+        os.set_blocking(process.stderr.fileno(), False)
+        begun = process.stderr.read().count(b"batch")
+        assert 1 <= begun <= 2
+        os.set_blocking(process.stderr.fileno(), True)
+        stdout, stderr = process.communicate(timeout=60)
+        assert stdout.count(b"\n") == 9
+        ticks = re.search(rb"ticks (\d+)", stderr)
+        assert ticks is not None
+        assert int(ticks[1]) >= 3
+
+
+class TestReaderGone:
+    @pytest.mark.guarantee("commands-2", by="fault")
+    @pytest.mark.parametrize("args", [("thing", "large"), LONG], ids=" ".join)
+    def test_ends_quietly(self, begin: Any, args: tuple[str, ...]) -> None:
+        process = begin(*args)
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+    def test_source_of_a_stream_is_closed(self, begin: Any) -> None:
+        process = begin(*LONG, "--ticks")
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read().splitlines()[-1] == b"warning: source closed"
+        assert process.wait(60) == 0
+
+    @pytest.mark.guarantee("commands-2", by="fault")
+    @pytest.mark.parametrize(
+        "args", [("thing", "ls"), ("thing", "stream"), ("--help",), ("thing", "value", "--text", "x")], ids=" ".join
+    )
+    def test_full_disk_is_a_failure(self, begin: Any, args: tuple[str, ...]) -> None:
+        with open("/dev/full", "wb") as full:
+            process = begin(*args, stdout=full)
+        assert process.wait(60) == 1
+        assert process.stderr.read() == b"error: Cannot write to standard output: No space left on device\n"
+
+    def test_closed_stdout_is_a_failure(self) -> None:
+        for args in ("thing ls", "thing rm x --yes", "--help"):
+            done = subprocess.run(["sh", "-c", f"{' '.join(DEMO)} {args} >&-"], capture_output=True, timeout=120)
+            assert (done.returncode, done.stderr) == (1, b"error: Standard output is closed\n")
+
+    def test_a_pipe_that_does_not_block_gets_everything(self, begin: Any) -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        process = begin("thing", "large", stdout=writing)
+        os.close(writing)
+        _wait_until_full(reading)
+        with open(reading, "rb") as pipe:
+            assert len(pipe.read()) == 1001 * 1000
+        assert process.wait(60) == 0
+
+    def test_closed_stderr_is_none(self) -> None:
+        for args, code in (("thing ls", 0), ("thing nonsense", 2), ("", 2)):
+            done = subprocess.run(["sh", "-c", f"{' '.join(DEMO)} {args} 2>&-"], capture_output=True, timeout=120)
+            assert done.returncode == code
+
+
+class TestErrors:
+    def test_message_and_hint(self, demo: Run, snapshot: Any) -> None:
+        result = demo("thing", "work", "--seconds", "0", "--fail", "conflict")
+        assert result.exit_code == 4
+        assert result == snapshot
+
+    def test_names_are_coloured_on_a_terminal(self, demo: Run, snapshot: Any) -> None:
+        assert demo("thing", "work", "--seconds", "0", "--fail", "conflict", tty=True, env={"NO_COLOR": ""}) == snapshot
+
+    def test_of_a_task_group_is_the_error_itself(self, demo: Run) -> None:
+        result = demo("thing", "work", "--seconds", "0", "--fail", "unknown")
+        assert (result.exit_code, result.err) == (6, "error: Nobody knows\n")
+
+    def test_of_a_file_names_it(self, demo: Run) -> None:
+        result = demo("thing", "work", "--seconds", "0", "--fail", "file")
+        assert (result.exit_code, result.err) == (1, "error: Cannot use `/no/such/file`: No such file or directory\n")
+
+    def test_bug_shows_a_traceback_only_when_asked(self, demo: Run, snapshot: Any) -> None:
+        assert demo("thing", "work", "--seconds", "0", "--fail", "bug") == snapshot
+        result = demo("thing", "work", "--seconds", "0", "--fail", "bug", "-v")
+        assert result.exit_code == 1
+        assert result.err.startswith("Traceback (most recent call last):\n")
+
+    def test_exit_code_of_a_command(self, demo: Run) -> None:
+        assert demo("thing", "code", "8").exit_code == 8
+
+    def test_file_that_cannot_be_read(self, demo: Run) -> None:
+        result = demo("thing", "value", "--file", "/no/such/file")
+        assert (result.exit_code, result.err) == (2, "error: Cannot read `/no/such/file`: No such file or directory\n")
+        line = f"{' '.join(DEMO)} thing value --file - <&-"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, timeout=120)
+        assert (done.returncode, done.stderr) == (2, b"error: Standard input is closed\n")
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+    def test_end_a_command_after_it_has_cleaned_up(self, begin: Any, number: int, code: int) -> None:
+        process = begin("thing", "work", "--seconds", "600", "--tell")
+        assert process.stdout.readline() == b"working\n"
+        process.send_signal(number)
+        assert process.wait(60) == code
+        assert process.stderr.read() == b"warning: cleaned up\n"
+
+    @pytest.mark.parametrize("args", [("thing", "large"), LONG], ids=" ".join)
+    def test_end_a_command_whose_reader_stalls(self, begin: Any, args: tuple[str, ...]) -> None:
+        process = begin(*args)
+        _wait_until_full(process.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+
+    def test_that_the_parent_ignores_stay_ignored(self, begin: Any) -> None:
+        process = begin(
+            "thing", "work", "--seconds", "60", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+        )
+        _wait_until_running(process)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+
+    def test_end_reading_of_standard_input(self, begin: Any) -> None:
+        process = begin("thing", "value", "--file", "-", stdin=subprocess.PIPE)
+        _wait_until_running(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+
+
+class TestConfirmation:
+    def test_on_a_terminal_asks(self, demo: Run, snapshot: Any) -> None:
+        assert demo("thing", "rm", "x", tty=True, stdin=b"y\n") == snapshot
+        assert demo("thing", "rm", "x", tty=True, stdin=b"\n") == snapshot
+        assert demo("thing", "rm", "x", tty=True, stdin=b"\x04") == snapshot
+
+    def test_elsewhere_needs_the_flag(self, demo: Run, snapshot: Any) -> None:
+        assert demo("thing", "rm", "x", stdin=b"y\n") == snapshot
+        assert demo("thing", "rm", "x", "--yes").exit_code == 0
+
+    def test_asks_for_the_name_of_what_others_need(self, demo: Run, snapshot: Any) -> None:
+        assert demo("thing", "rm", "dear", tty=True, stdin=b"dear\n") == snapshot
+        assert demo("thing", "rm", "dear", tty=True, stdin=b"y\n") == snapshot
+
+    def test_name_elsewhere_needs_its_flag(self, demo: Run, snapshot: Any) -> None:
+        assert demo("thing", "rm", "dear", "--yes") == snapshot
+        assert demo("thing", "rm", "dear", "--confirm", "deer") == snapshot
+        assert demo("thing", "rm", "dear", "--confirm", "dear").exit_code == 0
+
+    def test_interrupted_at_the_question(self, begin: Any) -> None:
+        master, slave = open_terminal()
+        process = begin("thing", "rm", "x", stdin=slave, stderr=slave)
+        os.close(slave)
+        assert b"Delete thing" in os.read(master, 1000)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        os.close(master)
+
+
+class TestMessages:
+    def test_progress_is_for_terminals_and_what_takes_long(self, demo: Run) -> None:
+        assert "Working" in demo("thing", "work", tty=True).err
+        assert demo("thing", "work", "-q", tty=True).err == ""
+        assert demo("thing", "work", "--seconds", "0", tty=True).err == ""
+        assert demo("thing", "work").err == ""
+
+    def test_notes_are_for_terminals(self, demo: Run) -> None:
+        assert demo("thing", "rm", "x", "-y", tty=True).err == "Deleted `x`\n"
+        assert demo("thing", "rm", "x", "-y", "-q", tty=True).err == ""
+        assert demo("thing", "rm", "x", "-y").err == ""
+
+    def test_requests_are_traced_when_asked(self, demo: Run) -> None:
+        assert demo("thing", "trace").err == ""
+        assert demo("thing", "trace", "-v").err == "$JS.API.STREAM.INFO.KV_x\\x1b  1.2 ms  404 stream not found\n"
+
+
+class TestInProcess:
+    def test_main_returns_the_exit_code(self, capfdbinary: Any) -> None:
+        from kvctl.cli.app.main import main
+
+        assert main(["thing", "code", "7"], TREE) == 7
+        assert main(["thing", "stream", "--batches", "1", "--rows", "1", "-o", "name"], TREE) == 0
+        assert capfdbinary.readouterr().out == b"0.0\n"
+
+
+def _wait_until_running(process: "subprocess.Popen[bytes]") -> None:
+    """Waits until the process catches SIGTERM: its command is about to run by then."""
+    _until(lambda: _caught_signals(process.pid) & 1 << signal.SIGTERM - 1)
+
+
+def _caught_signals(pid: int) -> int:
+    with open(f"/proc/{pid}/status") as status:
+        caught = re.search(r"SigCgt:\s*(\w+)", status.read())
+    return int(caught[1], 16) if caught else 0
+
+
+def _wait_until_full(pipe: Any) -> None:
+    """Waits until a pipe holds all it can: 64 KiB on Linux, less what did not fit in one piece."""
+    _until(lambda: array("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0] > 60_000)
+
+
+def _until(condition: Callable[[], Any], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,616 @@
+"""`kvctl bucket`: what people and scripts see."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.cli.bucket.details import bucket_row
+from kvctl.contexts import Context, ContextStore
+from kvctl.labs import Lab
+from kvctl.server import Server, run_server
+from kvctl.topology.discover.overview import Sight
+from tests.cli.conftest import Result, Run
+from tests.support.raw import RawClient
+
+Bucket = Callable[..., Result]
+VERSIONS = {r'"_nats\.ver": "[\d.]+"': '"_nats.ver": "N"', r'"_nats\.level": "\d+"': '"_nats.level": "N"'}
+
+
+@pytest.fixture
+def seeds(own_server: Server) -> Iterator[RawClient]:
+    """A client on the test's own server that shares no code with kvctl."""
+    with RawClient(own_server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def bucket(run: Run, own_server: Server, seeds: RawClient) -> Bucket:
+    """`kvctl bucket ...` on the test's own server, where names can be fixed."""
+    return lambda *args, **settings: run("bucket", *args, env={"NATS_URL": own_server.url}, **settings)
+
+
+@pytest.fixture
+def orders(seeds: RawClient) -> str:
+    """A bucket of three keys, one of them deleted: `a` has three revisions, `b` one."""
+    seeds.create_bucket("orders", max_msgs_per_subject=5)
+    for number in range(3):
+        seeds.put("orders", "a", b"%d" % number)
+    seeds.put("orders", "b", b"x")
+    seeds.put("orders", "c", b"x")
+    seeds.put("orders", "c", b"", {"KV-Operation": "DEL"})
+    return "orders"
+
+
+def mirror(seeds: RawClient, name: str, origin: str = "KV_orders") -> None:
+    """A mirror stream, caught up."""
+    stream = {"name": name, "mirror": {"name": origin}, "storage": "memory", "max_msgs_per_subject": 5}
+    assert "error" not in seeds.api(f"STREAM.CREATE.{name}", stream)
+    wanted = seeds.api(f"STREAM.INFO.{origin}")["state"]["last_seq"]
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        info = seeds.api(f"STREAM.INFO.{name}")
+        if info["state"]["last_seq"] == wanted and info["mirror"]["active"] > 0:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{name} did not catch up")
+
+
+# -- add ---------------------------------------------------------------------------------------------------
+
+
+def test_add_is_silent_in_a_pipe_and_says_so_on_a_terminal(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+    assert bucket("add", "orders") == snapshot
+    assert bucket("add", "stock", tty=True) == snapshot
+
+
+def test_add_makes_the_adr_s_stream(bucket: Bucket, seeds: RawClient) -> None:
+    bucket("add", "orders", "--history", "5", "--compress", "--ttl", "90s")
+    config = seeds.api("STREAM.INFO.KV_orders")["config"]
+    assert (config["max_msgs_per_subject"], config["compression"], config["max_age"]) == (5, "s2", 90 * 10**9)
+    assert (config["discard"], config["deny_delete"], config["duplicate_window"]) == ("new", True, 90 * 10**9)
+    assert (config["allow_rollup_hdrs"], config["allow_direct"], config["deny_purge"]) == (True, True, False)
+
+
+def test_every_setting_has_its_option(bucket: Bucket, seeds: RawClient) -> None:
+    made = bucket(
+        "add", "all", "--description", "d", "--history", "3", "--ttl", "7d", "--marker-ttl", "1h", "--replicas", "1",
+        "--storage", "memory", "--max-value-size", "1KiB", "--max-bytes", "1MiB", "--compress", "--metadata",
+        "owner=a=b", "--metadata", "team=", "--republish", "$KV.all.>=copies.>", "--republish-headers-only", "--atomic",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.err
+    config = seeds.api("STREAM.INFO.KV_all")["config"]
+    metadata = {name: text for name, text in config["metadata"].items() if not name.startswith("_nats.")}
+    assert metadata == {"owner": "a=b", "team": ""}
+    assert config["republish"] == {"src": "$KV.all.>", "dest": "copies.>", "headers_only": True}
+    assert (config["max_msg_size"], config["max_bytes"], config["storage"]) == (1024, 1 << 20, "memory")
+    assert (config["allow_atomic"], config["allow_msg_ttl"], config["subject_delete_marker_ttl"]) == (
+        True, True, 3600 * 10**9,
+    )  # fmt: skip
+
+
+def test_adding_again_is_no_error_and_says_so(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+    bucket("add", "orders", "--history", "2")
+    assert bucket("add", "orders", "--history", "2") == snapshot
+    assert bucket("add", "orders", "--history", "2", "-q").stderr == b""
+    assert bucket("create", "orders", "--history", "2", "-o", "json") == snapshot
+
+
+def test_adding_with_another_configuration_shows_the_differences(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+    bucket("add", "orders", "--history", "2", "--metadata", "owner=a")
+    assert bucket("new", "orders", "--ttl", "60s", "--atomic") == snapshot
+
+
+def test_a_mirror_s_name_is_taken(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+    mirror(seeds, "copy")
+    assert bucket("add", "copy") == snapshot
+
+
+def test_add_json_says_what_was_made(bucket: Bucket) -> None:
+    assert json.loads(bucket("add", "orders", "-o", "json").out) == {
+        "bucket": "orders", "stream": "KV_orders", "changed": True,
+    }  # fmt: skip
+    assert bucket("add", "stock", "-o", "name").out == "stock\n"
+
+
+def test_add_dry_run_shows_the_stream_and_makes_nothing(
+    bucket: Bucket, seeds: RawClient, snapshot: SnapshotAssertion
+) -> None:
+    planned = bucket("add", "orders", "--history", "5", "--dry-run", "-o", "json")
+    assert planned == snapshot
+    assert bucket("add", "orders", "--history", "5", "--dry-run").out == planned.out
+    assert bucket("ls").out == ""
+    assert "error" not in seeds.api("STREAM.CREATE.KV_orders", json.loads(planned.out))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("",),
+        ("a.b",),
+        ("a*",),
+        ("x", "--history", "0"),
+        ("x", "--history", "65"),
+        ("x", "--ttl", "soon"),
+        ("x", "--storage", "tape"),
+        ("x", "--metadata", "owner"),
+        ("x", "--metadata", "_nats.ver=1"),
+        ("x", "--republish", "copies.>"),
+        ("x", "--republish-headers-only"),
+        ("x", "--max-bytes", "0"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_is_a_usage_error_that_sends_nothing(run: Run, args: tuple[str, ...]) -> None:
+    result = run("bucket", "add", *args, env={"NATS_URL": "nats://127.0.0.1:1"})
+    assert (result.exit_code, result.out) == (2, ""), result.err
+
+
+def test_a_server_too_small_for_the_replicas_refuses(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+    assert bucket("add", "orders", "--replicas", "3") == snapshot
+    assert bucket("ls", "-o", "name").out == ""
+
+
+@pytest.mark.guarantee("writing-11")
+def test_read_only_refuses_every_change(bucket: Bucket, orders: str, tmp_path: Path, seeds: RawClient) -> None:
+    before = seeds.api("STREAM.INFO.KV_orders")
+    for args in (
+        ("add", "stock"), ("edit", "orders", "--history", "6"), ("delete", "orders", "--yes"), ("compact", "orders"),
+        ("copy", "orders", "stock"), ("copy", "orders", "stock", "--data", "latest"),
+    ):  # fmt: skip
+        result = bucket(*args, "--read-only")
+        assert result.exit_code == 1, args
+        assert "for reading only" in result.err
+    for args in (("ls",), ("show", "orders"), ("backup", "orders", str(tmp_path / "b")), ("diff", "orders", "orders")):
+        assert bucket(*args, "--read-only").exit_code == 0
+    after = seeds.api("STREAM.INFO.KV_orders")
+    assert (after["config"], after["state"]["messages"]) == (before["config"], before["state"]["messages"])
+
+
+# -- ls, show ----------------------------------------------------------------------------------------------
+
+
+def assorted(seeds: RawClient) -> None:
+    """One stream of each kind, with bucket `orders` there."""
+    sources = [{"name": "KV_orders", "subject_transforms": [{"src": "$KV.orders.>", "dest": "$KV.all.o.>"}]}]
+    seeds.create_bucket("all", subjects=[], sources=sources, duplicate_window=0, description="all orders")
+    mirror(seeds, "copy")
+    seeds.api("STREAM.CREATE.KV_logs", {"name": "KV_logs", "subjects": ["logs.>"]})
+    seeds.api("STREAM.CREATE.events", {"name": "events", "subjects": ["events.>"]})
+    seeds.create_bucket("half", metadata={"kvctl.unfinished": "x"}, max_age=3600 * 10**9)
+    deadline = time.monotonic() + 60
+    while seeds.api("STREAM.INFO.KV_all")["state"]["messages"] < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_ls_shows_every_kind(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+    assorted(seeds)
+    ages = {r"(just now|\d+s ago) *": "AGE ", r"CREATED +": "CREATED "}
+    assert bucket("ls", tty=True).masked(ages) == snapshot
+    assert bucket("list", "-o", "name").out.split() == ["KV_logs", "all", "copy", "half", "orders"]
+    rows = json.loads(bucket("ls", "-o", "json").out)
+    assert {row["name"]: row["kind"] for row in rows} == {
+        "KV_logs": "stream", "all": "aggregate", "copy": "mirror", "half": "incomplete", "orders": "bucket",
+    }  # fmt: skip
+    assert list(rows[0]) == [
+        "name", "stream", "kind", "values", "bytes", "history", "ttl", "replicas", "last_revision", "created",
+        "origins", "description",
+    ]  # fmt: skip
+
+
+def test_ls_in_a_pipe_is_a_record_a_line(bucket: Bucket, orders: str) -> None:
+    fields = bucket("ls").out.removesuffix("\n").split("\t")
+    assert fields[:4] == ["orders", "KV_orders", "bucket", "6"]
+    assert fields[6] == "0"
+
+
+def test_no_buckets_is_no_error(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+    assert bucket("ls", tty=True) == snapshot
+    assert (bucket("ls").out, bucket("ls", "-o", "json").out) == ("", "[]\n")
+
+
+def test_show_has_the_contract_s_fields(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+    shown = bucket("show", "orders", "-o", "json")
+    assert shown.masked(VERSIONS) == snapshot
+    wanted = (
+        "name stream kind backing_store compressed values history bytes ttl last_revision created replicas "
+        "alternates dependents config"
+    )
+    document = json.loads(shown.out)
+    assert set(wanted.split()) <= document.keys()
+    plain = [str(value) for value in document.values() if isinstance(value, str | int)]  # True is an int, too
+    assert bucket("show", "orders").out.rstrip("\n").lower().split("\t") == [text.lower() for text in plain]
+
+
+def test_show_has_the_same_fields_when_its_servers_are_silent(bucket: Bucket, orders: str) -> None:
+    shown = json.loads(bucket("show", "orders", "-o", "json").out)
+    silent = bucket_row(Sight("orders", "KV_orders", None, None, {}, answered_by=["ORDERS_NYC"]))
+    assert list(silent) == list(shown)
+    assert [name for name in ("values", "created", "config", "dependents") if silent[name] is not None] == []
+    assert (silent["name"], silent["kind"], silent["answered_by"]) == ("orders", "unreachable", ["ORDERS_NYC"])
+
+
+def test_show_on_a_terminal(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+    assorted(seeds)
+    shared = {r"Answers here   (KV_orders, copy|copy|KV_orders)\n": "Answers here   WHO\n"}  # whichever did
+    for name in ("orders", "copy", "all", "half", "logs"):
+        assert bucket("show", name, tty=True).masked(shared) == snapshot
+
+
+def test_show_names_every_setting(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+    bucket(
+        "add", "all", "--description", "d", "--marker-ttl", "1h", "--max-value-size", "1KiB", "--max-bytes", "1MiB",
+        "--metadata", "owner=a", "--republish", "$KV.all.>=copies.>", "--atomic", "--ttl", "7d",
+    )  # fmt: skip
+    assert bucket("info", "all", tty=True) == snapshot
+
+
+def test_show_what_is_not_there(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+    assert bucket("show", "order") == snapshot
+
+
+def test_a_name_with_escapes_does_not_reach_the_terminal(bucket: Bucket, seeds: RawClient) -> None:
+    seeds.create_bucket("evil", description="\x1b[31mred\x07", metadata={"\x1b]0;x": "\x1b[2J"})
+    for args in (("ls",), ("show", "evil")):
+        shown = bucket(*args, tty=True)
+        assert b"\x1b" not in shown.stdout
+        assert b"\x07" not in shown.stdout
+    assert json.loads(bucket("show", "evil", "-o", "json").out)["description"] == "\x1b[31mred\x07"
+
+
+def test_a_cluster_s_servers_and_lag_are_shown(cluster: Lab, run: Run, bucket_name: str) -> None:
+    env = {"NATS_URL": cluster.contexts["cluster"].url}
+    assert run("bucket", "add", bucket_name, "--replicas", "3", env=env).exit_code == 0
+    shown = json.loads(run("bucket", "show", bucket_name, "-o", "json", env=env).out)
+    servers = {shown["cluster"]["leader"], *(peer["name"] for peer in shown["cluster"]["replicas"])}
+    assert servers == {"n1", "n2", "n3"}
+    assert {name for peer in shown["cluster"]["replicas"] for name in peer} == {
+        "name", "current", "offline", "active", "lag",
+    }  # fmt: skip
+    assert shown["replicas"] == 3
+    for command in (("bucket", "show", bucket_name), ("stream", "show", f"KV_{bucket_name}")):
+        text = run(*command, env=env, tty=True).out.partition("Servers\n")[2]
+        roles = dict(line.split()[:2] for line in text.splitlines()[1:4])
+        followers = {peer["name"]: "follower" for peer in shown["cluster"]["replicas"]}
+        assert roles == {shown["cluster"]["leader"]: "leader", **followers}
+
+
+def test_placement_that_no_server_satisfies_names_the_clusters_seen(
+    supercluster: Lab, run: Run, bucket_name: str
+) -> None:
+    env = {"NATS_URL": supercluster.contexts["lon"].url}
+    result = run("bucket", "add", bucket_name, "--cluster", "par", "--tag", "ssd", env=env)
+    assert (result.exit_code, f"No server in cluster `par` can hold `KV_{bucket_name}`" in result.err) == (1, True)
+    assert "Clusters seen: `lon` (lon)" in result.err
+    assert "Asked for: 1 replica, tags `ssd`" in result.err
+    assert run("bucket", "add", bucket_name, "--cluster", "nyc", "--replicas", "3", env=env).exit_code == 1
+
+
+def test_alternates_are_shown_nearest_first(supercluster: Lab, run: Run, bucket_name: str) -> None:
+    lon, nyc = ({"NATS_URL": supercluster.contexts[name].url} for name in ("lon", "nyc"))
+    assert run("bucket", "add", bucket_name, "--cluster", "lon", env=lon).exit_code == 0
+    with RawClient(supercluster.contexts["nyc"].url) as seeds:
+        stream = {"name": f"{bucket_name}-nyc", "mirror": {"name": f"KV_{bucket_name}"}, "mirror_direct": True}
+        assert "error" not in seeds.api(f"STREAM.CREATE.{stream['name']}", stream | {"placement": {"cluster": "nyc"}})
+    for env, nearest in ((lon, f"KV_{bucket_name}"), (nyc, f"{bucket_name}-nyc")):
+        shown = json.loads(run("bucket", "show", bucket_name, "-o", "json", env=env).out)
+        assert shown["alternates"][0]["name"] == nearest
+        assert len(shown["alternates"]) == 2
+    assert "Alternates, nearest first" in run("bucket", "show", bucket_name, env=nyc, tty=True).out
+
+
+# -- edit --------------------------------------------------------------------------------------------------
+
+
+def test_edit_shows_the_difference_first(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+    args = ("--history", "9", "--metadata", "owner=a", "--max-bytes", "10MB")
+    assert bucket("edit", "orders", *args) == snapshot
+    assert bucket("edit", "orders", *args, tty=True) == snapshot
+    assert bucket("edit", "orders", "--clear", "metadata.owner", "--clear", "max-bytes", "-o", "json") == snapshot
+
+
+def test_edit_changes_nothing_else(bucket: Bucket, seeds: RawClient) -> None:
+    seeds.create_bucket("b", allow_direct=False, consumer_limits={"max_ack_pending": 5}, metadata={"a": "1"})
+    before = seeds.api("STREAM.INFO.KV_b")["config"]
+    assert bucket("edit", "b", "--description", "d", "--no-compress", "--no-atomic").exit_code == 0
+    assert seeds.api("STREAM.INFO.KV_b")["config"] == before | {"description": "d"}
+
+
+def test_a_short_ttl_takes_the_duplicate_window_along(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+    bucket("add", "b")
+    assert bucket("edit", "b", "--ttl", "60s") == snapshot
+    assert bucket("edit", "b", "--clear", "ttl") == snapshot
+
+
+@pytest.mark.guarantee("buckets-9")
+def test_an_edit_that_loses_data_is_refused(
+    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
+) -> None:
+    before = seeds.api("STREAM.INFO.KV_orders")
+    assert bucket("edit", "orders", "--history", "1", "--ttl", "1h", "--max-bytes", "10") == snapshot
+    assert bucket("edit", "orders", "--history", "1", "--force", "other") == snapshot(name="no such check")
+    after = seeds.api("STREAM.INFO.KV_orders")
+    assert (after["config"], after["state"]) == (before["config"], before["state"])
+    assert bucket("edit", "orders", "--history", "1", "--force", "lossy-edit").exit_code == 0
+    assert seeds.api("STREAM.INFO.KV_orders")["state"]["messages"] == 3
+
+
+def test_edit_dry_run_prints_the_difference_and_changes_nothing(
+    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
+) -> None:
+    before = seeds.api("STREAM.INFO.KV_orders")["config"]
+    args = ("edit", "orders", "--history", "1", "--ttl", "60s", "--dry-run")
+    assert bucket(*args) == snapshot
+    assert bucket(*args, tty=True) == snapshot
+    assert bucket(*args, "-o", "json") == snapshot
+    assert seeds.api("STREAM.INFO.KV_orders")["config"] == before
+
+
+def test_an_edit_of_nothing(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+    assert bucket("edit", "orders") == snapshot
+    assert bucket("edit", "orders", "--history", "5") == snapshot
+    assert bucket("edit", "orders", "--history", "5", "--clear", "history") == snapshot
+    assert bucket("edit", "orders", "--clear", "colour") == snapshot
+    assert bucket("edit", "none", "--history", "5").exit_code == 3
+    assert bucket("edit", "orders", "--storage", "memory") == snapshot
+
+
+# -- delete ------------------------------------------------------------------------------------------------
+
+
+def test_delete_asks(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+    assert bucket("delete", "orders") == snapshot
+    assert bucket("delete", "orders", tty=True, stdin=b"n\n") == snapshot
+    assert bucket("delete", "orders", tty=True, stdin=b"y\n") == snapshot
+    assert bucket("delete", "orders", "--yes") == snapshot
+
+
+@pytest.mark.parametrize("verb", ["delete", "del", "rm"])
+def test_delete_with_yes(bucket: Bucket, orders: str, verb: str) -> None:
+    result = bucket(verb, "orders", "-y")
+    assert (result.exit_code, result.out, result.err) == (0, "", "")
+    assert bucket("ls").out == ""
+
+
+def test_deleting_what_others_replicate_needs_its_name(
+    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
+) -> None:
+    mirror(seeds, "copy")
+    assert bucket("delete", "orders", "--yes") == snapshot
+    assert bucket("delete", "orders", "--confirm", "order") == snapshot
+    assert bucket("delete", "orders", tty=True, stdin=b"y\n") == snapshot
+    assert (
+        bucket("delete", "orders", "--dry-run", "-o", "json").masked({r'"active": [\d.e-]+': '"active": N'}) == snapshot
+    )
+    assert "orders" in bucket("ls", "-o", "name").out.split()
+    assert bucket("delete", "orders", tty=True, stdin=b"orders\n") == snapshot
+    assert bucket("ls", "-o", "name").out.split() == ["copy"]
+
+
+def test_deleting_a_mirror_says_so_and_leaves_the_origin(
+    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
+) -> None:
+    mirror(seeds, "copy")
+    assert bucket("delete", "copy", tty=True, stdin=b"y\n") == snapshot
+    assert bucket("ls", "-o", "name").out.split() == ["orders"]
+
+
+# -- copy, diff, compact -----------------------------------------------------------------------------------
+
+
+def test_copy_and_diff(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+    assert bucket("copy", "orders", "empty") == snapshot
+    assert bucket("copy", "orders", "latest", "--data", "latest", tty=True) == snapshot
+    assert bucket("copy", "orders", "whole", "--data", "history", "-o", "json") == snapshot
+    assert bucket("diff", "orders", "whole", "--exit-code") == snapshot
+    seeds.put("whole", "a", b"changed")
+    seeds.put("whole", "new", b"")
+    seeds.put("whole", "b", b"", {"KV-Operation": "DEL"})
+    assert bucket("diff", "orders", "whole", "--exit-code") == snapshot
+    assert bucket("diff", "orders", "whole", "-o", "json") == snapshot
+    assert bucket("diff", "orders", "whole", tty=True) == snapshot
+    assert seeds.api("STREAM.INFO.KV_whole")["state"]["messages"] == 9
+
+
+def test_copy_refuses(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+    bucket("add", "other", "--history", "2")
+    for args in (
+        ("orders", "orders"),
+        ("orders", "other"),
+        ("none", "new"),
+        ("orders", "new", "--data", "some"),
+        ("orders", "a.b"),
+    ):
+        assert bucket("copy", *args) == snapshot
+    assert bucket("ls", "-o", "name").out.split() == ["orders", "other"]
+
+
+def test_copy_dry_run_shows_the_stream(bucket: Bucket, orders: str) -> None:
+    planned = json.loads(bucket("copy", "orders", "new", "--dry-run", "--replicas", "3", "-o", "json").out)
+    assert (planned["name"], planned["subjects"], planned["num_replicas"]) == ("KV_new", ["$KV.new.>"], 3)
+    assert bucket("ls", "-o", "name").out.split() == ["orders"]
+
+
+def test_copy_and_diff_to_another_context(
+    bucket: Bucket, server: Server, raw: RawClient, orders: str, home: Path, unique: Callable[..., str]
+) -> None:
+    ContextStore().save(Context(name="staging", url=server.url))
+    name = unique()
+    copied = bucket("copy", "orders", name, "--data", "history", "--to-context", "staging")
+    assert copied.exit_code == 0, copied.err
+    assert raw.api(f"STREAM.INFO.KV_{name}")["state"]["messages"] == 6
+    assert bucket("diff", "orders", name, "--to-context", "staging", "--exit-code").exit_code == 0
+    raw.put(name, "z", b"")
+    assert bucket("diff", "orders", name, "--to-context", "staging", "--exit-code").exit_code == 8
+    assert bucket("diff", "orders", name, "--to-context", "nowhere").exit_code == 3
+    assert bucket("ls", "-o", "name").out.split() == ["orders"]
+
+
+def test_compact(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+    assert bucket("compact", "orders", "--dry-run") == snapshot
+    assert bucket("compact", "orders", "--older-than", "1h", "-o", "json") == snapshot
+    assert seeds.api("STREAM.INFO.KV_orders")["state"]["messages"] == 6
+    assert bucket("compact", "orders", tty=True) == snapshot
+    assert seeds.api("STREAM.INFO.KV_orders")["state"]["messages"] == 4
+    assert bucket("compact", "orders", "--dry-run", tty=True) == snapshot
+
+
+def test_compact_is_refused_for_a_replica_that_lags(
+    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
+) -> None:
+    """An aggregate is stuck at a value that is larger than it takes."""
+    seeds.put("orders", "large", b"x" * 100)
+    seeds.create_bucket("stuck", subjects=[], sources=[{"name": "KV_orders"}], duplicate_window=0, max_msg_size=50)
+    deadline = time.monotonic() + 60
+    while not seeds.api("STREAM.INFO.KV_stuck")["sources"][0]["lag"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    number = {r"lags \d+ behind": "lags N behind"}
+    assert bucket("compact", "orders").masked(number) == snapshot
+    assert bucket("compact", "orders", "--dry-run").masked(number) == snapshot
+    assert seeds.api("STREAM.INFO.KV_orders")["state"]["messages"] == 7
+    assert bucket("compact", "orders", "--force", "lagging-replica").exit_code == 0
+    assert seeds.api("STREAM.INFO.KV_orders")["state"]["messages"] == 5
+
+
+# -- backup, restore ---------------------------------------------------------------------------------------
+
+
+def test_backup_and_restore(
+    bucket: Bucket, seeds: RawClient, orders: str, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    directory = str(tmp_path / "backup")
+    before = seeds.api("STREAM.INFO.KV_orders")
+    assert bucket("backup", "orders", directory, tty=True) == snapshot
+    assert bucket("backup", "orders", directory) == snapshot
+    assert bucket("restore", directory) == snapshot
+    bucket("delete", "orders", "--yes")
+    hashes = {r"[0-9a-f]{64}": "HASH", r'"server": "[\d.]+"': '"server": "N"', r'"bytes": \d+': '"bytes": N'}
+    versions = {r"nats-server [\d.]+": "nats-server N", r"\b\d+ B\b": "N B"}
+    assert bucket("restore", directory, "--dry-run", "-o", "table").masked(versions) == snapshot(name="plan")
+    assert bucket("restore", directory, "--dry-run", "-o", "json").masked(hashes) == snapshot
+    assert bucket("ls").out == ""
+    assert bucket("restore", directory, tty=True) == snapshot
+    after = seeds.api("STREAM.INFO.KV_orders")
+    assert after["config"] == before["config"]
+    assert (after["state"]["messages"], after["state"]["last_seq"]) == (6, 6)
+
+
+def test_backup_and_restore_are_silent_in_a_pipe(bucket: Bucket, orders: str, tmp_path: Path) -> None:
+    directory = str(tmp_path / "backup")
+    made = bucket("backup", "orders", directory)
+    assert (made.exit_code, made.out, made.err) == (0, "", "")
+    bucket("delete", "orders", "--yes")
+    done = bucket("restore", directory)
+    assert (done.exit_code, done.out, done.err) == (0, "", "")
+
+
+def test_a_damaged_backup_is_refused(bucket: Bucket, orders: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    directory = tmp_path / "backup"
+    bucket("backup", "orders", str(directory))
+    bucket("delete", "orders", "--yes")
+    data = directory / "stream.tar.s2"
+    data.write_bytes(data.read_bytes()[:-1])
+    assert bucket("restore", str(directory)).masked({r"\d+ bytes instead of \d+": "N bytes instead of N"}) == snapshot
+    assert bucket("restore", str(tmp_path)) == snapshot
+    assert bucket("ls").out == ""
+
+
+def test_restoring_an_origin_finds_mirrors_that_hold_something_else(
+    bucket: Bucket, seeds: RawClient, orders: str, tmp_path: Path
+) -> None:
+    directory = str(tmp_path / "backup")
+    bucket("backup", "orders", directory)
+    mirror(seeds, "copy")
+    bucket("delete", "orders", "--confirm", "orders")
+    assert bucket("restore", directory).err == ""  # the mirror holds the same
+    seeds.put("orders", "since.then", b"v")
+    mirror(seeds, "later")
+    held = ("STREAM.MSG.GET.later", {"last_by_subj": "$KV.orders.since.then"})
+    bucket("delete", "orders", "--confirm", "orders")
+    assert "Mirror `later` holds what the bucket held before" in bucket("restore", directory).err
+    assert "message" in seeds.api(*held)  # and so it would for ever
+    bucket("delete", "orders", "--confirm", "orders")
+    assert "Made mirror `later` anew" in bucket("restore", directory, tty=True, stdin=b"y\ny\n").err
+    assert "error" in seeds.api(*held)
+
+
+def test_on_a_terminal_mirrors_of_what_was_there_before_are_made_anew_if_wanted(
+    bucket: Bucket, seeds: RawClient, orders: str
+) -> None:
+    mirror(seeds, "copy")
+    bucket("delete", "orders", "--confirm", "orders")
+    assert "Mirror `copy` holds what the bucket held before" in bucket("add", "orders").err
+    bucket("delete", "orders", "--confirm", "orders")
+    kept = bucket("add", "orders", tty=True, stdin=b"n\n")
+    assert (kept.exit_code, "`kvctl topology audit copy --repair`" in kept.err) == (0, True)
+    assert seeds.api("STREAM.INFO.copy")["state"]["messages"] > 0
+    bucket("delete", "orders", "--confirm", "orders")
+    made = bucket("add", "orders", tty=True, stdin=b"y\n")
+    assert (made.exit_code, "Made mirror `copy` anew" in made.err) == (0, True)
+    assert seeds.api("STREAM.INFO.copy")["state"]["messages"] == 0
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda blow: blow.name)
+def test_a_restore_that_is_ended_half_way_can_be_run_again(
+    start: Callable[..., Any],
+    bucket: Bucket,
+    seeds: RawClient,
+    own_server: Server,
+    tmp_path: Path,
+    blow: signal.Signals,
+) -> None:
+    seeds.create_bucket("big")
+    for number in range(100):
+        seeds.publish(f"$KV.big.k{number}", os.urandom(500_000))
+    seeds.flush()
+    directory = tmp_path / "backup"
+    assert bucket("backup", "big", str(directory)).exit_code == 0
+    assert bucket("delete", "big", "--yes").exit_code == 0
+    process = start("bucket", "restore", str(directory), env={"NATS_URL": own_server.url})
+    deadline = time.monotonic() + 60
+    while not 1 < _messages(seeds, "KV_big") < 100 and process.poll() is None and time.monotonic() < deadline:
+        pass
+    process.send_signal(blow)
+    code = process.wait(60)
+    left = json.loads(bucket("ls", "-o", "json").out)
+    if blow == signal.SIGKILL:
+        assert [(row["name"], row["kind"]) for row in left] in ([("big", "incomplete")], [])
+    elif code:
+        assert (code, left) == (128 + blow, [])
+        assert b"Traceback" not in process.stderr.read()
+    if code:
+        assert bucket("restore", str(directory)).exit_code == 0
+    info = seeds.api("STREAM.INFO.KV_big")
+    assert (info["state"]["messages"], info["config"]["subjects"]) == (100, ["$KV.big.>"])
+
+
+def _messages(seeds: RawClient, stream: str) -> int:
+    return int(seeds.api(f"STREAM.INFO.{stream}").get("state", {}).get("messages", 0))
+
+
+# -- without a server --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("add", "b"), ("ls",), ("show", "b"), ("edit", "b", "--history", "2"), ("delete", "b", "--yes"), ("compact", "b")],
+    ids=lambda args: args[0],
+)
+def test_nobody_there_is_five(run: Run, args: tuple[str, ...]) -> None:
+    result = run("bucket", *args, env={"NATS_URL": "nats://127.0.0.1:1"})
+    assert result.exit_code == 5
+    assert "hint:" in result.err
+
+
+def test_a_server_without_jetstream_is_five(run: Run) -> None:
+    with run_server(config='listen: "127.0.0.1:@client@"') as server:
+        for args in (("ls",), ("add", "b"), ("show", "b")):
+            result = run("bucket", *args, env={"NATS_URL": server.url})
+            assert result.exit_code == 5
+            assert "JetStream" in result.err

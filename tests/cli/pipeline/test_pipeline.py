@@ -1,0 +1,229 @@
+"""`kvctl pipeline`: where it runs, what it says when it cannot, and how it ends when it is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kvctl.cli.app.global_options import Shared
+from kvctl.cli.app.session import Session
+from kvctl.cli.pipeline.runner import Rate, source_options, tasks_text
+from kvctl.contexts import Context, ContextStore
+from kvctl.errors import UsageError
+from kvctl.pipeline.spark.job_progress import Standing
+from kvctl.pipeline.spark.session_config import Target
+from kvctl.render.terminal import Terminal
+from tests.cli.conftest import Run, open_terminal, run_process
+from tests.support.readme import ROOT
+
+WITHOUT_SPARK = """
+from importlib.machinery import PathFinder
+from kvctl.cli.app.main import main
+
+find = PathFinder.find_spec
+
+def find_others(name, *more):
+    return None if name.split(".")[0] in ("pyspark", "pyarrow", "pandas") else find(name, *more)
+
+PathFinder.find_spec = find_others
+main()
+"""
+"""kvctl, installed without the extra."""
+
+ENDLESS = """
+import os, sys, time
+from pathlib import Path
+from kvctl.cli.app.command import command
+from kvctl.cli.app.main import main
+from kvctl.cli.pipeline.group import app
+from kvctl.cli.pipeline.runner import run_job, spark_target
+
+def slowly(batches):
+    for batch in batches:
+        time.sleep(0.05)
+        yield batch
+
+def working(engine):
+    engine.doing = "working"
+    rows = engine.spark.range(0, 10**9, 1, 2).mapInArrow(slowly, "id bigint")
+    rows.write.format("noop").mode("overwrite").save()
+
+def interrupted():
+    while not Path(os.environ["TMPDIR"], "interrupted").exists():
+        time.sleep(0.05)
+
+def planning(engine):
+    engine.doing = "about to work"
+    interrupted()
+    try:
+        working(engine)
+    finally:
+        print("in order", flush=True)
+
+def hashing(engine):
+    engine.doing = "hashing"
+    interrupted()
+    return "done"
+
+@command(app, "endless", examples=["kvctl pipeline endless working"])
+async def endless(session, job: str):
+    target = spark_target("local[2]", None, None)
+    await run_job(session, target, "Moving", globals()[job], incomplete="`out` is incomplete")
+
+main()
+"""
+"""kvctl with one more command."""
+
+
+def test_without_the_extra_it_says_how_to_install_it() -> None:
+    found = run_process("pipeline", "check", command=[sys.executable, "-c", WITHOUT_SPARK])
+    assert found.exit_code == 1
+    assert found.err == (
+        "error: The pipeline needs Spark: `pyspark` is not installed\n\n"
+        "hint: Install it with `pip install 'kvctl[spark]'`\n"
+    )
+
+
+def test_without_the_extra_there_is_help_all_the_same() -> None:
+    found = run_process("pipeline", "check", "--help", command=[sys.executable, "-c", WITHOUT_SPARK])
+    assert found.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code"),
+    [
+        (["--conf", "spark.ui.enabled"], 2),
+        (["--master", "local", "--remote", "sc://127.0.0.1"], 2),
+        (["--remote", "spark://127.0.0.1:7077"], 2),
+        (["--master", "localhost:7077"], 2),
+        (["--master", "spark://127.0.0.1:1"], 5),
+        (["--remote", "sc://127.0.0.1:1"], 5),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_used_is_said_at_once(run: Run, options: list[str], exit_code: int) -> None:
+    found = run("pipeline", "check", *options)
+    assert found.exit_code == exit_code
+    assert found.err.startswith("error: ")
+    assert found.out == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "shown", "said", "printed"),
+    [
+        ("working", b" rows, ", b"warning: `out` is incomplete", b""),
+        ("planning", b"about to work", b"warning: `out` is incomplete", b"in order\n"),
+        ("hashing", b"hashing", b"warning: Interrupted when all was done: nothing is incomplete", b""),
+    ],
+)
+def test_ctrl_c_ends_it_and_names_what_is_incomplete(
+    tmp_path: Path, job: str, shown: bytes, said: bytes, printed: bytes
+) -> None:
+    command = [sys.executable, "-c", ENDLESS, "pipeline", "endless", job]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
+    master, terminal = open_terminal()
+    process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, env=environment)
+    os.close(terminal)
+    screen = Screen(master)
+    try:
+        wait_until(lambda: shown in screen.seen(), "progress")
+        process.send_signal(signal.SIGINT)
+        (tmp_path / "interrupted").touch()
+        assert process.wait(240) == 130
+        assert said in screen.seen()
+        assert process.stdout is not None
+        assert process.stdout.read() == printed
+        wait_until(lambda: not processes_with(str(tmp_path)), "the end of the JVM")
+        assert not list(tmp_path.glob("kvctl-*"))
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(master)
+
+
+def test_progress_tells_rows_their_rate_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((10.0, 10.5, 11.0, 11.5))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    rate = Rate()
+    told = [rate.text(rows) for rows in (None, 0, 1000, 2000, 4000, 500)]
+    assert told == ["", "", "1,000 rows", "2,000 rows, 2,000/s", "4,000 rows, 3,000/s", "500 rows"]
+    assert tasks_text(Standing(1, 2, 2, 3, 8)) == "stage 1 of 2, task 3 of 8"
+    assert tasks_text(Standing(1, 1, 0, 0, 8)) == "stage 1 of 1, task 0 of 8, waiting for workers"
+
+
+class TestHowWorkersConnect:
+    def test_those_of_this_machine_are_told_what_the_flags_say(self) -> None:
+        flags = Shared(server="nats://a:1", creds="my.creds", tls_first=True, timeout=timedelta(seconds=90))
+        assert source_options(Session(flags, Terminal()), Target()) == {
+            "url": "nats://a:1", "creds": str(Path.cwd() / "my.creds"), "tlsFirst": "true", "timeout": "1m30s",
+        }  # fmt: skip
+
+    def test_others_are_told_what_the_environment_implies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NATS_URL", "nats://b:2")
+        monkeypatch.setenv("NATS_CREDS", "/etc/b.creds")
+        assert source_options(Session(Shared(), Terminal()), Target()) == {}
+        found = source_options(Session(Shared(), Terminal()), ELSEWHERE)
+        assert found == {"url": "nats://b:2", "creds": "/etc/b.creds"}
+
+    def test_others_are_told_the_name_of_the_context(self) -> None:
+        ContextStore().save(Context(name="prod", url="nats://c:3", user="ann", password="rose"))
+        ContextStore().select("prod")
+        assert source_options(Session(Shared(), Terminal()), ELSEWHERE) == {"context": "prod"}
+
+    def test_others_cannot_be_told_a_password(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("NATS_URL", "nats://b:2")
+        monkeypatch.setenv("NATS_USER", "ann")
+        monkeypatch.setenv("NATS_PASSWORD", "rose")
+        with pytest.raises(UsageError, match="cannot be handed to workers elsewhere"):
+            source_options(Session(Shared(), Terminal()), ELSEWHERE)
+        file = tmp_path / "password"
+        file.write_text("rose\n")
+        flags = Shared(user="ann", password_file=str(file))
+        found = source_options(Session(flags, Terminal()), ELSEWHERE)
+        assert found == {"url": "nats://b:2", "user": "ann", "passwordFile": str(file)}
+
+
+ELSEWHERE = Target("spark://a:7077")
+
+
+class Screen:
+    """What is shown on a terminal."""
+
+    def __init__(self, master: int) -> None:
+        self._master, self._seen = master, b""
+        os.set_blocking(master, False)
+
+    def seen(self) -> bytes:
+        """All until now."""
+        with suppress(OSError):
+            while data := os.read(self._master, 65536):
+                self._seen += data
+        return self._seen
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def processes_with(text: str) -> list[str]:
+    """Processes whose command line holds a text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in line:
+            found.append(line)
+    return found

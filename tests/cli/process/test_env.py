@@ -1,0 +1,143 @@
+"""`kvctl env`: keys as environment variables of a command that replaces kvctl."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from kvctl.cli.process.env import variable_name
+from tests.cli.keyed import Keyed
+
+DUMP = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('APP', 'app', 'X_'))}))"
+
+
+@pytest.mark.parametrize(
+    ("key", "prefix", "upper", "name"),
+    [
+        ("app.port", "", True, "APP_PORT"),
+        ("app.port", "", False, "app_port"),
+        ("app-port", "", True, "APP_PORT"),
+        ("db/main=url", "", True, "DB_MAIN_URL"),
+        ("7days", "", True, "_7DAYS"),
+        ("7days", "app_", True, "app_7DAYS"),
+        ("app.port", "My", False, "Myapp_port"),
+    ],
+)
+def test_names(key: str, prefix: str, upper: bool, name: str) -> None:
+    assert variable_name(key, prefix, upper=upper) == name
+
+
+def shown(keyed: Keyed, *args: str) -> dict[str, str]:
+    outer = {"APP_HOST": "outer", "APP_X": "outer"}
+    result = keyed("env", "B", *args, "--", sys.executable, "-S", "-c", DUMP, env=outer)
+    assert result.exit_code == 0, result.err
+    found: dict[str, str] = json.loads(result.out)
+    return found
+
+
+def test_living_keys_are_variables_beside_those_that_are_set(keyed: Keyed) -> None:
+    keyed.put("app.host", b"there")
+    keyed.put("app.port", b"8081")
+    keyed.put("app.gone", b"1")
+    keyed.delete("app.gone")
+    keyed.put("other", b"1")
+    assert shown(keyed) == {"APP_HOST": "there", "APP_PORT": "8081", "APP_X": "outer"}
+    assert shown(keyed, "app.port") == {"APP_HOST": "outer", "APP_PORT": "8081", "APP_X": "outer"}
+    named = shown(keyed, "app.*", "--prefix", "X_", "--no-upper")
+    assert {name: value for name, value in named.items() if name.startswith("X_")} == {
+        "X_app_host": "there",
+        "X_app_port": "8081",
+    }
+
+
+def test_values_pass_as_bytes(keyed: Keyed) -> None:
+    keyed.put("a", b"\xff\n=b")
+    keyed.put("b", b"")
+    script = "import os, sys; sys.stdout.buffer.write(os.environb[b'A'] + b'|' + os.environb[b'B'])"
+    assert keyed("env", "B", "--", sys.executable, "-S", "-c", script).stdout == b"\xff\n=b|"
+
+
+def test_the_command_replaces_kvctl(keyed: Keyed, start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
+    keyed.put("a", b"1")
+    process = start("env", keyed.name, "-s", keyed.url, "--", "sh", "-c", "echo $$; read _; kill -9 $$")
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) == process.pid
+    process.communicate(b"\n")
+    assert process.returncode == -signal.SIGKILL
+    assert keyed("env", "B", "--", "sh", "-c", "exit 5").exit_code == 5
+    status = keyed("env", "B", "--", "sh", "-c", "grep SigIgn /proc/self/status")
+    assert int(status.out.split()[1], 16) & 1 << (signal.SIGPIPE - 1) == 0  # which Python ignores
+
+
+def test_two_keys_for_one_name(keyed: Keyed) -> None:
+    keyed.put("app.port", b"1")
+    keyed.put("app-port", b"2")
+    result = keyed("env", "B", "--", "true")
+    assert result.exit_code == 4
+    assert "`app-port` and `app.port` would both be the variable `APP_PORT`" in result.err
+    assert keyed("env", "B", "app.*", "--", "true").exit_code == 0
+
+
+def test_what_no_variable_can_hold_is_named(keyed: Keyed) -> None:
+    keyed.put("blob", b"a\0b")
+    result = keyed("env", "B", "--", "true")
+    assert (result.exit_code, "The value of `blob` has a NUL byte" in result.err) == (1, True)
+    keyed.put("blob", b"x" * (1 << 20))
+    result = keyed("env", "B", "--", "true")
+    assert (result.exit_code, "`true` cannot be run: Argument list too long" in result.err) == (126, True)
+
+
+def test_a_missing_key_bucket_or_command(keyed: Keyed) -> None:
+    keyed.put("a", b"1")
+    missing = keyed("env", "B", "a", "b", "c.*", "--", "true")
+    assert (missing.exit_code, "Key `b` is not in bucket" in missing.err) == (3, True)
+    assert keyed("env", "B", "c.*", "--", "true").exit_code == 0
+    assert keyed("env", "nowhere", "--", "true").exit_code == 3
+    assert keyed("env", "B", "--", "nowhere").exit_code == 127
+    assert keyed("env", "B", "--", "/etc/passwd").exit_code == 126
+    assert keyed("env", "B").exit_code == 2
+    assert keyed("env", "B", "a").exit_code == 2
+    assert keyed("env", "B", "a..b", "--", "true").exit_code == 2
+    assert keyed("env", "B", "--prefix", "7", "--", "true").exit_code == 2
+
+
+def test_the_command_is_found_by_the_path_that_is_set(keyed: Keyed) -> None:
+    keyed.put("path", b"/nowhere")
+    assert keyed("env", "B", "--allow", "PATH", "--", "true").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ld.preload",
+        "LD_LIBRARY_PATH",
+        "dyld/insert_libraries",
+        "bash-env",
+        "pythonpath",
+        "path",
+        "git.ssh.command",
+        "home",
+    ],
+)
+def test_names_that_change_what_is_run_need_to_be_allowed(keyed: Keyed, key: str) -> None:
+    name = variable_name(key)
+    keyed.put(key, b"/nowhere")
+    keyed.put("app.port", b"1")
+    refused = keyed("env", "B", "--", "/bin/true")
+    assert (refused.exit_code, refused.stdout) == (1, b"")
+    assert f"`{name}` would change how programs are loaded or run" in refused.err
+    assert f"--allow {name}" in refused.err
+    assert keyed("env", "B", "--allow", "OTHER", "--", "/bin/true").exit_code == 1
+    shown = keyed("env", "B", "--allow", name, "--", "/bin/sh", "-c", f"echo ${name}")
+    assert shown.out == "/nowhere\n"
+    assert keyed("env", "B", "app.*", "--", "/bin/true").exit_code == 0
+    assert keyed("env", "B", "--prefix", "X_", "--", "/bin/true").exit_code == 0
+
+
+def test_names_of_applications_pass(keyed: Keyed) -> None:
+    for key in ("node.env", "rust.log", "nats.url", "app.path", "pathname", "http.proxy"):
+        keyed.put(key, b"1")
+    assert keyed("env", "B", "--", "true").exit_code == 0

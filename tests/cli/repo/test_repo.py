@@ -1,0 +1,353 @@
+"""The repo commands: what they print, take, and exit with."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kvctl.cli.repo.options import existing
+from kvctl.server import Server
+from kvctl.versions.branch.branch_names import RefExists
+from kvctl.versions.repository import Repository
+from kvctl.versions.store.memory import MemoryStore
+from tests.cli.conftest import Run
+from tests.cli.repos import Repo
+
+
+@pytest.fixture
+def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]:
+    """A repository."""
+    made = Repo(run, server.url, unique("R"))
+    assert made("init", ".").exit_code == 0
+    yield made
+    made("delete", ".", "--yes")
+
+
+class TestRepositories:
+    def test_init_without_a_branch_names_the_newest_commit_and_the_way_back(self, repo: Repo) -> None:
+        repo.text("put", "@main", "k", "v")
+        identity = repo.text("repo", "commit", "@main", "-m", "one")
+        repo.text("branch", "delete", "@main", "--yes")
+        told = repo("init", ".")
+        assert told.exit_code == 0
+        assert "it has no branch" in told.err
+        assert f"kvctl branch create {repo.name}@main --from {identity}" in told.err
+        repo.text("branch", "create", "@main", "--from", identity)
+        assert repo.text("get", "@main", "k") == "v"
+
+    def test_made_again_it_is_the_same_or_a_conflict(self, repo: Repo, snapshot: Any) -> None:
+        assert repo("init", ".") == snapshot(name="again")
+        assert repo("init", ".", "--description", "other") == snapshot(name="other")
+        assert repo("init", "no.name") == snapshot(name="name")
+        assert json.loads(repo("init", "new", "--dry-run").out)["allow_atomic"] is True
+        assert repo("show", "new").exit_code == 3
+
+    def test_shown_with_branches_and_tags(self, repo: Repo, snapshot: Any) -> None:
+        repo.text("tag", "create", "@v1")
+        assert repo("show", ".", tty=True) == snapshot(name="terminal")
+        shown = repo.json("repo", "show", ".")
+        assert [(one["name"], one["commit"] == shown["tags"][0]["commit"]) for one in shown["branches"]] == [
+            ("main", True)
+        ]
+        assert repo.name in repo.text("repo", "ls", "-o", "name").splitlines()
+        assert repo.json("repo", "info", ".") == repo.json("repo", "view", ".") == shown  # `status` is another command
+
+    def test_deletion_asks(self, repo: Repo, snapshot: Any) -> None:
+        assert repo("delete", ".") == snapshot(name="pipe")
+        assert repo("delete", ".", tty=True, stdin=b"n\n").exit_code == 1
+        assert repo("delete", ".", "--dry-run") == snapshot(name="dry run")
+        assert repo("delete", ".", tty=True, stdin=b"y\n") == snapshot(name="terminal")
+        assert repo("delete", ".", "--yes").exit_code == 3
+
+    def test_a_mirror_holds_all_of_it_and_has_to_be_thought_of(self, repo: Repo, snapshot: Any) -> None:
+        repo.commit("one", a="1")
+        mirror = f"{repo.name}-M"
+        repo.text("mirror", "create", mirror, "--origin", ".")
+        assert mirror in repo.text("mirror", "ls", "-o", "name").splitlines()
+        assert repo.text("get", f"{mirror}@main", "a") == "1"
+        assert repo.run("put", f"{mirror}@main", "a", "2") == snapshot(name="put")
+        assert repo.run("put", mirror, "a", "2").exit_code == 1
+        assert repo.run("mirror", "promote", mirror, "--as", f"{mirror}-B") == snapshot(name="promote")
+        plan = repo.text("topology", "export", mirror)
+        assert repo.run("topology", "plan", "-f", "-", stdin=plan.encode()).err == "Nothing to change\n"
+        assert repo("delete", ".", "--yes") == snapshot(name="by name")
+        repo.text("repo", "delete", ".", "--confirm", repo.name)
+        assert repo.text("get", f"{mirror}@main", "a") == "1"
+        repo.text("mirror", "delete", mirror, "--yes")
+
+    @pytest.mark.guarantee("versions-19")
+    def test_bucket_commands_name_the_right_one(self, repo: Repo, snapshot: Any) -> None:
+        stream = f"KVR_{repo.name}"
+        rows = repo.json("bucket", "ls")
+        assert [row["kind"] for row in rows if row["name"] == repo.name] == ["repository"]
+        for number, line in enumerate((
+            ("put", ".", "a", "1"),
+            ("get", ".", "a"),
+            ("purge", ".", "a", "--yes"),
+            ("watch", "."),
+            ("watch", "@main"),
+            ("bucket", "show", "."),
+            ("bucket", "edit", ".", "--history", "5"),
+            ("bucket", "compact", "."),
+            ("aggregate", "create", "AG", "--origin", "."),
+            ("stream", "purge", stream, "--yes"),
+            ("stream", "edit", stream, "--set", "allow_atomic=false"),
+        )):  # fmt: skip
+            assert repo.run(*line) == snapshot(name=f"{number} {line[0]}")
+        forced = repo.run("stream", "edit", stream, "--set", "description=x", "--force", "foreign-kind")
+        assert forced.exit_code == 0
+
+
+class TestCommits:
+    def test_stage_look_commit(self, repo: Repo, snapshot: Any) -> None:
+        repo.commit("first", app_port="80", app_host="here", gone="1")
+        repo.put(app_port="81", new="\x1b[2J")
+        repo.text("delete", "@main", "gone")
+        assert repo("status", "@main", tty=True) == snapshot(name="status")
+        assert repo("status", "@main") == snapshot(name="status in a pipe")
+        assert repo("diff", "@main", tty=True) == snapshot(name="diff")
+        assert repo("diff", "@main", "--exit-code").exit_code == 8
+        assert repo("commit", "@main", "-m", "Change\n\nBecause.", "--meta", "ticket=7", tty=True) == snapshot(
+            name="commit"
+        )
+        assert repo("status", "@main", tty=True) == snapshot(name="nothing staged")
+        assert repo("diff", "@main", "--exit-code") == snapshot(name="no difference")
+        assert repo("commit", "@main", "-m", "again") == snapshot(name="nothing to record")
+        assert repo.text("repo", "commit", "@main", "-m", "empty", "--allow-empty")
+
+    def test_a_commit_in_json(self, repo: Repo) -> None:
+        first = repo.json("repo", "show", "@main")
+        repo.put(a="1")
+        made = repo.json("repo", "commit", "@main", "-m", "one", "--meta", "k=v", "--author", "bob")
+        assert list(made) == ["id", "root", "parents", "message", "author", "created", "meta", "generation"]
+        assert made["parents"] == [first["id"]]
+        assert (made["message"], made["author"], made["meta"], made["generation"]) == ("one", "bob", {"k": "v"}, 1)
+        assert repo.json("repo", "show", f"@{made['id'][:8]}") == made
+        assert repo.json("repo", "log", "@main") == [made, first]
+
+    def test_what_is_wrong_is_said_before_anything_is_sent(self, repo: Repo, snapshot: Any) -> None:
+        for number, line in enumerate((
+            ("commit", "@main"),
+            ("commit", "@main", "-m", " "),
+            ("commit", ".", "-m", "x"),
+            ("commit", "@", "-m", "x"),
+            ("commit", "@main~1", "-m", "x"),
+            ("commit", "@main", "-m", "x", "--meta", "novalue"),
+            ("commit", "@main", "-m", "x", "--author", ""),
+            ("log", "@main", "--limit", "0"),
+            ("log", "@main", "--key", "a..b"),
+            ("diff", "@v1~1"),
+            ("diff", "@main", "--three-dot"),
+            ("reset", "@main", "--key", "a", "--prefix", "b"),
+            ("reset", "@main", "--prefix", ""),
+            ("merge", ".", "a", "b", "--strategy", "ours"),
+        )):  # fmt: skip
+            result = repo(*line)
+            assert result == snapshot(name=f"{number} {' '.join(line)}")
+            assert result.exit_code == 2
+
+    def test_log_for_people_and_for_scripts(self, repo: Repo, snapshot: Any) -> None:
+        repo.commit("one", a="1")
+        repo.text("branch", "create", "@try")
+        repo.commit("two", a="2")
+        repo.commit("three", "try", b="1")
+        repo.text("repo", "merge", ".", "try", "main", "-m", "Bring it\n\nAll of it.")
+        repo.text("tag", "create", "@v1")
+        assert repo("log", "@main", tty=True) == snapshot(name="blocks")
+        assert repo("log", "@main", "--graph", tty=True) == snapshot(name="graph")
+        assert repo("log", "@main", "--graph") == snapshot(name="graph in a pipe")
+        assert "\x1b[33m" in repo("log", "@main", tty=True, env={"NO_COLOR": "", "FORCE_COLOR": "1"}).out
+        table = repo.text("repo", "log", "@main", "-o", "table").splitlines()
+        assert len({line.index("ann@laptop") for line in table[1:]} | {table[0].index("AUTHOR")}) == 1
+        messages = [json.loads(line)["message"] for line in repo("log", "@main", "-o", "ndjson").out.splitlines()]
+        assert messages == ["Bring it\n\nAll of it.", "three", "two", "one", "Repository created"]
+        assert [one["message"] for one in repo.json("repo", "log", "@main", "--key", "a")] == ["two", "one"]
+        assert len(repo.json("repo", "log", "@main", "--first-parent", "--limit", "2")) == 2
+        assert len(repo.text("repo", "log", "@v1", "-o", "name").splitlines()) == 5
+
+    def test_diff_of_refs(self, repo: Repo, snapshot: Any) -> None:
+        repo.commit("one", a="1", b="1", c="1")
+        repo.text("branch", "create", "@try")
+        repo.commit("two", a="2", b="2")
+        repo.commit("three", "try", a="3", d="1")
+        repo.text("put", "@try", "raw", "-", stdin=b"\xff")
+        assert repo("diff", "@main", "try", tty=True) == snapshot(name="two dots")
+        assert repo("diff", "@main", "@try$", tty=True) == snapshot(name="staged")
+        assert repo("diff", "@main", "try", "--three-dot", tty=True) == snapshot(name="three dots")
+        assert repo("diff", "@main", "try$", "-o", "json") == snapshot(name="json")
+        assert repo("diff", "@main", "main", "--exit-code").exit_code == 0
+        assert repo("diff", "@main", "try", "--exit-code").exit_code == 8
+        assert repo("diff", "@main", "nope").exit_code == 3
+
+    def test_annotate(self, repo: Repo, snapshot: Any) -> None:
+        one = repo.commit("one", a_x="1", b="1")
+        two = repo.commit("two", b="2")
+        repo.put(c="staged")
+        assert repo("annotate", "@main", tty=True) == snapshot(name="terminal")
+        assert [(row["key"], row["commit"]) for row in repo.json("repo", "annotate", "@main")] == [
+            ("a.x", one), ("b", two), ("c", None)
+        ]  # fmt: skip
+        assert repo.text("repo", "annotate", "@main", "a.*", "-o", "name") == "a.x"
+
+
+class TestTogether:
+    def test_merge_and_again(self, repo: Repo, snapshot: Any) -> None:
+        repo.commit("one", a="1")
+        repo.text("branch", "create", "@try")
+        repo.commit("two", "try", b="1")
+        repo.commit("three", c="1")
+        assert repo("merge", ".", "try", "main", "--dry-run", tty=True) == snapshot(name="dry run")
+        merged = repo.json("repo", "merge", ".", "try", "main")
+        assert (len(merged["parents"]), merged["message"]) == (2, "Merge try into main")
+        assert repo("merge", ".", "try", "main") == snapshot(name="already")
+        assert repo("merge", ".", "try", "main").out.strip() == merged["id"]
+        assert repo.text("repo", "merge-base", ".", "try", "main") == merged["parents"][1]
+
+    @pytest.mark.guarantee("versions-12")
+    def test_conflicts_are_listed_and_nothing_changes(self, repo: Repo, snapshot: Any) -> None:
+        repo.commit("one", a="1", b="1", c="1")
+        repo.text("branch", "create", "@try")
+        repo.commit("two", a="2", b="2")
+        head = repo.commit("other", c="2")
+        repo.commit("three", "try", a="3", b="3", d="1")
+        assert repo("merge", ".", "try", "main", tty=True) == snapshot(name="terminal")
+        assert repo("merge", ".", "try", "main", "-o", "json") == snapshot(name="json")
+        assert repo("merge", ".", "try", "main", "--dry-run").exit_code == 4
+        assert repo.json("repo", "show", "@main")["id"] == head
+        repo.text("repo", "merge", ".", "try", "main", "--strategy", "source-wins", "--squash")
+        assert len(repo.json("repo", "show", "@main")["parents"]) == 1
+        assert [repo.text("get", "@main", key) for key in "abcd"] == ["3", "3", "2", "1"]
+
+    def test_staged_changes_stand_in_the_way(self, repo: Repo, snapshot: Any) -> None:
+        one = repo.commit("one", a="1")
+        repo.text("branch", "create", "@try")
+        repo.commit("two", "try", b="1")
+        repo.put(c="1")
+        for command in (
+            ("merge", ".", "try", "main"),
+            ("revert", "@main", one),
+            ("cherry-pick", "@main", "try"),
+            ("reset", "@main", "--hard", one),
+        ):
+            assert repo(*command) == snapshot(name=command[0])
+        assert repo.json("repo", "show", "@main")["id"] == one
+
+    def test_revert_and_cherry_pick(self, repo: Repo, snapshot: Any) -> None:
+        repo.commit("one", a="1")
+        two = repo.commit("two", a="2", b="1")
+        assert repo("revert", "@main", two, "--dry-run", tty=True) == snapshot(name="dry run")
+        made = repo.json("repo", "revert", "@main", "main")
+        assert (made["message"], made["meta"]) == ("Revert `two`", {"reverts": two})
+        assert repo.text("get", "@main", "a") == "1"
+        assert repo("revert", "@main", two).exit_code == 1
+        again = repo.json("repo", "cherry-pick", "@main", two)
+        assert (again["message"], again["meta"]) == ("two", {"cherry-picked-from": two})
+        repo.commit("three", a="3")
+        assert repo("revert", "@main", two) == snapshot(name="conflict")
+        assert repo("revert", "@main", "main~9").exit_code == 3
+        repo.text("branch", "create", "@try", "--from", two)
+        repo.commit("side", "try", z="1")
+        repo.text("repo", "merge", ".", "try", "main")
+        assert repo("revert", "@main", "main") == snapshot(name="merge")
+        assert repo.json("repo", "revert", "@main", "main", "--parent", "1")["generation"] > 4
+        assert repo("get", "@main", "z").exit_code != 0
+
+    def test_reset(self, repo: Repo, snapshot: Any) -> None:
+        one = repo.commit("one", a="1", app_x="1", app_y="1")
+        repo.commit("two", a="2")
+        repo.put(a="3", app_x="3", app_y="3", b="3")
+        assert repo("reset", "@main", "--prefix", "app.", "--dry-run", tty=True) == snapshot(name="dry run")
+        repo.text("repo", "reset", "@main", "--key", "a")
+        assert repo.text("repo", "status", "@main", "-o", "name").split() == ["app.x", "app.y", "b"]
+        repo.text("repo", "reset", "@main", "--prefix", "app.")
+        assert repo.json("repo", "reset", "@main")["keys"] == ["b"]
+        assert repo("reset", "@main") == snapshot(name="nothing")
+        assert repo.text("repo", "reset", "@main", "--hard", "main~1") == one
+        assert repo.text("get", "@main", "a") == "1"
+
+    def test_garbage_asks_and_goes(self, repo: Repo, snapshot: Any) -> None:
+        repo.text("branch", "create", "@try")
+        gone = repo.commit("one", "try", a="1")
+        repo.text("branch", "delete", "@try", "--yes")
+        assert repo.json("repo", "show", f"@{gone}")["id"] == gone
+        assert repo("gc", ".") == snapshot(name="pipe")
+        would = repo.json("repo", "gc", ".", "--dry-run")
+        assert repo.json("repo", "gc", ".", "--yes") == would
+        assert (would["commits"], would["objects"]) == (1, 1)
+        assert repo("show", f"@{gone}").exit_code == 3
+
+
+class TestBranchesAndTags:
+    def test_branches(self, repo: Repo, snapshot: Any) -> None:
+        one = repo.commit("one", a="1")
+        two = repo.commit("two", a="2")
+        repo.put(a="3")
+        repo.text("branch", "create", "@try")
+        assert repo.text("get", "@try", "a") == "2"
+        assert repo.run("branch", "create", "@try") == snapshot(name="again")
+        assert repo.run("branch", "create", "@try", "--from", one) == snapshot(name="elsewhere")
+        assert repo.run("branch", "create", "@a b") == snapshot(name="name")
+        assert repo.run("branch", "create", "@other", "--from", "nope").exit_code == 3
+        assert repo.json("branch", "ls", ".") == [{"name": "main", "commit": two}, {"name": "try", "commit": two}]
+        shown = repo.json("branch", "show", "@main")
+        assert (shown["commit"], shown["staged"], shown["last"]["message"]) == (two, 1, "two")
+        assert repo.run("branch", "show", "@nope").exit_code == 3
+        assert repo.run("branch", "delete", "@try") == snapshot(name="delete in a pipe")
+        assert repo.run("branch", "delete", "@main", tty=True, stdin=b"n\n") == snapshot(name="delete")
+        repo.text("branch", "delete", "@try", "--yes")
+        assert repo.run("branch", "delete", "@try", "--yes").exit_code == 3
+        assert repo.text("repo", "branch", "ls", ".", "-o", "name") == "main"
+
+    def test_tags(self, repo: Repo, snapshot: Any) -> None:
+        one = repo.commit("one", a="1")
+        repo.commit("two", a="2")
+        repo.text("tag", "create", "@v1.0", one)
+        assert repo.run("tag", "create", "@v1.0", one) == snapshot(name="again")
+        assert repo.run("tag", "create", "@v1.0") == snapshot(name="elsewhere")
+        assert repo.run("tag", "create", "@main").exit_code == 4
+        assert repo.json("tag", "ls", ".") == [{"name": "v1.0", "commit": one}]
+        assert repo.text("get", "@v1.0", "a") == "1"
+        assert repo.run("put", "@v1.0", "a", "2") == snapshot(name="put")
+        repo.text("tag", "delete", "@v1.0")
+        assert repo.run("tag", "delete", "@v1.0").exit_code == 3
+        assert repo.run("tag", "create", "@a~b") == snapshot(name="name")
+
+
+def test_what_is_not_there_exits_3(repo: Repo, run: Run, server: Server, snapshot: Any) -> None:
+    missing = (
+        ("show", "@nope"),
+        ("log", "@nope"),
+        ("status", "@nope"),
+        ("commit", "@nope", "-m", "x"),
+        ("show", "@dead"),
+        ("show", "@main^2"),
+    )
+    for line in missing:
+        assert repo(*line) == snapshot(name=" ".join(line))
+    assert run("repo", "show", "nowhere", "-s", server.url).exit_code == 3
+
+
+def test_a_connection_for_reading_reads(repo: Repo) -> None:
+    repo.commit("one", a="1")
+    assert repo.text("get", "@main", "a", "--read-only") == "1"
+    assert repo.text("repo", "log", "@main", "-o", "name", "--read-only")
+    for line in (
+        ("put", "@main", "a", "2"), ("repo", "commit", "@main", "-m", "x"), ("branch", "create", "@b"),
+        ("repo", "delete", ".", "--yes"), ("repo", "gc", ".", "--yes"), ("load", "@main", "-"),
+    ):  # fmt: skip
+        assert repo.run(*line, "--read-only").exit_code == 1
+    for line in (
+        ("repo", "delete", ".", "--dry-run"), ("branch", "delete", "@main", "--dry-run"),
+        ("delete", "@main", "a", "--dry-run"),
+    ):  # fmt: skip
+        assert repo.run(*line, "--read-only").exit_code == 0
+
+
+async def test_who_makes_the_same_branch_or_tag_at_the_same_time_is_told_that_it_is_there() -> None:
+    repository = Repository(MemoryStore())
+    commit = (await repository.init()).id
+    assert await existing(repository.create_branch("b", commit), "branch", commit) is None
+    assert await existing(repository.create_branch("b", commit), "branch", commit) == commit
+    with pytest.raises(RefExists):
+        await existing(repository.create_tag("b", commit), "tag", commit)

@@ -1,0 +1,93 @@
+"""Topology files from live servers on the command line."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
+
+from kvctl.cli.topology.export import as_yaml
+from kvctl.documents import parser
+from kvctl.server import Server, run_server
+from kvctl.topology.file.export import Exported
+from tests.cli.conftest import Run
+from tests.support.raw import RawClient
+
+NAMES = st.text("abcONonyes-_0123456789", min_size=1, max_size=12)
+FIELDS = st.dictionaries(
+    st.sampled_from(["description", "history", "metadata", "tags", "origins"]),
+    st.text()
+    | st.integers()
+    | st.booleans()
+    | st.lists(st.text(), max_size=3)
+    | st.dictionaries(st.text(), st.text(), max_size=3)
+    | st.lists(st.dictionaries(st.text(), st.text() | st.lists(st.text(), max_size=2), max_size=3), max_size=3),
+)
+
+
+@given(st.dictionaries(NAMES, FIELDS, max_size=3), st.lists(st.text(), max_size=2), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_whatever_names_and_texts_hold_the_file_says_the_same(
+    resources: dict[str, Any], texts: list[str], terminal: bool
+) -> None:
+    document = {"version": 1, "buckets": resources} if resources else {"version": 1}
+    remarks = dict.fromkeys(resources, texts)
+    written = as_yaml(Exported(document, remarks, dict.fromkeys(texts, "a\nreason: b")), terminal=terminal)
+    assert parser.parse(written, "f.yaml").data == document
+    assert yaml.safe_load(written) == document
+
+
+@pytest.fixture
+def layout(run: Run) -> Any:
+    """A server of its own with a bucket, a mirror, an aggregate and what no file describes."""
+    with run_server(name="own") as server, RawClient(server.url) as raw:
+        for line in (
+            "bucket add ORDERS --history 5 --ttl 30d --marker-ttl 1h --description on",
+            "bucket add STOCK",
+            "mirror create ORDERS_COPY --origin ORDERS",
+            "aggregate create EDGE --origin bucket=ORDERS,keys=NEW.>,prefix=orders.new --origin STOCK",
+        ):
+            assert run(*line.split(), "-s", server.url).exit_code == 0
+        raw.create_bucket("ODD", duplicate_window=60 * 10**9)
+        raw.api("STREAM.CREATE.EVENTS", {"name": "EVENTS", "subjects": ["e.>"]})
+        yield server
+
+
+def test_the_file_is_yaml_and_what_it_leaves_out_is_named(
+    run: Run, layout: Server, snapshot: SnapshotAssertion
+) -> None:
+    assert run("topology", "export", "-s", layout.url) == snapshot
+    assert run("topology", "export", "EDGE", "-o", "json", "-s", layout.url) == snapshot
+    assert run("topology", "export", "-o", "name", "-q", "-s", layout.url).out.split() == [
+        "ODD", "ORDERS", "STOCK", "ORDERS_COPY", "EDGE",
+    ]  # fmt: skip
+    whole = json.loads(run("topology", "export", "-o", "json", "-s", layout.url).out)
+    assert whole == parser.parse(run("topology", "export", "-s", layout.url).stdout, "f.yaml").data
+    assert run("topology", "export", "ORDER", "-s", layout.url).exit_code == 3
+    assert run("topology", "export", "EVENTS", "-s", layout.url).exit_code == 1
+
+
+def test_applied_elsewhere_it_makes_the_same(run: Run, layout: Server) -> None:
+    file = run("topology", "export", "-s", layout.url).stdout
+    assert run("topology", "plan", "-f", "-", "--exit-code", "-s", layout.url, stdin=file).exit_code == 0
+    with run_server(name="elsewhere") as other:
+        applied = run("topology", "apply", "-f", "-", "--yes", "-s", other.url, stdin=file)
+        assert applied.exit_code == 0, applied.err
+        again = run("topology", "export", "-s", other.url).stdout
+        assert parser.parse(again, "f.yaml").data == parser.parse(file, "f.yaml").data
+
+
+def test_a_terminal_is_not_taken_in_by_texts(
+    run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    name = unique("TEXT")
+    raw.create_bucket(name, description="\x1b[31mred\u202e", metadata={"\x1b[0m": "\u2028"})
+    shown = run("topology", "export", name, "-s", server.url, tty=True)
+    assert "\x1b" not in shown.out
+    assert "\u202e" not in shown.out
+    fields = parser.parse(shown.stdout, "f.yaml").data["buckets"][name]
+    assert fields == {"description": "\x1b[31mred\u202e", "metadata": {"\x1b[0m": "\u2028"}}
