@@ -43,16 +43,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.read.watch", "Client": "kv.client",
-    "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Moment": "kv.point_in_time.moment", "Operation": "kv.entry",
-    "Republish": "kv.config_edit", "Transaction": "kv.transaction.transaction", "connect": "kv.client", "errors": "errors",
+    "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Operation": "kv.entry",
+    "Moment": "kv.point_in_time.moment", "Republish": "kv.config_edit", "Transaction": "kv.transaction.transaction",
+    "connect": "kv.client", "errors": "errors",
     "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
     "Origin": "topology.model", "add_aggregate_origin": "topology.apply.builders",
     "create_aggregate": "topology.apply.builders", "create_mirror": "topology.apply.builders",
     "TableConfig": "tables.config", "Tables": "tables.table_manager",
     "Repositories": "versions.repositories", "Repository": "versions.repository",
     "RepositoryConfig": "versions.config",
-    "Consumer": "jetstream.consumers.consumer", "Event": "jetstream.consumers.pull_options", "JetStream": "jetstream.context",
-    "Message": "jetstream.consumers.message", "Stream": "jetstream.context",
+    "Consumer": "jetstream.consumers.consumer", "Event": "jetstream.consumers.pull_options",
+    "JetStream": "jetstream.context", "Message": "jetstream.consumers.message", "Stream": "jetstream.context",
 }  # fmt: skip
 
 __all__ = [

@@ -1,14 +1,17 @@
-"""The shape of the source: who may import whom, what heavy libraries stay behind which door, docstrings, names."""
+"""The shape of the source: imports, doors of heavy libraries, rooms, names, docstrings, words."""
 
 import ast
 import inspect
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "kvctl"
+PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "kvctl"
 TREES = {
     path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))
 }
@@ -16,8 +19,8 @@ MODULES = list(TREES)
 
 LINES = (
     ("errors",),
-    ("quantities", "documents", "tokens", "atomic_file"),
-    ("addresses",),
+    ("units", "documents", "tokens", "atomic_file"),
+    ("urls",),
     ("contexts",),
     ("connection",),
     ("jetstream",),
@@ -27,16 +30,16 @@ LINES = (
     ("cli",),
 )
 """A part imports from the lines above its own, never from its own line or below."""
-BESIDE = {"render": {"errors", "quantities"}, "server": {"errors", "contexts"}}
+BESIDE = {"render": {"errors", "units"}, "server": {"errors", "contexts"}}
 """Parts off the main line, which only `cli` imports, and what they may import."""
-PART_OF = dict.fromkeys(("wire", "handshake", "deferred", "dial", "outage"), "connection") | {"labs": "server"}
+PART_OF = dict.fromkeys(("wire", "client_options", "lazy_nats", "dial", "outage"), "connection") | {"labs": "server"}
 """Modules that belong to a part under another name."""
 
 DOORS = {
     "nats": ("connection.py", "dial.py", "jetstream/"),
     "typer": ("cli/",),
     "rich": ("render/",),
-    "yaml": ("documents.py", "render/formats.py", "render/yaml_text.py"),
+    "yaml": ("documents/", "render/formats.py", "render/yaml_text.py"),
     "pyspark": ("pipeline/",),
     "pyarrow": ("pipeline/",),
     "pandas": ("pipeline/",),
@@ -45,7 +48,9 @@ DOORS = {
 }
 """The only places that may import a library."""
 
-PURE = {"errors.py", "quantities.py", "kv/names.py", "kv/config.py", "kv/fields.py", "kv/kinds.py", "render/view.py"}
+PURE = {
+    "errors.py", "units.py", "kv/names.py", "kv/config.py", "kv/config_edit.py", "kv/stream_kind.py", "render/view.py",
+}  # fmt: skip
 """Plain values in, plain values out; modules that say `[pure]` in their docstring join them."""
 INPUT_OUTPUT = {
     "asyncio", "concurrent", "fcntl", "http", "io", "os", "pathlib", "select", "shutil", "signal", "socket", "ssl",
@@ -60,8 +65,25 @@ PROTOCOL_METHODS = {
     for method in node.body
     if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
 }
-EMPTY_WORDS = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
+EMPTY_WORDS = {"base", "common", "helper", "helpers", "misc", "util", "utils"}
 LONGEST_FUNCTION = 45
+MODULES_A_ROOM = 16
+TESTS_A_ROOM = 20
+NOUNS = {"finding", "listing", "mapping", "staging"}
+"""Words of the field that end as gerunds do."""
+SAME_PART = {"catalog", "config", "entry", "model"}
+"""Names that several packages have for the same part of them."""
+OWN_NAMES = ("cli/", "doctor/", "pipeline/jobs/")
+"""Rooms whose modules are named after commands, or after what they examine."""
+PRIVATE = {
+    "connection.py": "nats-py", "dial.py": "nats-py", "wire.py": "nats-py",
+    "cli/app/command.py": "typer", "cli/app/candidates.py": "typer",
+    "pipeline/spark/home.py": "pyspark", "pipeline/spark/engine.py": "pyspark",
+    "pipeline/spark/job_progress.py": "pyspark",
+}  # fmt: skip
+"""The modules that may touch private names of a library, and of which."""
+PUBLIC_DESPITE_ITS_NAME = {"_replace", "_exit", "_asdict", "_fields", "_get_running_loop"}
+"""Names of the standard library that are documented."""
 HOT = {"wire.py: parse"}
 """Runs for every message, where a call costs more than what it does."""
 
@@ -117,6 +139,33 @@ def test_functions_fit_on_a_screen() -> None:
     assert not [(name, lines) for name, lines in functions if lines > LONGEST_FUNCTION and name not in HOT]
 
 
+def test_rooms_hold_about_fifteen_modules() -> None:
+    tests = (path.relative_to(PROJECT) for path in sorted((PROJECT / "tests").rglob("*.py")))
+    crowded = {**_crowded(MODULES, MODULES_A_ROOM), **_crowded(tests, TESTS_A_ROOM)}
+    assert not crowded
+
+
+def test_modules_are_named_with_nouns_and_verbs() -> None:
+    assert not [str(module) for module in MODULES if module.stem.endswith("ing") and module.stem not in NOUNS]
+
+
+def test_a_name_of_a_module_is_used_once() -> None:
+    named = Counter(
+        module.stem for module in MODULES if not str(module).startswith(OWN_NAMES) and not module.stem.startswith("__")
+    )
+    assert not [name for name, times in named.items() if times > 1 and name not in SAME_PART]
+
+
+def test_private_names_of_libraries_are_touched_in_adapters_alone() -> None:
+    own = {name for tree in TREES.values() for name in _defined(tree)} | PUBLIC_DESPITE_ITS_NAME
+    users = {
+        str(module): private
+        for module, tree in TREES.items()
+        if (private := {name for name in _private_names(tree) if name not in own}) and str(module) not in PRIVATE
+    }
+    assert not users
+
+
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -129,6 +178,34 @@ def _imports_of(module: Path) -> Iterator[str]:
             assert node.module, f"{module} imports relatively: say `from kvctl...`"
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _crowded(modules: Iterable[Path], limit: int) -> dict[str, int]:
+    """Folders with more modules than the limit."""
+    rooms = Counter(str(module.parent) for module in modules if not module.stem.startswith("__"))
+    return {room: number for room, number in rooms.items() if number > limit}
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    """Every name that a module gives to something, attributes included."""
+    for node in ast.walk(tree):
+        if isinstance(node, _Definition):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr if ast.unparse(node.value) in ("self", "cls") else ""
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def _private_names(tree: ast.Module) -> Iterator[str]:
+    """Private attributes that a module uses, and private names that it imports from libraries."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom) and not str(node.module).startswith("kvctl"):
+            yield from (alias.name for alias in node.names if re.match("_[^_]", alias.name))
 
 
 def _own_imports(module: Path) -> set[str]:

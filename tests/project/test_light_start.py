@@ -50,7 +50,7 @@ OTHERS = (
 def imported(*args: str) -> set[str]:
     """The modules that a process holds after running a command line."""
     line = [sys.executable, "-c", PROGRAM, *args]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=120)
+    done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=120)
     code, modules = json.loads(done.stderr.splitlines()[-1])
     assert code == 0, done.stderr
     return set(modules)

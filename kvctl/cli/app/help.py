@@ -15,7 +15,7 @@ from kvctl.render.view import document
 
 app = group()
 
-TOPICS = Path(__file__).parent.parent / "topics"
+TOPICS = Path(__file__).parents[2] / "topics"
 
 
 def topics() -> dict[str, str]:

@@ -24,7 +24,7 @@ from kvctl.cli.app.help_page import (
 from kvctl.cli.app.main import root
 from kvctl.pipeline.option_list import with_option_list
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 COMPLETIONS = {"bash": "kvctl.bash", "zsh": "_kvctl", "fish": "kvctl.fish"}
 
 

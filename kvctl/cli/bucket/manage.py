@@ -1,4 +1,4 @@
-"""Buckets: create, inspect, change, delete. What moves their data is in bucket_data.py."""
+"""Buckets: create, inspect, change, delete. Their data is in data.py."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 

@@ -1,4 +1,4 @@
-"""Consumers: create, inspect, change, pause, delete. What they deliver is in consumer_messages.py."""
+"""Consumers: create, inspect, change, pause, delete. Their messages are in messages.py."""
 
 from collections.abc import Callable
 from datetime import timedelta

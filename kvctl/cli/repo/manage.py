@@ -17,16 +17,7 @@ from kvctl.cli.bucket.options import (
     Tags,
     settings,
 )
-from kvctl.cli.repo import (
-    branch,
-    checkout,
-    maintenance,
-    merge,
-    tag,
-)
-from kvctl.cli.repo import (
-    commit as repo_commits,
-)
+from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
 from kvctl.cli.repo.options import (
     Author,
@@ -158,8 +149,8 @@ async def show(session: Session, name: Place) -> None:
 
     if "@" in name:
         at = parse_at(name)
-        commit = await (await open_repository(session, at.repository)).show(at.ref)
-        session.show(document(commit_row(commit), *COMMIT, name="id"))
+        shown = await (await open_repository(session, at.repository)).show(at.ref)
+        session.show(document(commit_row(shown), *COMMIT, name="id"))
         return
     found, repository = await opened((await session.client()).api, parse_name(name))
     session.show(repository_document(found, await repository.branches(), await repository.tags()))
@@ -222,7 +213,7 @@ async def _mirrors(api: "Api", found: "Found") -> list[str]:
     return names
 
 
-for part in (repo_commits, merge, checkout, maintenance):
+for part in (commit, merge, checkout, maintenance):
     app.entries.update(part.app.entries)
 for noun in (branch.app, tag.app):
     app.entries[noun.name] = Entry(noun.help.partition("\n")[0], noun.build, hidden=True)

@@ -1,4 +1,4 @@
-"""Streams: create, inspect, change, purge, delete. Their messages are in stream_messages.py."""
+"""Streams: create, inspect, change, purge, delete. Their messages are in messages.py."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any

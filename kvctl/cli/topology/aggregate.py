@@ -128,8 +128,8 @@ async def create(
     aggregate goes on filling. What would lose, hide or mix up data is refused, all of it at once: --force NAME
     overrides one.
     """
-    from kvctl.topology import model
-    from kvctl.topology.apply import builders
+    from kvctl.topology.apply.builders import plan_aggregate
+    from kvctl.topology.model import Aggregate
 
     _check_force(force)
     _check_republish(republish, republish_headers_only)
@@ -138,10 +138,10 @@ async def create(
         max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
         metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
     )  # fmt: skip
-    origins = tuple(_parsed(origin, keys, prefix, maps))
-    aggregate = model.Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **given)
+    given["origins"] = tuple(_parsed(origin, keys, prefix, maps))
+    aggregate = Aggregate(name, writable=writable, deny_purge=deny_purge, **given)
     aggregate.to_stream()  # raises before anything is sent
-    plan = await builders.plan_aggregate((await session.client()).api, aggregate, force or ())
+    plan = await plan_aggregate((await session.client()).api, aggregate, force or ())
     await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
 

@@ -17,7 +17,7 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.apply import bucket_changes
 from kvctl.topology.apply.bucket_changes import Description
-from kvctl.topology.discover import links as observe
+from kvctl.topology.discover import links
 from kvctl.topology.discover.health import Standing, State, standings
 from kvctl.topology.discover.inventory import (
     Link,
@@ -124,8 +124,8 @@ async def _doubts(api: Api, description: Description, origins: Sequence[StreamIn
     """What counts prove about the links from and to a bucket; of stale mirrors their lineage tells."""
     info, known = description.status.info, {**description.known, description.status.stream: description.status.info}
     place, stream = Place("", api, None, known), description.status.stream
-    links = [Link(place, info, source, place, origin) for source, origin in zip(reads(info), origins, strict=True)]
-    links += [
+    joined = [Link(place, info, source, place, origin) for source, origin in zip(reads(info), origins, strict=True)]
+    joined += [
         Link(place, other, source, place, known[source["name"]])
         for other in known.values()
         for source in reads(other)
@@ -134,7 +134,7 @@ async def _doubts(api: Api, description: Description, origins: Sequence[StreamIn
         and other is not info
         and any(one["name"] == stream and not one.get("external") for one in reads(other))
     ]
-    found = await standings(World({"": place}, tuple(links)))
+    found = await standings(World({"": place}, tuple(joined)))
     told = [item for item in found if item.state is State.MISSING_ENTRIES or _recreated(item)]
     return list(dict.fromkeys(item.evidence for item in told))
 
@@ -150,7 +150,7 @@ async def _from_outside(api: Api, name: str) -> Sight:
     if listed is None and answered_by:
         found = await asyncio.gather(*(seen(api, other) for other in answered_by))
         listed = Listing(tuple(info for info in found if info is not None), {})
-    dependents = None if listed is None else observe.dependents_among(listed, stream)
+    dependents = None if listed is None else links.dependents_among(listed, stream)
     return Sight(name, stream, None, dependents, {}, answered_by=answered_by)
 
 

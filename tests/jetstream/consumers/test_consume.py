@@ -17,8 +17,7 @@ from kvctl.connection import connect
 from kvctl.contexts import Context
 from kvctl.errors import ConsumerNotFound, PermissionDenied, ServerError
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumers import consume as consuming
-from kvctl.jetstream.consumers.consume import Consumption
+from kvctl.jetstream.consumers.consume import REFUSALS, Consumption
 from kvctl.jetstream.consumers.consumer import Consumer
 from kvctl.jetstream.consumers.pull_options import Event, Pull
 from kvctl.labs import Lab
@@ -249,8 +248,8 @@ class TestStatuses:
         self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """400 is an error that does not end consuming (ADR-37)."""
-        monkeypatch.setattr(consuming, "REFUSALS", 4)
-        monkeypatch.setattr(consuming, "LONGEST_PAUSE", 0.4)
+        monkeypatch.setattr("kvctl.jetstream.consumers.consume.REFUSALS", 4)
+        monkeypatch.setattr("kvctl.jetstream.consumers.consume.LONGEST_PAUSE", 0.4)
         consumer = await (await make_stream(1)).create_consumer("c")
         events: list[Event] = []
         consumption = consumer.consume(on_event=events.append)
@@ -268,7 +267,7 @@ class TestStatuses:
     async def test_a_message_larger_than_the_buffer_is_said_and_not_waited_for_for_ever(
         self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(consuming, "REFUSALS", 3)
+        monkeypatch.setattr("kvctl.jetstream.consumers.consume.REFUSALS", 3)
         consumer = await (await make_stream(1, size=5000)).create_consumer("c")
         events: list[Event] = []
         async with listening(client, consumer) as pulls:
@@ -352,7 +351,7 @@ class TestStatuses:
         self, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A worker outlives the reboot of the only server that holds its consumer."""
-        monkeypatch.setattr(consuming, "LONGEST_PAUSE", 0.1)
+        monkeypatch.setattr("kvctl.jetstream.consumers.consume.LONGEST_PAUSE", 0.1)
 
         async def unknown(*_: object, **__: object) -> None:
             raise PermissionDenied("not for you")
@@ -362,7 +361,7 @@ class TestStatuses:
         later = stream.consumer("later")
         async with later.consume() as messages:
             waiting = asyncio.create_task(take(messages, 1))
-            await until_async(lambda: messages._refusals > 2 * consuming.REFUSALS, what="refused pulls")
+            await until_async(lambda: messages._refusals > 2 * REFUSALS, what="refused pulls")
             await stream.create_consumer("later")
             assert await waiting == [1]
 

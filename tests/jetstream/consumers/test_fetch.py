@@ -18,7 +18,6 @@ from kvctl.errors import (
     StreamNotFound,
     UsageError,
 )
-from kvctl.jetstream.consumers import fetch as fetching
 from kvctl.jetstream.consumers.consumer import Consumer
 from kvctl.jetstream.consumers.fetch import Fetch
 from kvctl.jetstream.consumers.pull import size_of
@@ -34,7 +33,7 @@ AT_ONCE = 25.0
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may be late with the end of a pull."""
-    monkeypatch.setattr(fetching, "MARGIN", AT_ONCE)
+    monkeypatch.setattr("kvctl.jetstream.consumers.fetch.MARGIN", AT_ONCE)
 
 
 async def sequences(fetch: Fetch) -> list[int]:

@@ -10,8 +10,7 @@ import kvctl
 from kvctl import Client
 from kvctl.errors import NoResponders, ServerError, StreamNotFound
 from kvctl.jetstream import streams
-from kvctl.jetstream.direct import direct_get as direct
-from kvctl.jetstream.direct import multi_get, multi_get_fallback
+from kvctl.jetstream.direct import direct_get, multi_get, multi_get_fallback
 from kvctl.jetstream.direct.direct_get import (
     DirectRequest,
     NotUnderstood,
@@ -105,11 +104,11 @@ class TestBatches:
         for size in range(2 * one - 2, 3 * one + 3):
             request = DirectRequest(last_of=tuple(subject(stream, name) for name in subjects), max_bytes=size)
             request = request if subjects else DirectRequest(sequence=1, batch=9, max_bytes=size)
-            direct, led = [
+            nearest, led = [
                 sequences([page async for page in multi_get.read(client.api, stream, request, leader=leader)])
                 for leader in (False, True)
             ]
-            assert direct == led
+            assert nearest == led
 
     async def test_larger_than_an_answer_they_go_on_in_the_next(
         self, client: Client, raw: RawClient, stream: str, monkeypatch: pytest.MonkeyPatch
@@ -324,7 +323,7 @@ class TestReplicas:
 
 async def _answering(client: Client, stream: str) -> set[str]:
     """The streams that answer for the last key, each of which has come to it."""
-    found = [await direct.last(client.api, stream, subject(stream, "k.9")) for _ in range(30)]
+    found = [await direct_get.last(client.api, stream, subject(stream, "k.9")) for _ in range(30)]
     return {message.stream for message in found if message} if all(m and m.sequence == 20 for m in found) else set()
 
 

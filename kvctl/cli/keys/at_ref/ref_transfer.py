@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 async def dumping(session: Session, place: str, filters: Sequence[str]) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
     """`dump NAME@REF`: what writes the dump into a file."""
     from kvctl.versions.repositories import opened
-    from kvctl.versions.transfer import ref_dump as dumping
+    from kvctl.versions.transfer import ref_dump
 
     at = parse_at(place)
     found, repository = await opened((await session.client()).api, at.repository)
 
     async def write(file: BinaryIO) -> "Dumped":
         with session.progress(f"Dumping {at}") as progress:
-            return await dumping.dump(
+            return await ref_dump.dump(
                 repository, at.repository, found.info["config"], at.ref, file, filters, advance=progress.advance
             )
 
