@@ -1,4 +1,6 @@
-"""Guarantees of the help topics and the tests that show them: `python -m tests.support.guarantees` writes docs/GUARANTEES.md.
+"""Guarantees of the help topics and the tests that show them.
+
+`python -m tests.support.guarantees` writes docs/GUARANTEES.md.
 
 A guarantee is a paragraph or list item of a topic that ends with its id, as `[writing-1]`. A test names the ids that it
 shows: `@pytest.mark.guarantee("writing-1", by="kill")`. The mark may stand at a class or a module, too.

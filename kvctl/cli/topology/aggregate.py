@@ -77,6 +77,7 @@ Map = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="SRC:DEST", help="Other names for keys, as in `*.*:stock.$2.$1`; repeatable"),
 ]
+Writable = Annotated[bool, typer.Option("--writable", help="Allow writes, which change the aggregate alone")]
 
 
 @command(
@@ -96,9 +97,7 @@ async def create(
     keys: Keys = None,
     prefix: Prefix = None,
     maps: Map = None,
-    writable: Annotated[
-        bool, typer.Option("--writable", help="Allow writes, which change the aggregate alone")
-    ] = False,
+    writable: Writable = False,
     description: Description = None,
     history: History = None,
     ttl: Ttl = None,
@@ -138,8 +137,8 @@ async def create(
         max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
         metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
     )  # fmt: skip
-    given["origins"] = tuple(_parsed(origin, keys, prefix, maps))
-    aggregate = Aggregate(name, writable=writable, deny_purge=deny_purge, **given)
+    origins = tuple(_parsed(origin, keys, prefix, maps))
+    aggregate = Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **given)
     aggregate.to_stream()  # raises before anything is sent
     plan = await plan_aggregate((await session.client()).api, aggregate, force or ())
     await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)

@@ -39,7 +39,7 @@ from tests.support.proxy import (
 )
 from tests.support.raw import RawClient
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROCESSES, TASKS, OPERATIONS = 3, 2, 7
 LEASE_S = 1.5
 TIMEOUT_S = 0.8
@@ -84,7 +84,7 @@ class Workers:
     def __init__(self, url: str) -> None:
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.kv.register_worker", f"p{number}", url, str(TIMEOUT_S)],
+                [sys.executable, "-m", "tests.kv.oracle.register_worker", f"p{number}", url, str(TIMEOUT_S)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
             )
             for number in range(PROCESSES)

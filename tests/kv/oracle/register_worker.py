@@ -1,6 +1,6 @@
 """A process that reads and writes a few keys at random and tells what it saw: for histories of several processes.
 
-python -m tests.kv.register_worker NAME URL TIMEOUT
+python -m tests.kv.oracle.register_worker NAME URL TIMEOUT
 
 Each line of input is an episode as JSON: bucket, table (or null), keys, seed, tasks, operations. The answer is a line:
 the operations, each as kind, call, end, outcome, conditions, changes. Times are those of the system's monotonic clock.

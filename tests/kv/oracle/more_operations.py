@@ -28,7 +28,7 @@ from kvctl.kv import catalog
 from kvctl.kv.maintenance import bucket_backup
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.server import Server
-from tests.kv.bucket_model import KEYS, Model
+from tests.kv.oracle.bucket_model import KEYS, Model
 
 FULL = 10077
 NOT_KEYS = ["*", ">", "a.*", "a.>", "*.1", "a..b", ".a", "a.", "a b", "", "\n", "a\r\nPING"]

@@ -29,8 +29,8 @@ from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import Moment
 from kvctl.kv.write.copy_key import copy, rename
 from kvctl.server import Server, run_server
-from tests.kv.bucket_model import FILTERS, KEYS, Model, Operation, matching
-from tests.kv.more_operations import MoreOperations, beside
+from tests.kv.oracle.bucket_model import FILTERS, KEYS, Model, Operation, matching
+from tests.kv.oracle.more_operations import MoreOperations, beside
 from tests.support.differences import differences
 
 pytestmark = pytest.mark.oracle
