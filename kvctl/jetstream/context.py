@@ -19,6 +19,7 @@ from typing import Any
 from kvctl.errors import UsageError
 from kvctl.jetstream import replication, streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.config import leftover_messages
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.consumer import Consumer
 from kvctl.jetstream.consumers.message_reader import StreamReading
@@ -42,7 +43,7 @@ class JetStream:
 
     async def create_stream(self, name: str, **config: Any) -> Stream:
         """Create a stream; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
-        return self._found(await streams.create(self.api, _config(config, name=name)))
+        return self._found(await leftover_messages.create(self.api, _config(config, name=name)))
 
     async def update_stream(self, name: str, **config: Any) -> Stream:
         """Replace a stream's configuration, all of it. Raises StreamNotFound, ServerError, ReadOnly."""

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvctl.errors import (
     BucketExists,
     BucketNotFound,
     ConflictError,
-    ConnectionLost,
-    JetStreamDisabled,
-    KvctlError,
-    NoServer,
-    OutcomeUnknown,
     PermissionDenied,
     RefusedError,
     RequestTimeout,
@@ -25,6 +19,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.config import ensure, leftover_messages
 from kvctl.jetstream.config.config_merge import merge
 from kvctl.jetstream.config.edit_lock import edit_lock
 from kvctl.kv import reserved_streams, resolve
@@ -36,7 +31,6 @@ from kvctl.kv.config_diff import (
     missing,
 )
 from kvctl.kv.config_edit import edited
-from kvctl.kv.maintenance import leftover_messages
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.stream_kind import (
     Kind,
@@ -47,13 +41,11 @@ from kvctl.kv.stream_kind import (
 
 StreamInfo = dict[str, Any]
 
-OPEN = (RequestTimeout, ConnectionLost)
-"""After these a request may or may not have been carried out."""
-_ABSENT = (*OPEN, NoServer, JetStreamDisabled)
 EDIT_ATTEMPTS = 5
 """How often a change is written that others overwrite."""
 _OF_THE_STREAM = ("discard", "allow_direct", "allow_rollup_hdrs", "deny_delete", "deny_purge", "retention")
 """Fields of ADR-8's configuration that `bucket edit` has no option for."""
+_COMPARISON = ensure.Comparison(differences, missing, differences)
 _USABLE = (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR)
 
 
@@ -130,25 +122,8 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
 
     Raises ConflictError when it exists after all, OutcomeUnknown, KvctlError when fields were dropped: it is removed.
     """
-    name, wanted = wanted["name"], started(wanted)
-    try:
-        made = await leftover_messages.create(api, wanted)
-    except OPEN as error:
-        info = await _wait_for(api, name, lambda found: found is not None)
-        if info is None:
-            raise _unknown(f"Whether `{name}` was created is not known", name, error) from None
-        if missing(wanted, info["config"]):
-            raise ConflictError(f"`{name}` was created by somebody else meanwhile") from None
-        return info
-    try:
-        info = await streams.info(api, name)
-    except _ABSENT:
-        info = made  # it was created; that is as good a witness as there is
-    dropped = missing(wanted, info["config"])
-    if dropped:
-        await streams.delete(api, name)
-        raise _too_old(api, dropped, "nothing was created")
-    return info
+    wanted = started(wanted)
+    return await ensure.create_new(_target(api, wanted["name"]), wanted)
 
 
 async def find(api: Api, name: str) -> StreamInfo:
@@ -194,7 +169,7 @@ async def apply_edit(api: Api, edit: Edit) -> StreamInfo:
             after = _merged(edit, live)
             if after == live["config"]:
                 return live
-            await _write(api, Edit(live, after))
+            await ensure.update(_target(api, stream), live["config"], after)
             found = await streams.info(api, stream)
             if not differences(found["config"], _merged(edit, found)):
                 return found
@@ -209,25 +184,6 @@ def _merged(edit: Edit, live: StreamInfo) -> StreamConfig:
         name = live["config"]["name"].removeprefix(STREAM_PREFIX)
         raise ConflictError(f"`{name}` was recreated in the meantime", hint="Look at it again, then run it again")
     return started(merge(edit.before, edit.after, live["config"]))
-
-
-async def _write(api: Api, edit: Edit) -> None:
-    """Update the stream. A change that did not arrive whole is taken back."""
-    stream = edit.after["name"]
-    try:
-        info = await streams.update(api, edit.after)
-    except OPEN as error:
-        settled = await _wait_for(
-            api, stream, lambda found: bool(found) and not differences(edit.after, found["config"])
-        )
-        if settled is None:
-            raise _unknown(f"Whether `{stream}` was changed is not known", stream, error) from None
-        info = settled
-    asked = {difference.field for difference in edit.differences}
-    dropped = [difference for difference in differences(edit.after, info["config"]) if difference.field in asked]
-    if dropped:
-        await streams.update(api, edit.before)
-        raise _too_old(api, dropped, "the bucket is as it was")
 
 
 async def update(api: Api, config: BucketConfig) -> StreamInfo:
@@ -249,12 +205,9 @@ async def create_or_update(api: Api, config: BucketConfig) -> Creation:
 async def delete(api: Api, stream: str) -> None:
     """Delete the stream of a bucket with all it holds. Raises BucketNotFound, OutcomeUnknown."""
     try:
-        await streams.delete(api, stream)
+        await ensure.delete(_target(api, stream))
     except StreamNotFound:
         raise BucketNotFound(f"Bucket `{stream.removeprefix(STREAM_PREFIX)}` does not exist") from None
-    except OPEN as error:
-        if not await _is_gone(api, stream):
-            raise _unknown(f"Whether `{stream}` was deleted is not known", stream, error) from None
 
 
 async def listing(api: Api) -> Listing:
@@ -329,39 +282,14 @@ def _incomplete(name: str) -> ConflictError:
     )
 
 
-async def _wait_for(api: Api, stream: str, good: Any) -> StreamInfo | None:
-    """The stream's info once it is `good`; None when it is not within the connection's timeout."""
-    deadline = time.monotonic() + api.connection.timeout
-    while True:
-        with suppress(*_ABSENT):
-            info = await streams.find(api, stream)
-            if good(info):
-                return info
-        if time.monotonic() > deadline:
-            return None
-        await asyncio.sleep(0.1)
+def _target(api: Api, stream: str) -> ensure.Target:
+    """The stream of a bucket, compared in the words of buckets and read back after its creation."""
 
+    async def create(wanted: StreamConfig) -> StreamInfo:
+        made = await leftover_messages.create(api, wanted)
+        with suppress(*ensure.NO_ANSWER):
+            return await streams.info(api, stream)
+        return made  # without an answer now, the first one still shows that it was created
 
-async def _is_gone(api: Api, stream: str) -> bool:
-    deadline = time.monotonic() + api.connection.timeout
-    while time.monotonic() < deadline:
-        with suppress(*_ABSENT):
-            if await streams.find(api, stream) is None:
-                return True
-        await asyncio.sleep(0.1)
-    return False
-
-
-def _unknown(what: str, stream: str, error: KvctlError) -> OutcomeUnknown:
-    bucket = stream.removeprefix(STREAM_PREFIX)
-    return OutcomeUnknown(f"{what}: {error.message}", hint=f"`kvctl bucket show {bucket}` tells; then run it again")
-
-
-def _too_old(api: Api, dropped: list[Difference], outcome: str) -> KvctlError:
-    version = ".".join(map(str, api.connection.server_version))
-    fields = ", ".join(f"`{difference.field}`" for difference in dropped)
-    them = "it" if len(dropped) == 1 else "them"
-    return KvctlError(
-        f"The server silently dropped {fields}; {outcome}",
-        hint=f"nats-server {version} does not know {them}: leave {them} out, or use a newer server",
-    )
+    show = f"kvctl bucket show {stream.removeprefix(STREAM_PREFIX)}"
+    return replace(ensure.stream(api, stream), what=f"`{stream}`", show=show, comparison=_COMPARISON, create=create)

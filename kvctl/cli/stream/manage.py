@@ -1,6 +1,5 @@
 """Streams: create, inspect, change, purge, delete. Their messages are in messages.py."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,7 +124,6 @@ async def create(
     """
     from kvctl.jetstream.config import ensure
     from kvctl.jetstream.config.config_text import STREAM
-    from kvctl.kv.maintenance import leftover_messages
 
     asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
     wanted = _with_options(asked, subjects, storage, replicas, description)
@@ -133,7 +131,7 @@ async def create(
         raise UsageError("Missing argument `NAME`", hint="Or give it as `name` in the file")
     name = wanted["name"] = check_stream(stream if stream is not None else wanted["name"])
     api = (await session.client()).api
-    target = replace(ensure.stream(api, name), create=lambda config: leftover_messages.create(api, config))
+    target = ensure.stream(api, name)
     if dry_run:
         if await ensure.existing(target, wanted) is None:
             show_config(session, wanted)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from kvctl.errors import (
     ConflictError,
@@ -24,11 +25,11 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.config import leftover_messages
 from kvctl.jetstream.config.config_merge import merge
 from kvctl.jetstream.config.config_text import (
     CONSUMER,
     STREAM,
-    Change,
     Config,
     Schema,
     changes,
@@ -39,8 +40,39 @@ from kvctl.jetstream.consumers import admin
 
 Info = dict[str, Any]
 
-_OPEN = (RequestTimeout, ConnectionLost)
-_ABSENT = (*_OPEN, NoServer, JetStreamDisabled)
+LOST_ANSWER = (RequestTimeout, ConnectionLost)
+"""After these a request may or may not have been applied."""
+NO_ANSWER = (*LOST_ANSWER, NoServer, JetStreamDisabled)
+READ_BACK_INTERVAL_S = 0.1
+
+
+class FieldChange(Protocol):
+    """A field in which two configurations differ."""
+
+    @property
+    def field(self) -> str:
+        """Its name in messages."""
+
+
+Compare = Callable[[Config, Config], Sequence[FieldChange]]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Ways to compare two configurations of one kind."""
+
+    changes: Compare
+    """Fields that differ, from the first to the second."""
+    not_created: Compare
+    """Fields of the first, which was to be created, that the second does not have."""
+    not_updated: Compare
+    """Fields of the first, which was to replace an earlier configuration, that the second does not have."""
+
+
+def by_schema(schema: Schema) -> Comparison:
+    """Compare as the schema reads the fields."""
+    lacking = partial(missing, schema=schema)
+    return Comparison(partial(changes, schema=schema), lacking, lacking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +84,7 @@ class Target:
     """As in messages: "stream `S`"."""
     show: str
     """The command that shows it."""
-    schema: Schema
+    comparison: Comparison
     read: Callable[[], Awaitable[Info]]
     create: Callable[[Config], Awaitable[Info]]
     update: Callable[[Config], Awaitable[Info]]
@@ -71,9 +103,9 @@ class Target:
 def stream(api: Api, name: str) -> Target:
     """A stream as a target."""
     return Target(
-        api, f"stream `{name}`", f"kvctl stream show {name}", STREAM,
+        api, f"stream `{name}`", f"kvctl stream show {name}", by_schema(STREAM),
         read=lambda: streams.info(api, name),
-        create=lambda config: streams.create(api, config),
+        create=lambda config: leftover_messages.create(api, config),
         update=lambda config: streams.update(api, config),
         delete=lambda: streams.delete(api, name),
         lock=lambda: edit_lock(api, name),
@@ -83,7 +115,8 @@ def stream(api: Api, name: str) -> Target:
 def consumer(api: Api, stream: str, name: str) -> Target:
     """A consumer as a target."""
     return Target(
-        api, f"consumer `{name}` of stream `{stream}`", f"kvctl consumer show {stream} {name}", CONSUMER,
+        api, f"consumer `{name}` of stream `{stream}`", f"kvctl consumer show {stream} {name}",
+        by_schema(CONSUMER),
         read=lambda: admin.info(api, stream, name),
         create=lambda config: admin.create(api, stream, config),
         update=lambda config: admin.update(api, stream, config),
@@ -96,30 +129,45 @@ async def existing(target: Target, wanted: Config) -> Info | None:
     found = await target.find()
     if found is None:
         return None
-    differing = missing(wanted, found["config"], target.schema)
+    differing = target.comparison.not_created(wanted, found["config"])
     if differing:
         listed = "\n".join(f"  {change}" for change in differing)
         raise ConflictError(
-            f"{target.what[:1].upper()}{target.what[1:]} exists with another configuration "
-            f"(there -> asked for):\n{listed}",
+            f"{_capitalized(target.what)} exists with another configuration (there -> asked for):\n{listed}",
             hint=f"`{target.show}` shows it, `{target.show.replace(' show ', ' edit ')}` changes it",
         )
     return found
 
 
 async def create(target: Target, wanted: Config) -> tuple[Info, bool]:
-    """Create it, or find it as wanted; whether it was created. Nothing is left of one that came out otherwise.
+    """Create it, or find it as wanted; return its info and whether it was created.
 
-    Raises ConflictError, OutcomeUnknown, ServerError, KvctlError where the server dropped fields in silence.
+    Raises ConflictError for another configuration, and as `create_new`.
     """
     if (found := await existing(target, wanted)) is not None:
         return found, False
-    made = await _settled(target, "created", lambda: target.create(wanted), lambda info: info is not None)
-    dropped = missing(wanted, made["config"], target.schema) if made else []
-    if dropped:
+    return await create_new(target, wanted), True
+
+
+async def create_new(target: Target, wanted: Config) -> Info:
+    """Create what does not exist and compare what the server stored. One that lacks fields is deleted again.
+
+    Raises ConflictError when another client creates it at the same time, OutcomeUnknown, ServerError, and KvctlError
+    when the server silently dropped fields.
+    """
+    try:
+        made = await target.create(wanted)
+    except LOST_ANSWER as error:
+        found = await _found_after(error, target, "created", lambda info: info is not None)
+        assert found is not None
+        if target.comparison.not_created(wanted, found["config"]):
+            # Never deleted: it may be another client's.
+            raise ConflictError(f"{_capitalized(target.what)} was created by another client in the meantime") from None
+        return found
+    if dropped := target.comparison.not_created(wanted, made["config"]):
         await target.delete()
         raise _too_old(target, dropped, "nothing was created")
-    return made or {}, True
+    return made
 
 
 async def edit(target: Target, before: Config, after: Config) -> Info:
@@ -132,58 +180,67 @@ async def edit(target: Target, before: Config, after: Config) -> Info:
     free = before.get("retention", "limits") != "limits"
     async with nullcontext() if free else target.lock():
         live = (await target.read())["config"]
-        return await _edit(target, live, merge(before, after, live))
+        return await update(target, live, merge(before, after, live))
 
 
-async def _edit(target: Target, before: Config, after: Config) -> Info:
+async def update(target: Target, before: Config, after: Config) -> Info:
+    """Replace the configuration `before` by `after`, and restore it when the server silently drops part of the change.
 
-    def done(info: Info | None) -> bool:
-        return info is not None and not missing(after, info["config"], target.schema)
-
-    info = await _settled(target, "changed", lambda: target.update(after), done) or {}
-    asked = {change.field for change in changes(before, after, target.schema)}
-    dropped = [change for change in missing(after, info["config"], target.schema) if change.field in asked]
-    if dropped:
+    Raises OutcomeUnknown, ServerError, and KvctlError when fields were dropped.
+    """
+    lacking = target.comparison.not_updated
+    try:
+        info = await target.update(after)
+    except LOST_ANSWER as error:
+        found = await _found_after(
+            error, target, "changed", lambda info: info is not None and not lacking(after, info["config"])
+        )
+        assert found is not None
+        info = found
+    asked = {change.field for change in target.comparison.changes(before, after)}
+    if dropped := [change for change in lacking(after, info["config"]) if change.field in asked]:
         await target.update(before)
-        raise _too_old(target, dropped, "it is as it was")
+        raise _too_old(target, dropped, "the previous configuration was restored")
     return info
 
 
 async def delete(target: Target) -> None:
     """Delete it. Raises NotFoundError, OutcomeUnknown, ReadOnly."""
-
-    async def send() -> Info | None:
-        await target.delete()
-        return None
-
-    await _settled(target, "deleted", send, lambda info: info is None)
-
-
-async def _settled(
-    target: Target, verb: str, send: Callable[[], Awaitable[Info | None]], done: Callable[[Info | None], bool]
-) -> Info | None:
-    """Send a change; when no answer comes, look whether it was made, as long as the connection's timeout."""
     try:
-        return await send()
-    except _OPEN as error:
-        deadline = time.monotonic() + target.api.connection.timeout
-        while time.monotonic() < deadline:
-            with suppress(*_ABSENT):
-                info = await target.find()
-                if done(info):
-                    return info
-            await asyncio.sleep(0.1)
-        raise OutcomeUnknown(
-            f"Whether {target.what} was {verb} is not known: {error.message}",
-            hint=f"`{target.show}` tells; then run it again",
-        ) from None
+        await target.delete()
+    except LOST_ANSWER as error:
+        await _found_after(error, target, "deleted", lambda info: info is None)
 
 
-def _too_old(target: Target, dropped: list[Change], outcome: str) -> KvctlError:
+async def _found_after(
+    error: KvctlError, target: Target, verb: str, done: Callable[[Info | None], bool]
+) -> Info | None:
+    """Read the target until a change shows whose answer was lost, for at most the connection's timeout."""
+    deadline = time.monotonic() + target.api.connection.timeout
+    while True:
+        with suppress(*NO_ANSWER):
+            info = await target.find()
+            if done(info):
+                return info
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(READ_BACK_INTERVAL_S)
+    raise OutcomeUnknown(
+        f"Whether {target.what} was {verb} is not known: {error.message}",
+        hint=f"`{target.show}` tells; then run it again",
+    ) from None
+
+
+def _too_old(target: Target, dropped: Sequence[FieldChange], outcome: str) -> KvctlError:
     version = ".".join(map(str, target.api.connection.server_version))
     fields = ", ".join(f"`{change.field}`" for change in dropped)
     them = "it" if len(dropped) == 1 else "them"
     return KvctlError(
         f"The server silently dropped or changed {fields} of {target.what}; {outcome}",
-        hint=f"nats-server {version} does not take {them} like that: leave {them} out, or change {them}",
+        hint=f"nats-server {version} does not take {them} like that: leave {them} out, change {them}, "
+        "or use a newer server",
     )
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]

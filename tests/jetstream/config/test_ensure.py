@@ -69,6 +69,16 @@ async def test_what_was_done_without_an_answer_is_done(target: Target, name: str
         await target.read()
 
 
+async def test_lost_creation_never_deletes_the_stream_of_another_client(target: Target, name: str) -> None:
+    async def taken(config: dict[str, Any]) -> dict[str, Any]:
+        await target.create(config | {"max_age": 2 * 10**9})
+        raise RequestTimeout("No answer")
+
+    with pytest.raises(ConflictError, match="by another client"):
+        await ensure.create(replace(target, create=taken), {"name": name, "max_age": 10**9})
+    assert (await target.read())["config"]["max_age"] == 2 * 10**9
+
+
 async def test_what_may_come_yet_is_unknown(
     client: Client, target: Target, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +94,7 @@ async def test_what_a_server_drops_leaves_nothing_behind(client: Client, target:
     assert await streams.find(client.api, name) is None
     await ensure.create(target, {"name": name})
     before = (await target.read())["config"]
-    with pytest.raises(KvctlError, match="it is as it was"):
+    with pytest.raises(KvctlError, match="the previous configuration was restored"):
         await ensure.edit(
             replace(target, update=dropping(target.update, "allow_direct")), before, before | {"allow_direct": True}
         )

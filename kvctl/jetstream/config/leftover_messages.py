@@ -1,4 +1,4 @@
-"""Streams that are created with the messages of a deleted one: a fault of servers, noticed and undone.
+"""Creation of streams that a server fills with the messages of a deleted one of the same name.
 
 Servers up to 2.15 remove a deleted stream's files in the background. One that is created under the same name in the
 meantime may be read from these files (seen up to a tenth of a second later), and what removes them may take new files
@@ -22,8 +22,8 @@ NO_STORE = 10049
 """The server could not make the stream's files."""
 
 
-def held(created: dict[str, Any]) -> bool:
-    """Whether the answer to a creation shows messages that are older than the stream, as only mirrors may hold."""
+def _has_older_messages(created: dict[str, Any]) -> bool:
+    """Check whether the answer to a creation shows messages older than the stream, as only mirrors may hold."""
     state = created["state"]
     if not created.get("did_create") or not state["messages"] or created["config"].get("mirror"):
         return False
@@ -31,28 +31,28 @@ def held(created: dict[str, Any]) -> bool:
 
 
 async def create(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Create a stream, again where it holds an earlier one's messages; return the server's answer.
+    """Create a stream, again when it holds an earlier one's messages; return the server's answer.
 
-    Raises KvctlError where that does not help, and as `streams.create`.
+    Raises KvctlError when it still does after the last attempt, and as `streams.create`.
     """
     created = await _created(api, wanted)
     for pause in PAUSES_S:
-        if not held(created):
+        if not _has_older_messages(created):
             return created
         await streams.delete(api, wanted["name"])
         await asyncio.sleep(pause)
         created = await streams.create(api, wanted)
-    if not held(created):
+    if not _has_older_messages(created):
         return created
     await streams.delete(api, wanted["name"])
     raise KvctlError(
-        f"The server created `{wanted['name']}` with entries of a deleted stream of this name",
+        f"The server created `{wanted['name']}` with entries of a deleted stream of the same name",
         hint="It was deleted again; wait some seconds before the next attempt",
     )
 
 
 async def _created(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The server's answer to a creation, which is tried twice where the files could not be made."""
+    """Create the stream, a second time when the server could not make its files; return the answer."""
     try:
         return await streams.create(api, wanted)
     except ServerError as error:
