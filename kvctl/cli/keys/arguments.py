@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.entry_rows import ENCODINGS
+from kvctl.cli.keys.output.entry_rows import ENCODINGS
 from kvctl.errors import ReadOnly, UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 from kvctl.kv.point_in_time.moment import Moment, parse_moment

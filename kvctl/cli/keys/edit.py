@@ -15,7 +15,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, KeyName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
-from kvctl.cli.keys.entry_rows import writing_view
+from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.errors import KeyNotFound, KvctlError, UsageError, WrongRevision
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def edit(session: Session, bucket: BucketName, key: KeyName) -> None:
             shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(directory, ignore_errors=True)
-    session.show(writing_view([{"bucket": bucket, "key": key, "revision": revision}], single=True))
+    session.show(revision_view(bucket, key, revision))
 
 
 def _editor(environ: Mapping[str, str]) -> list[str]:

@@ -1,38 +1,18 @@
-"""Reading keys: values, names, history."""
+"""`kvctl get`: values of keys, now or at a moment of the past."""
 
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Filters, KeyedName, KeyNames
+from kvctl.cli.app.parameters import KeyedName, KeyNames
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import (
-    AsOf,
-    Encoding,
-    Headers,
-    Literal,
-    check_filters,
-    number,
-    open_bucket,
-    revision,
-    split_keys,
-)
-from kvctl.cli.keys.entry_rows import Shape, encode, operation_style
-from kvctl.cli.keys.entry_stream import show_entries
-from kvctl.cli.keys.get_many import (
-    Now,
-    Reader,
-    Then,
-    show_several,
-)
-from kvctl.errors import UsageError
-from kvctl.render.escapes import escape
-from kvctl.render.view import Column, Row, View, age_text
-from kvctl.units import format_time
+from kvctl.cli.keys.arguments import AsOf, Encoding, Headers, Literal, listed, open_bucket, revision, split_keys
+from kvctl.cli.keys.output.entry_rows import Shape, encode
+from kvctl.cli.keys.output.entry_stream import show_entries
+from kvctl.errors import KeyNotFound, UsageError
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -41,10 +21,76 @@ if TYPE_CHECKING:
 
 app = group()
 
-CHUNK = 10_000
-Fact = tuple[str, int, int, str]
-"""Key, revision, time in nanoseconds, operation."""
-T = TypeVar("T", bytes, Fact)
+
+class _Reader(Protocol):
+    """A bucket of now or then."""
+
+    bucket: str
+    when: str
+    """Nothing, or ` as of revision 12`."""
+    caveat: str | None
+    """What may be missing all the same."""
+
+    async def one(self, key: str) -> "Entry":
+        """The living key. Raises KeyNotFound."""
+
+    async def named(self, keys: Sequence[str]) -> list["Entry | None"]:
+        """What the keys hold, None for those that do not live."""
+
+    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["Entry"], None]:
+        """The living keys that match."""
+
+
+class _Now(_Reader):
+    """A bucket as it is; `leader` for what is never stale, `literal` for foreign keys, `revision` of a single key."""
+
+    when = ""
+    caveat = None
+
+    def __init__(self, bucket: "Bucket", *, revision: int | None, leader: bool, literal: bool) -> None:
+        self.bucket = bucket.name
+        self._source = bucket
+        self._revision = revision
+        self._leader = leader
+        self._literal = literal
+
+    async def one(self, key: str) -> "Entry":
+        get = self._source.get_literal if self._literal else self._source.get
+        return await get(key, revision=self._revision, leader=self._leader)
+
+    async def named(self, keys: Sequence[str]) -> list["Entry | None"]:
+        if not self._literal:
+            return await self._source.get_many(keys, leader=self._leader)
+        return [await self._if_there(key) for key in keys]
+
+    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["Entry"], None]:
+        return self._source.get_matching(*filters, leader=self._leader)
+
+    async def _if_there(self, key: str) -> "Entry | None":
+        try:
+            return await self.one(key)
+        except KeyNotFound:
+            return None
+
+
+class _Then(_Reader):
+    """A bucket as it was."""
+
+    def __init__(self, past: "Past", *, literal: bool) -> None:
+        self.bucket = past.bucket
+        self.when = f" as of {past.moment}"
+        self.caveat = past.caveat
+        self._past = past
+        self._literal = literal
+
+    async def one(self, key: str) -> "Entry":
+        return await self._past.get(key, literal=self._literal)
+
+    async def named(self, keys: Sequence[str]) -> list["Entry | None"]:
+        return await self._past.get_many(keys, literal=self._literal)
+
+    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["Entry"], None]:
+        return self._past.entry_batches(*filters)
 
 
 @command(
@@ -101,12 +147,12 @@ async def get(
     if revision is not None and as_of is not None:
         raise UsageError("`--revision` and `--as-of` exclude each other")
     source = await open_bucket(session, bucket)
-    reader: Reader = Now(source, revision=revision, leader=leader, literal=literal)
+    reader: _Reader = _Now(source, revision=revision, leader=leader, literal=literal)
     if as_of is not None:
-        reader = Then(await source.as_of(as_of), literal=literal)
+        reader = _Then(await source.as_of(as_of), literal=literal)
     shape = Shape(encoding=encoding, headers=headers)
     if filters or len(named) != 1:
-        await show_several(session, reader, named, filters, shape)
+        await _show_several(session, reader, named, filters, shape)
     else:
         _show_one(session, await reader.one(named[0]), shape)
     if reader.caveat:
@@ -124,152 +170,27 @@ def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
         session.value(entry.value)
 
 
-@command(
-    app,
-    "keys",
-    examples=["kvctl keys orders", "kvctl keys orders 'NEW.>' --sort --limit 10", "kvctl keys orders -o ndjson"],
-    see=["get", "history", "bucket show"],
-)
-async def keys(
-    session: Session,
-    bucket: KeyedName,
-    filters: Filters = None,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Also keys whose last entry is a deletion")] = False,
-    limit: Annotated[int | None, number("--limit", help="At most so many")] = None,
-    sort: Annotated[bool, typer.Option("--sort", help="By name; else in the order of their last writes")] = False,
-    as_of: AsOf = None,
+async def _show_several(
+    session: Session, reader: _Reader, named: Sequence[str], filters: Sequence[str], shape: Shape
 ) -> None:
-    """List keys.
-
-    A key that lives while the list is read is listed once, whatever is written meanwhile; one that is written or
-    deleted meanwhile may be listed or not.
-
-    In a pipe, names only, one a line; in JSON objects with key, revision and created, under --deleted operation too.
-    --sort holds all names before it prints the first. --as-of lists what lived at a moment of the past, as in
-    `kvctl get --as-of`. At a ref of a repository (NAME@REF) names are always sorted.
-    """
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_read, ref_rows
-
-        ref_rows.refuse(bucket, deleted=deleted, as_of=as_of)
-        await ref_read.keys(session, bucket, filters, limit)
-        return
-    wanted = check_filters(filters)
-    now = await open_bucket(session, bucket)
-    past = None if as_of is None else await now.as_of(as_of)
-    source = past or now
-    if session.output in ("tsv", "name"):
-        await session.stream_bytes(_name_lines(session, source, wanted, deleted, limit, sort))
-    else:
-        rows = _name_rows(source, wanted, deleted, limit, sort)
-        await session.stream(_keys_view(deleted), rows)
-    if past and past.caveat:
-        session.warn(past.caveat)
-
-
-def _keys_view(deleted: bool) -> View:
-    columns = [Column("key"), Column("revision", right=True, tsv=False), Column("created", "AGE", age_text, tsv=False)]
-    if deleted:
-        columns.append(Column("operation", tsv=False, style=operation_style))
-    return View(columns=columns, name="key", empty="No keys")
-
-
-async def _name_lines(
-    session: Session, source: "Bucket | Past", filters: list[str], deleted: bool, limit: int | None, sort: bool
-) -> AsyncIterator[bytes]:
-    """The names as lines of the output, as many at a time as have come."""
-    escaped = session.terminal.is_terminal
-    backslashes = session.output == "tsv"
-    async with aclosing(_limited(source.key_batches(*filters, deleted=deleted), limit, sort)) as batches:
-        async for names in batches:
-            lines = b"\n".join(names) + b"\n"
-            if backslashes and b"\\" in lines:
-                lines = lines.replace(b"\\", b"\\\\")
-            yield escape(lines.decode("utf-8", "surrogateescape"), keep="\n").encode() if escaped else lines
-
-
-async def _name_rows(
-    source: "Bucket | Past", filters: list[str], deleted: bool, limit: int | None, sort: bool
-) -> AsyncIterator[Sequence[Row]]:
-    async with aclosing(_limited(_facts(source, filters, deleted), limit, sort)) as batches:
-        async for facts in batches:
-            rows: list[dict[str, Any]] = [
-                {"key": key, "revision": revision, "created": format_time(created)}
-                for key, revision, created, _ in facts
-            ]
-            if deleted:
-                for row, fact in zip(rows, facts, strict=True):
-                    row["operation"] = fact[3]
-            yield rows
-
-
-async def _facts(source: "Bucket | Past", filters: list[str], deleted: bool) -> AsyncGenerator[list[Fact], None]:
-    """What a listing shows of its entries, without the rest of them."""
-    async with aclosing(source.entry_batches(*filters, deleted=deleted, values=False)) as batches:
-        async for batch in batches:
-            yield [(entry.key, entry.revision, entry.created_ns, str(entry.operation)) for entry in batch]
-
-
-async def _limited(
-    batches: AsyncGenerator[list[T], None], limit: int | None, sort: bool
-) -> AsyncGenerator[list[T], None]:
-    """The batches up to the limit; with `sort` all of them in order first."""
-    async with aclosing(batches):
-        if sort:
-            everything = sorted([item async for batch in batches for item in batch])[:limit]
-            for start in range(0, len(everything), CHUNK):
-                yield everything[start : start + CHUNK]
-            return
-        left = limit
-        async for batch in batches:
-            yield batch[:left]
-            if left is not None:
-                left -= len(batch)
-                if left <= 0:
-                    return
-
-
-@command(
-    app,
-    "history",
-    examples=["kvctl history orders NEW.7", "kvctl history orders 'NEW.*' --limit 20 -o ndjson"],
-    see=["get", "revert", "watch"],
-)
-async def history(
-    session: Session,
-    bucket: KeyedName,
-    filters: Filters = None,
-    limit: Annotated[int | None, number("--limit", help="Only the newest so many")] = None,
-    headers: Headers = False,
-    encoding: Encoding = None,
-    literal: Literal = False,
-) -> None:
-    """Show what keys held before.
-
-    Every entry that the bucket still holds, oldest first, deletions included: as many of a key as the bucket's history
-    allows. --limit keeps the newest of all that match, still oldest first.
-
-    At a ref of a repository (NAME@REF) there is an entry for each key of each commit that changed it; what is staged on
-    the branch comes last.
-    """
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_read, ref_rows
-
-        ref_rows.refuse(bucket, headers=headers, literal=literal)
-        await ref_read.history(session, bucket, filters, limit, encoding)
-        return
-    wanted = check_filters(filters, literal=literal)
-    source = await open_bucket(session, bucket)
-    shape = Shape(encoding=encoding, headers=headers)
+    """Print the records. Raises KeyNotFound, after the others are printed, for named keys that are missing."""
+    missing: list[str] = []
 
     async def batches() -> AsyncGenerator[list["Entry"], None]:
-        newest: deque[Entry] = deque(maxlen=limit)
-        async with aclosing(source.history_batches(*wanted, literal=literal and bool(wanted))) as entries:
-            async for batch in entries:
-                if limit is None:
-                    yield batch
-                else:
-                    newest.extend(batch)
-        yield list(newest)
+        found = await reader.named(named) if named else []
+        missing.extend(key for key, entry in zip(named, found, strict=True) if entry is None)
+        there = [entry for entry in found if entry is not None]
+        if filters:
+            shown = set(named)
+            async with aclosing(reader.matching(filters)) as matching:
+                async for batch in matching:  # what the past no longer holds is said before the first of it
+                    yield [*there, *(entry for entry in batch if entry.key not in shown)]
+                    there = []
+        yield there
 
-    await show_entries(session, shape, batches(), empty="No entries")
+    await show_entries(session, shape, batches(), empty="" if named else "No keys match")
+    if missing:
+        raise KeyNotFound(
+            f"{listed(missing)} not in bucket `{reader.bucket}`{reader.when}",
+            hint=f"`kvctl keys {reader.bucket}` lists those that are" if not reader.when else None,
+        )

@@ -1,19 +1,12 @@
-"""Writing keys: put, create, update, revert, copy, rename."""
+"""`kvctl put`, `create`, `update` and `revert`: one value, written without looking or on a condition."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    BucketName,
-    DryRun,
-    KeyedName,
-    KeyName,
-    bucket_names,
-    duration,
-)
+from kvctl.cli.app.parameters import BucketName, KeyedName, KeyName, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import (
     check_keys,
@@ -23,10 +16,9 @@ from kvctl.cli.keys.arguments import (
     read_value,
     require_value,
 )
-from kvctl.cli.keys.entry_rows import writing_view
-from kvctl.cli.keys.ttl_notice import warn_of_other_life, warn_of_return, warn_of_shorter_life
-from kvctl.errors import KeyExists, UsageError
-from kvctl.render.view import Column, View
+from kvctl.cli.keys.output.entry_rows import revision_view
+from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
+from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -34,24 +26,8 @@ if TYPE_CHECKING:
 app = group()
 
 
-def _contexts(incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import contexts
-
-    return contexts(incomplete)
-
-
 Value = Annotated[str | None, typer.Argument(metavar="VALUE|-", help="Value; `-` reads it from standard input")]
 File = Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the value from a file")]
-NewKey = Annotated[str, typer.Argument(metavar="NEWKEY", help="Its new name")]
-ToBucket = Annotated[
-    str | None,
-    typer.Option("--to-bucket", metavar="BUCKET", help="Into another bucket", autocompletion=bucket_names),
-]
-ToContext = Annotated[
-    str | None,
-    typer.Option("--to-context", metavar="NAME", help="Into a bucket of another context", autocompletion=_contexts),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Also if NEWKEY exists")]
 
 
 @command(
@@ -227,135 +203,5 @@ async def revert(
     _show_revision(session, target, key, await target.revert(key, to))
 
 
-@command(
-    app,
-    "copy",
-    examples=[
-        "kvctl copy orders NEW.7 DONE.7",
-        "kvctl copy orders NEW.7 NEW.7 --to-bucket archive --to-context prod --overwrite",
-    ],
-    see=["rename", "bucket copy"],
-)
-async def copy(
-    session: Session,
-    bucket: BucketName,
-    key: KeyName,
-    new_key: NewKey,
-    to_bucket: ToBucket = None,
-    to_context: ToContext = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Copy a key.
-
-    The value of KEY is written to NEWKEY, with what is left of its ttl; headers and history stay behind. A warning
-    tells when the ttl of another bucket ends it sooner. Prints the new revision; exits 4 when NEWKEY exists, unless
-    --overwrite.
-    """
-    from kvctl.kv.write import copy_key
-
-    source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context)
-    await warn_of_shorter_life(session, source, key, target, new_key)
-    try:
-        revision = await copy_key.copy(source, key, target, new_key, overwrite=overwrite)
-    except KeyExists as error:
-        raise _overwritable(error) from None
-    _show_revision(session, target, new_key, revision)
-
-
-@command(
-    app,
-    "rename",
-    examples=["kvctl rename orders NEW.7 DONE.7"],
-    see=["copy"],
-)
-async def rename(
-    session: Session,
-    bucket: BucketName,
-    key: KeyName,
-    new_key: NewKey,
-    to_bucket: ToBucket = None,
-    to_context: ToContext = None,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Rename a key.
-
-    Within a bucket that allows atomic batches (`kvctl bucket add --atomic`) both names change at once. Elsewhere the
-    new name is written first and the old one deleted after it: interrupted half-way, both exist, never neither.
-
-    Prints the new revision; exits 4 when NEWKEY exists, unless --overwrite, and when KEY changes meanwhile. A warning
-    tells when the ttl of another bucket ends the key sooner.
-    """
-    from kvctl.kv.write import copy_key
-
-    source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context, write=True)
-    await warn_of_shorter_life(session, source, key, target, new_key)
-    if dry_run:
-        await _show_rename(session, source, key, target, new_key, overwrite)
-        return
-    try:
-        revision = await copy_key.rename(source, key, target, new_key, overwrite=overwrite)
-    except KeyExists as error:
-        raise _overwritable(error) from None
-    _show_revision(session, target, new_key, revision)
-
-
-async def _show_rename(
-    session: Session, source: "Bucket", key: str, target: "Bucket", new_key: str, overwrite: bool
-) -> None:
-    """`--dry-run`: what would be written and deleted. Raises what the rename would begin with."""
-    entry = await source.get(key, leader=True)
-    there = await target.last_entry(new_key, leader=True)
-    if there is not None and there.operation == "PUT" and not overwrite:
-        raise _overwritable(KeyExists(f"`{new_key}` exists", revision=there.revision))
-    plan = [
-        {"operation": "PUT", "bucket": target.name, "key": new_key},
-        {"operation": "DEL", "bucket": source.name, "key": entry.key},
-    ]
-    session.show(View(columns=[Column("operation"), Column("bucket"), Column("key")], rows=plan, name="key"))
-
-
-async def _ends(
-    session: Session,
-    bucket: str,
-    key: str,
-    new_key: str,
-    to_bucket: str | None,
-    to_context: str | None,
-    *,
-    write: bool = False,
-) -> tuple["Bucket", "Bucket"]:
-    """The buckets to copy from and to; one and the same object when they are the same."""
-    check_keys([key, new_key])
-    if to_context is None and to_bucket in (None, bucket):
-        if key == new_key:
-            raise UsageError("KEY and NEWKEY are the same")
-        both = await open_bucket(session, bucket, write=True)
-        return both, both
-    source = await open_bucket(session, bucket, write=write)
-    return source, await _target(session, to_bucket or bucket, to_context)
-
-
-async def _target(session: Session, bucket: str, context: str | None) -> "Bucket":
-    if context is None:
-        return await open_bucket(session, bucket, write=True)
-    import os
-
-    from kvctl.contexts import resolve
-    from kvctl.kv.names import check_bucket
-
-    check_bucket(bucket)
-    flags: dict[str, Any] = {"context": context}
-    flags |= {name: value for name in ("timeout", "read_only") if (value := getattr(session.options, name)) is not None}
-    client = await session.connect(resolve(flags, os.environ))
-    target: Bucket = client.bucket(bucket)
-    return target
-
-
-def _overwritable(error: KeyExists) -> KeyExists:
-    error.hint = f"It is at revision {error.revision}; `--overwrite` replaces it" if error.revision else None
-    return error
-
-
 def _show_revision(session: Session, bucket: "Bucket", key: str, revision: int) -> None:
-    session.show(writing_view([{"bucket": bucket.name, "key": key, "revision": revision}], single=True))
+    session.show(revision_view(bucket.name, key, revision))

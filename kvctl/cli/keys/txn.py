@@ -9,8 +9,8 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
-from kvctl.cli.keys.entry_rows import operation_style
-from kvctl.cli.keys.ttl_notice import warn_of_other_life, warn_of_return
+from kvctl.cli.keys.output.entry_rows import operation_style
+from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
 from kvctl.errors import ConditionsFailed
 from kvctl.render.view import Column, View
 

@@ -17,7 +17,7 @@ from kvctl.cli.keys.arguments import (
     open_bucket,
     revision,
 )
-from kvctl.cli.keys.entry_rows import Shape
+from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
 from kvctl.units import format_duration
 

@@ -17,8 +17,8 @@ from kvctl.cli.keys.arguments import (
     open_bucket,
     revision,
 )
-from kvctl.cli.keys.entry_rows import Shape
-from kvctl.cli.keys.entry_stream import show_entries
+from kvctl.cli.keys.output.entry_rows import Shape
+from kvctl.cli.keys.output.entry_stream import show_entries
 from kvctl.errors import UsageError
 
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str =
 
 def versions_view(*, empty: str = "") -> View:
     """What became of keys, commit by commit."""
-    from kvctl.cli.keys.entry_rows import operation_style
+    from kvctl.cli.keys.output.entry_rows import operation_style
 
     shown = [
         Column("key", tsv=False),

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.entry_rows import Shape
+from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.render.view import Row
 
 if TYPE_CHECKING:

@@ -146,6 +146,11 @@ def writing_view(rows: Sequence[Row], *, single: bool) -> View:
     return View(columns=columns, rows=rows, single=single, name="key")
 
 
+def revision_view(bucket: str, key: str, revision: int) -> View:
+    """Show the new revision of one key."""
+    return writing_view([{"bucket": bucket, "key": key, "revision": revision}], single=True)
+
+
 def _words(entry: "Entry", encoding: str | None) -> str:
     if entry.reason is not None:
         return f"({entry.reason})"

@@ -1,0 +1,50 @@
+"""`kvctl purge`: keys removed with their history, by name or by filter."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import BucketName, DryRun, Yes, duration
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import revision
+from kvctl.cli.keys.removal import IgnoreMissing, Match, Removal, SomeKeys, choose, remove
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+app = group()
+
+IfRevision = Annotated[int | None, revision("--if-revision", help="Only if this is the last revision; one key")]
+
+
+@command(
+    app,
+    "purge",
+    examples=["kvctl purge orders NEW.7 --yes", "kvctl purge orders --match 'NEW.*' --ttl 1h"],
+    see=["delete", "history", "bucket compact"],
+)
+async def purge(
+    session: Session,
+    bucket: BucketName,
+    keys: SomeKeys = None,
+    if_revision: IfRevision = None,
+    ttl: Annotated[timedelta | None, duration("--ttl", help="The marker goes by itself after this")] = None,
+    match: Match = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    ignore_missing: IgnoreMissing = False,
+) -> None:
+    """Remove keys with their history.
+
+    A marker takes the place of all that the bucket holds of the key. Prints the revision of each marker. Asks first
+    (--yes elsewhere). A key of which there is nothing is reported after the others were purged, with exit code 3.
+
+    Mirrors and aggregates of the bucket may keep what they have copied, backups too.
+    """
+
+    async def one(target: "Bucket", key: str) -> int:
+        return await target.purge(key, revision=if_revision, ttl=ttl)
+
+    chosen = choose(keys, match, if_revision)._replace(dry_run=dry_run, yes=yes, ignore_missing=ignore_missing)
+    removal = Removal("Purge", "purged", one, lambda entry: entry.operation != "PURGE", asks=True)
+    await remove(session, bucket, removal, chosen)

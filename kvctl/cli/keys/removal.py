@@ -1,0 +1,219 @@
+"""Removal of keys by name or by filter, as `delete` and `purge` share it: chosen, confirmed, removed, reported."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from kvctl.cli.app.parameters import key_names
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import check_filters, check_keys, listed, open_bucket
+from kvctl.cli.keys.output.entry_rows import writing_view
+from kvctl.errors import (
+    KeyNotFound,
+    KvctlError,
+    PartlyDone,
+    PermissionDenied,
+    RefusedError,
+    UnreachableError,
+    UsageError,
+)
+from kvctl.kv.names import RESERVED, check_bucket, check_key
+from kvctl.render.view import Column, Row, View
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+    from kvctl.kv.entry import Entry
+
+AT_ONCE = 64
+"""Keys whose removal is under way at the same time."""
+
+SomeKeys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Keys", autocompletion=key_names)]
+Match = Annotated[
+    list[str] | None,
+    typer.Option("--match", metavar="FILTER", help="All keys that match; asks first", autocompletion=key_names),
+]
+IgnoreMissing = Annotated[bool, typer.Option("--ignore-missing", help="A key that is not there is no error")]
+
+
+class Removal(NamedTuple):
+    """How delete and purge differ."""
+
+    verb: str
+    past: str
+    one: Callable[["Bucket", str], Awaitable[int]]
+    """Removes a key; the revision of its marker."""
+    wants: Callable[["Entry"], bool]
+    """Whether there is something to remove, by the key's last entry."""
+    asks: bool = False
+
+
+class Choice(NamedTuple):
+    """Which keys, and how carefully."""
+
+    keys: list[str]
+    filters: list[str]
+    literal: bool = False
+    dry_run: bool = False
+    yes: bool = False
+    ignore_missing: bool = False
+
+
+def choose(keys: list[str] | None, match: list[str] | None, if_revision: object) -> Choice:
+    """Return the keys or filters of a command line. Raises UsageError where they do not fit together."""
+    if keys and match:
+        raise UsageError("KEY and `--match` exclude each other")
+    if not keys and not match:
+        raise UsageError("Missing argument `KEY`", hint="Name keys, or take those that match with `--match FILTER`")
+    if if_revision is not None and len(keys or ()) != 1:
+        raise UsageError("`--if-revision` takes one key")
+    return Choice(list(keys or ()), check_filters(match))
+
+
+async def remove(session: Session, bucket: str, removal: Removal, chosen: Choice) -> None:
+    """Remove the chosen keys and print the revision of each marker. Raises KeyNotFound, PartlyDone."""
+    check_bucket(bucket)
+    keys = check_keys(chosen.keys, literal=chosen.literal)
+    asks = removal.asks or bool(chosen.filters)
+    if asks and not (chosen.dry_run or session.interactive):
+        await session.confirm(f"{removal.verb} keys of bucket `{bucket}`?", yes=chosen.yes)  # before anything is sent
+    target = await open_bucket(session, bucket, write=True)
+    foreign: list[str] = []
+    if chosen.filters:
+        keys, foreign = await _matching(target, removal, chosen.filters)
+    if chosen.dry_run:
+        await _show_plan(session, target, removal, chosen, keys)
+    elif keys:
+        if asks:
+            await session.confirm(_question(removal, keys, bucket), yes=chosen.yes)
+        await _carry_out(session, target, removal, chosen, keys)
+    else:
+        session.note("No keys match")
+        session.show(writing_view([], single=False))
+    if foreign:
+        _report_foreign(session, target, foreign, chosen)
+
+
+async def _matching(bucket: "Bucket", removal: Removal, filters: list[str]) -> tuple[list[str], list[str]]:
+    """The keys that the filters mean, and the foreign ones among what they match; reserved keys are not meant."""
+    keys: list[str] = []
+    foreign: list[str] = []
+    async with aclosing(bucket.entry_batches(*filters, deleted=True, values=False)) as batches:
+        async for batch in batches:
+            for entry in filter(removal.wants, batch):
+                if entry.key.partition(".")[0] == RESERVED:
+                    continue
+                (keys if _is_key(entry.key) else foreign).append(entry.key)
+    return keys, foreign
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return bool(check_key(text))
+    except UsageError:
+        return False
+
+
+def _question(removal: Removal, keys: Sequence[str], bucket: str) -> str:
+    if len(keys) == 1:
+        return f"{removal.verb} key `{keys[0]}` of bucket `{bucket}`?"
+    shown = ", ".join(f"`{key}`" for key in keys[:3])
+    return f"{removal.verb} {len(keys)} keys of bucket `{bucket}` ({shown}{', …' if len(keys) > 3 else ''})?"
+
+
+async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
+    """`--dry-run`: the keys that would go, and nothing done."""
+    missing: list[str] = []
+    if not chosen.filters:
+        keys, missing = await _there(bucket, removal, keys, chosen.literal)
+    rows = [{"bucket": bucket.name, "key": key} for key in keys]
+    session.show(View(columns=[Column("bucket", tsv=False, table=False), Column("key")], rows=rows, name="key"))
+    session.note(f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} would be {removal.past}")
+    _report_missing(bucket, missing, chosen)
+
+
+async def _there(bucket: "Bucket", removal: Removal, keys: list[str], literal: bool) -> tuple[list[str], list[str]]:
+    """Which of the keys have something to remove, and which have not."""
+    from kvctl.kv.read.selection import literal_entry
+
+    there: list[str] = []
+    missing: list[str] = []
+    for key in keys:
+        entry = await (literal_entry(bucket, key, leader=True) if literal else bucket.last_entry(key, leader=True))
+        (there if entry is not None and removal.wants(entry) else missing).append(key)
+    return there, missing
+
+
+async def _carry_out(session: Session, bucket: "Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
+    done = 0
+    missing: dict[str, KvctlError] = {}
+    failed: dict[str, KvctlError] = {}
+
+    async def batches() -> AsyncIterator[Sequence[Row]]:
+        nonlocal done
+        with session.progress(f"{removal.verb[:-1]}ing keys", len(keys)) as progress:
+            for start in range(0, len(keys), AT_ONCE):
+                chunk = keys[start : start + AT_ONCE]
+                outcomes = await _all(removal.one(bucket, key) for key in chunk)
+                rows = []
+                for key, outcome in zip(chunk, outcomes, strict=True):
+                    if isinstance(outcome, int):
+                        rows.append({"bucket": bucket.name, "key": key, "revision": outcome})
+                    else:
+                        (missing if isinstance(outcome, KeyNotFound) else failed)[key] = outcome
+                done += len(rows)
+                yield rows
+                progress.advance(len(chunk))
+                if any(_is_final(error) for error in failed.values()):
+                    return
+
+    single = len(keys) == 1 and not chosen.filters
+    await session.stream(writing_view([], single=single), batches())
+    if failed:
+        raise _failure(removal, failed, done, len(keys))
+    if len(missing) == 1 and len(keys) == 1 and not (chosen.ignore_missing or chosen.filters):
+        raise next(iter(missing.values()))
+    _report_missing(bucket, [] if chosen.filters else list(missing), chosen)
+
+
+async def _all(removals: Iterable[Awaitable[int]]) -> list[int | KvctlError]:
+    """The outcome of each; other errors than ours end it."""
+    import asyncio
+
+    outcomes = await asyncio.gather(*removals, return_exceptions=True)
+    found: list[int | KvctlError] = []
+    for outcome in outcomes:
+        if not isinstance(outcome, int | KvctlError):
+            raise outcome
+        found.append(outcome)
+    return found
+
+
+def _is_final(error: KvctlError) -> bool:
+    """Whether the keys that are left would meet the same error."""
+    return isinstance(error, UnreachableError | RefusedError) and not isinstance(error, PermissionDenied)
+
+
+def _failure(removal: Removal, failed: dict[str, KvctlError], done: int, wanted: int) -> KvctlError:
+    key, error = next(iter(failed.items()))
+    if not done:
+        return error
+    return PartlyDone(
+        f"{done} of {wanted} keys were {removal.past}; `{key}` was not: {error.message}",
+        hint="Running the command again does the others",
+    )
+
+
+def _report_missing(bucket: "Bucket", missing: list[str], chosen: Choice) -> None:
+    if missing and not chosen.ignore_missing:
+        raise KeyNotFound(f"{listed(missing)} not in bucket `{bucket.name}`", hint="`--ignore-missing` lets that pass")
+
+
+def _report_foreign(session: Session, bucket: "Bucket", foreign: list[str], chosen: Choice) -> None:
+    """Keys that match but that only `--literal` may name: left alone, which makes the command half done."""
+    message = f"{listed(foreign)} not what ADR-8 calls a key, and left alone"
+    if chosen.dry_run:
+        session.warn(message)
+        return
+    raise PartlyDone(message, hint=f"`kvctl delete {bucket.name} KEY --literal` deletes such a key")
