@@ -4,122 +4,28 @@ Everything is compared within one run, in turn: kvctl, nats-py's own API, and th
 """
 
 import argparse
-import json
 import os
 import platform
 import re
-import shutil
 import signal
-import statistics
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bench import version_cases
 from bench.bulk import bulk as compare_bulk
 from bench.consuming import consume as compare_consuming
-from bench.measure import Run, Series, in_turn, ratio, run
+from bench.harness import KVCTL, NATS, PYTHON, ROOT, Bench
+from bench.measure import Run, Series, run
 from bench.pipeline import pipeline as compare_pipeline
 from bench.scale import scale
 from bench.table_cases import million_entries
 from bench.table_cases import tables as compare_tables
 from bench.topologies import audits, plans
 from bench.transactions import transactions
-from kvctl.server import Server, run_server
-
-PYTHON = sys.executable
-KVCTL = str(Path(PYTHON).with_name("kvctl"))
-NATS = shutil.which("nats")
-ROOT = str(Path(__file__).parent.parent)
-
-
-class Bench:
-    """The server, the seeded buckets, and the lines of the report."""
-
-    def __init__(self, server: Server, rounds: int, *, smoke: bool = False) -> None:
-        self.server, self.rounds, self.smoke = server, rounds, smoke
-        self.url = server.url
-        self.lines: list[str] = []
-        self.env = {**os.environ, "NATS_URL": server.url, "PYTHONPATH": ROOT, "XDG_CONFIG_HOME": tempfile.mkdtemp()}
-        self.env.pop("PYTHONDONTWRITEBYTECODE", None)
-        self._sizes: dict[str, int] = {}
-
-    def bucket(self, name: str, keys: int = 0) -> str:
-        """A bucket of this name with so many keys of 20 bytes, values of 100."""
-        if name not in self._sizes:
-            self.process(KVCTL, "bucket", "add", name)
-            if keys:
-                self.process(PYTHON, "-m", "bench.ours", "seed", self.server.url, name, str(keys), timeout=300)
-            self._sizes[name] = keys
-        return name
-
-    def sized(self, count: int) -> int:
-        """So many, or far fewer where only a look is asked for whether all works."""
-        return max(count // 1000, 100) if self.smoke else count
-
-    def once(self, name: str, make: Callable[[], object]) -> str:
-        """What has this name, made when it is asked for first."""
-        if name not in self._sizes:
-            make()
-            self._sizes[name] = 0
-        return name
-
-    def told(self, module: str, work: str, name: str, count: int, timeout: float = 600) -> Any:
-        """What a process finds out, which it prints as JSON."""
-        command = (PYTHON, "-m", f"bench.{module}", work, self.url, name, str(count))
-        return json.loads(self.process(*command, timeout=timeout, keep=True).output)
-
-    def line(self, title: str, who: str, middle: str, spread: str = "", aim: str = "") -> None:
-        """Report what was measured in another way."""
-        self.lines.append(f"| {title} | {who} | {middle} | {spread} | | | | {aim} |")
-        print("  " + self.lines[-1], file=sys.stderr, flush=True)
-
-    def process(self, *command: str, timeout: float = 120, keep: bool = False) -> Run:
-        """Run a command against the server."""
-        return run(command, env=self.env, timeout=timeout, keep=keep)
-
-    def library(self, module: str, work: str, bucket: str, count: int, timeout: float = 120) -> Callable[[], Run]:
-        """A contender that measures inside its process; its processor time is that of the whole process."""
-
-        def timed() -> Run:
-            command = (PYTHON, "-m", f"bench.{module}", work, self.url, bucket, str(count))
-            whole = self.process(*command, timeout=timeout, keep=True)
-            return replace(whole, seconds=float(whole.output))
-
-        return timed
-
-    def compare_slow(self, title: str, aim: str, contenders: dict[str, Callable[[], Run]]) -> list[Series]:
-        """The same of contenders that take long, and need no warming up: three rounds at the most."""
-        return self.compare(title, aim, contenders, rounds=min(self.rounds, 3), warmup=0)
-
-    def compare(
-        self, title: str, aim: str, contenders: dict[str, Callable[[], Run]], rounds: int = 0, warmup: int = 1
-    ) -> list[Series]:
-        """Run contenders in turn; the first is ours, ratios are the others' time over ours."""
-        print(f"{title} ...", file=sys.stderr, flush=True)
-        series = in_turn(contenders, rounds or self.rounds, warmup)
-        ours = series[0]
-        for one in series:
-            memory = f"{one.peak / 2**20:.0f} MiB" if one.peak else ""
-            spread = f"{_time(min(one.seconds))} to {_time(max(one.seconds))}"
-            relation = "" if one is ours else f"{ratio(ours, one):.2f}x"
-            head, tail = (title, aim) if one is ours else ("", "")
-            cpu = _time(statistics.median(one.cpu)) if any(one.cpu) else ""
-            cells = (head, one.name, _time(one.median), spread, relation, cpu, memory, tail)
-            self.lines.append(f"| {' | '.join(cells)} |")
-            print("  " + self.lines[-1], file=sys.stderr, flush=True)
-        return series
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.2f} ms"
+from kvctl.server import run_server
 
 
 def one_shot_get(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bench.measure import Run
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 KVCTL = str(Path(sys.executable).with_name("kvctl"))
 NATS = shutil.which("nats")

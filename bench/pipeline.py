@@ -21,7 +21,7 @@ from bench.pipeline_streams import streams
 from bench.pipeline_writes import writes
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 C1 = "-XX:TieredStopAtLevel=1"
 """Compile quickly and not well."""

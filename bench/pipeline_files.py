@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bench.measure import Run, run
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 KEYS = 1_000_000
 KVCTL = str(Path(sys.executable).with_name("kvctl"))

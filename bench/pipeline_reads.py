@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.warm import measured, warm
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 PATIENCE = 120.0
 """Seconds for nats-py, whose watcher never ends once it was too slow and lost messages."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bench.warm import measured, warm
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 SIZES = (100_000, 1_000_000, 3_000_000)
 

@@ -18,7 +18,7 @@ from bench.measure import Run
 from bench.warm import measured, warm
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 ROWS = 1_000_000
 _numbers = count(1)

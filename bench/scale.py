@@ -16,7 +16,7 @@ from bench.measure import run
 from kvctl.server import Server, run_server
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 KVCTL = str(Path(sys.executable).with_name("kvctl"))

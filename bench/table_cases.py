@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 SINGLE, TOGETHER = 2000, 100_000
 FEW, MILLION = 10_000, 1_000_000

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import kvctl
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 KVCTL = str(Path(sys.executable).with_name("kvctl"))
 AUDITED, LARGE, SMALL, PLANNED = 100_000, 1_000_000, 10_000, 500

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 COUNTS = (1, 100, 1000)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvctl.labs import run_lab
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 SINGLE, MANY = 5_000, 200_000
 BASES = (1_000, 100_000, 1_000_000)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bench.measure import Run
 
 if TYPE_CHECKING:
-    from bench.__main__ import Bench
+    from bench.harness import Bench
 
 
 def warm(bench: Bench, module: str, work: str, *arguments: str) -> Callable[[], Run]:

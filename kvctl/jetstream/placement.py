@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError, ServerError
 from kvctl.jetstream.api import Api
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.streams import Listing
 
 NO_PLACE = 10005
 
 
 @asynccontextmanager
-async def placed(api: Api, config: Mapping[str, Any]) -> AsyncGenerator[None]:
-    """Explain the server's refusal to place a stream of this configuration (10005)."""
+async def placed(
+    api: Api, config: Mapping[str, Any], listing: Callable[[Api], Awaitable[Listing]]
+) -> AsyncGenerator[None]:
+    """Explain the server's refusal to place a stream of this configuration (10005); `listing` lists all streams."""
     try:
         yield
     except ServerError as error:
         if error.err_code != NO_PLACE:
             raise
-        clusters = await _clusters(api)
+        clusters = await _clusters(api, listing)
         hint = f"Clusters seen: {clusters}. {_asked(config)}" if clusters else _asked(config)
         message = f"No server{_where(config)} can hold `{config['name']}` ({NO_PLACE})"
         raise ServerError(message, code=error.code, err_code=error.err_code, hint=hint) from None
@@ -38,16 +43,14 @@ def _asked(config: Mapping[str, Any]) -> str:
     return f"Asked for: {asked}{tagged}"
 
 
-async def _clusters(api: Api) -> str:
+async def _clusters(api: Api, listing: Callable[[Api], Awaitable[Listing]]) -> str:
     """The clusters that hold streams of this account, with the servers seen there; the listing tells no others."""
-    from kvctl.jetstream import streams
-
     found: dict[str, set[str]] = {}
     with suppress(KvctlError):
         own = api.connection.server_info
         if own.get("cluster"):
             found.setdefault(own["cluster"], set()).add(own["server_name"])
-        for info in (await streams.listing(api)).answering:
+        for info in (await listing(api)).answering:
             cluster = info.get("cluster") or {}
             peers = [cluster.get("leader"), *(peer["name"] for peer in cluster.get("replicas") or ())]
             if cluster.get("name"):

@@ -41,14 +41,14 @@ class Listing:
 async def create(api: Api, config: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
     """Create a stream and return its info; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
     require_writable(api)
-    async with placed(api, config):
+    async with placed(api, config, listing):
         return await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config, timeout=timeout)
 
 
 async def update(api: Api, config: dict[str, Any]) -> dict[str, Any]:
     """Replace a stream's configuration; returns its info. Raises StreamNotFound, ServerError, ReadOnly."""
     require_writable(api)
-    async with placed(api, config):
+    async with placed(api, config, listing):
         return await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from kvctl.errors import ConditionsFailed, ConnectionLost, KvctlError, OutcomeUnknown, ServerError, WrongRevision
 from kvctl.jetstream import streams
 from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.multi_get import last_of_each
+from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.load.leader_state import AWAY, PATIENCE

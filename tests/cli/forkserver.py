@@ -155,7 +155,7 @@ def _import_everything() -> None:
 def _be_patient() -> None:
     """What a user would see of a slow machine no test is to see: progress on a terminal, completion that gives up."""
     importlib.import_module("kvctl.render.progress").DELAY = 600.0
-    importlib.import_module("kvctl.cli.app.candidates").BUDGET = 60.0
+    importlib.import_module("kvctl.cli.app.live_names").BUDGET = 60.0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -30,7 +31,7 @@ LINES = (
     ("cli",),
 )
 """A part imports from the lines above its own, never from its own line or below."""
-BESIDE = {"render": {"errors", "units"}, "server": {"errors", "contexts"}}
+BESIDE: dict[str, set[str]] = {"render": {"errors", "units"}, "server": {"errors", "contexts"}, "topics": set()}
 """Parts off the main line, which only `cli` imports, and what they may import."""
 PART_OF = dict.fromkeys(("wire", "client_options", "lazy_nats", "dial", "outage"), "connection") | {"labs": "server"}
 """Modules that belong to a part under another name."""
@@ -96,6 +97,16 @@ def test_imports_run_one_way() -> None:
         if (more := _own_imports(module) - _allowed_for(_part_of(str(module.with_suffix("")))))
     }
     assert not wrong
+
+
+def test_imports_form_no_cycle() -> None:
+    """Imports in functions count, imports for typing do not."""
+    trees = {_dotted(module): tree for module, tree in TREES.items()}
+    graph = {name: {*_imported_at_runtime(tree)} & trees.keys() - {name} for name, tree in trees.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 @pytest.mark.parametrize("library", DOORS)
@@ -178,6 +189,23 @@ def _imports_of(module: Path) -> Iterator[str]:
             assert node.module, f"{module} imports relatively: say `from kvctl...`"
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _dotted(module: Path) -> str:
+    return ".".join(("kvctl", *module.with_suffix("").parts)).removesuffix(".__init__")
+
+
+def _imported_at_runtime(tree: ast.AST) -> Iterator[str]:
+    """Modules that a module imports, in functions too, but not for typing alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from _imported_at_runtime(node)
 
 
 def _crowded(modules: Iterable[Path], limit: int) -> dict[str, int]:

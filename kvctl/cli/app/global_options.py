@@ -119,6 +119,6 @@ def _parsed(option: SharedOption, value: Any) -> Any:
 
 
 def _contexts(incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import contexts
+    from kvctl.cli.app.live_names import contexts
 
     return contexts(incomplete)

@@ -2,30 +2,17 @@
 
 import sys
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kvctl import __version__
+from kvctl import __version__, topics
 from kvctl.cli.app.command import Group, command, group
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
 from kvctl.render.view import document
 
 app = group()
-
-TOPICS = Path(__file__).parents[2] / "topics"
-
-
-def topics() -> dict[str, str]:
-    """Names of the help topics, with their titles: the first heading of each file."""
-    return {path.stem: _title(path) for path in sorted(TOPICS.glob("*.md"))}
-
-
-def _title(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        return file.readline().strip("# \n")
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -34,7 +21,7 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
 
     words = ctx.params.get("names") or []
     commands = [name for name, _ in complete(root(), words, incomplete)]
-    return [*commands, *([] if words else topics())]
+    return [*commands, *([] if words else topics.titles())]
 
 
 @command(app, "help", examples=["kvctl help", "kvctl help exit-codes", "kvctl help bucket add"])
@@ -48,8 +35,8 @@ def help_on(
 
     Without a name it lists the commands and the topics.
     """
-    if names and len(names) == 1 and names[0] in topics():
-        text = (TOPICS / f"{names[0]}.md").read_text(encoding="utf-8")
+    if names and len(names) == 1 and names[0] in topics.titles():
+        text = topics.page(names[0])
         session.write(_for_people(text, session).encode())
     else:
         session.write(f"{_command_help(session, names or [])}\n".encode())
@@ -85,7 +72,7 @@ def _command_help(session: Session, names: list[str]) -> str:
 def _unknown(names: list[str]) -> UsageError:
     from kvctl.cli.app.main import root
 
-    close = get_close_matches(names[0], [*topics(), *root().entries], n=1, cutoff=0.5)
+    close = get_close_matches(names[0], [*topics.titles(), *root().entries], n=1, cutoff=0.5)
     meant = f"Did you mean `kvctl help {close[0]}`? " if close and len(names) == 1 else ""
     return UsageError(
         f"There is no command or topic `{' '.join(names)}`", hint=f"{meant}`kvctl help` lists commands and topics"

@@ -103,9 +103,9 @@ class Root(Group):
     """The root, whose help lists the topics too."""
 
     def command_sections(self) -> dict[str, list[tuple[str, str]]]:
-        from kvctl.cli.app.help import topics
+        from kvctl import topics
 
-        listed = list(topics().items())
+        listed = list(topics.titles().items())
         return {**super().command_sections(), **({"Help topics (kvctl help TOPIC)": listed} if listed else {})}
 
 

@@ -8,11 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from kvctl import __version__
+from kvctl import __version__, topics
 from kvctl.cli.app.command import Command, Group
 from kvctl.cli.app.completion import SCRIPTS
 from kvctl.cli.app.global_options import Shared, shared_options
-from kvctl.cli.app.help import TOPICS, topics
 from kvctl.cli.app.help_page import (
     argument_line,
     arguments,
@@ -50,7 +49,7 @@ def generated() -> dict[str, str]:
         command = tree.get_command(None, name)
         if isinstance(command, Group):
             pages[f"man/man1/kvctl-{name}.1"] = _group_page(tree, command)
-    for topic, title in topics().items():
+    for topic, title in topics.titles().items():
         pages[f"man/man7/kvctl-{topic}.7"] = _topic_page(topic, title)
     scripts = {f"completions/{COMPLETIONS[shell]}": script for shell, script in SCRIPTS.items()}
     return {**pages, **scripts, "kvctl/topics/pipeline.md": _topic("pipeline")}
@@ -78,7 +77,7 @@ def _root_page(tree: Group) -> str:
     parts += [_option(option) for option in shared_options()]
     parts += [".SH KEYS AND SETUP\n"]
     parts += [_command(ctx, command) for ctx, command in walk(tree) if ctx.parent.parent is None]
-    references = [*(f"kvctl-{name}(1)" for name in groups), *(f"kvctl-{topic}(7)" for topic in topics())]
+    references = [*(f"kvctl-{name}(1)" for name in groups), *(f"kvctl-{topic}(7)" for topic in topics.titles())]
     return "".join([*parts, _see_also(references)])
 
 
@@ -102,7 +101,7 @@ def _topic_page(topic: str, title: str) -> str:
 
 def _topic(topic: str) -> str:
     """A topic's text; what the code says better is written anew."""
-    text = (TOPICS / f"{topic}.md").read_text(encoding="utf-8")
+    text = topics.page(topic)
     return with_option_list(text) if topic == "pipeline" else text
 
 

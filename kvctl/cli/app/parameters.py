@@ -25,21 +25,21 @@ def moment(*spellings: str, help: str, **settings: Any) -> Any:
 
 def bucket_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes names of buckets."""
-    from kvctl.cli.app.candidates import buckets
+    from kvctl.cli.app.live_names import buckets
 
     return buckets(ctx.obj, incomplete)
 
 
 def key_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes keys of the bucket that the argument `bucket` names."""
-    from kvctl.cli.app.candidates import keys
+    from kvctl.cli.app.live_names import keys
 
     return keys(ctx.obj, ctx.params.get("bucket"), incomplete)
 
 
 def keyed_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes names of buckets, and NAME@REF of repositories."""
-    from kvctl.cli.app.candidates import keyed
+    from kvctl.cli.app.live_names import keyed
 
     return keyed(ctx.obj, incomplete)
 

@@ -31,7 +31,7 @@ CHANGES_PENDING = 8
 
 
 def _contexts(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import contexts
+    from kvctl.cli.app.live_names import contexts
 
     return contexts(incomplete)
 

@@ -39,7 +39,7 @@ _CLEARABLE = [name for name in FIELDS if name not in ("name", "url")]
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import contexts
+    from kvctl.cli.app.live_names import contexts
 
     return contexts(incomplete)
 

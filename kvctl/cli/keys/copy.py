@@ -20,7 +20,7 @@ app = group()
 
 
 def _contexts(incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import contexts
+    from kvctl.cli.app.live_names import contexts
 
     return contexts(incomplete)
 

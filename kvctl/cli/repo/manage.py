@@ -47,7 +47,7 @@ app = group(
 
 
 def _places(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import places, repositories
+    from kvctl.cli.app.live_names import places, repositories
 
     if "@" in incomplete:
         return places(ctx.obj, incomplete)

@@ -151,32 +151,32 @@ def _branches(repository: str) -> str:
 
 
 def _repositories(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import repositories
+    from kvctl.cli.app.live_names import repositories
 
     return repositories(ctx.obj, incomplete)
 
 
 def _places(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import places
+    from kvctl.cli.app.live_names import places
 
     return places(ctx.obj, incomplete)
 
 
 def _branch_places(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import places
+    from kvctl.cli.app.live_names import places
 
     return places(ctx.obj, incomplete, tags=False)
 
 
 def _tag_places(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import places
+    from kvctl.cli.app.live_names import places
 
     return places(ctx.obj, incomplete, branches=False)
 
 
 def _refs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Refs of the repository that the line names already, by itself or with a ref."""
-    from kvctl.cli.app.candidates import refs
+    from kvctl.cli.app.live_names import refs
 
     return refs(ctx.obj, str(ctx.params.get("name") or ctx.params.get("at") or "").partition("@")[0], incomplete)
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes names of streams."""
-    from kvctl.cli.app.candidates import streams
+    from kvctl.cli.app.live_names import streams
 
     return streams(ctx.obj, incomplete)
 
 
 def consumer_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes names of consumers of the stream that the argument `stream` names."""
-    from kvctl.cli.app.candidates import consumers
+    from kvctl.cli.app.live_names import consumers
 
     return consumers(ctx.obj, ctx.params.get("stream"), incomplete)
 

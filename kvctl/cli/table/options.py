@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes names of tables."""
-    from kvctl.cli.app.candidates import tables
+    from kvctl.cli.app.live_names import tables
 
     return tables(ctx.obj, incomplete)
 

@@ -1,17 +1,15 @@
-"""Many messages by direct get (ADR-31, servers from 2.11 on): page after page, or a request a subject."""
+"""Many messages by direct get (ADR-31, servers from 2.11 on), page after page."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from kvctl.errors import KvctlError, NotFoundError, ServerError
 from kvctl.jetstream import single_reply
-from kvctl.jetstream.api import Api, parse_reply
+from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.direct.direct_get import (
     DirectRequest,
@@ -19,9 +17,8 @@ from kvctl.jetstream.direct.direct_get import (
     StoredMessage,
     TooManySubjects,
     told,
-    told_by_leader,
 )
-from kvctl.jetstream.request_window import RequestWindow
+from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.wire import header_value, status
 
 REQUEST_BYTES = 512 << 10
@@ -30,32 +27,6 @@ TRIES, PAUSE = 4, 0.05
 """How often a later page is asked for, of another replica as like as not, and the seconds in between."""
 ANSWER_BYTES = 8 << 20
 """What is asked for at once: servers cut a connection that takes 64 MiB too slowly."""
-
-
-class MomentLost(ServerError):
-    """Messages of the moment that was asked for were overwritten before they were read."""
-
-    rest: DirectRequest | None = None
-    """What is left to read after the pages that came; None where none came."""
-    due: int = 0
-    """How many messages match that."""
-
-
-class NotReached(NotFoundError):
-    """The replica that answered, or the stream, has not come to the sequence that was asked for."""
-
-
-@dataclass(slots=True)
-class Page:
-    """The answer to one request for many messages: what came, and what is left."""
-
-    messages: list[StoredMessage]
-    pending: int | None
-    """Messages that match and are left, 0 at the end; None where it is not known."""
-    last_sequence: int
-    """The last message's sequence: the next page begins after it."""
-    up_to_sequence: int | None = None
-    """For the last messages of subjects: the sequence that they are the last of."""
 
 
 async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = False) -> AsyncGenerator[Page, None]:
@@ -193,61 +164,3 @@ def _settle(messages: list[StoredMessage], pending: int, last_of: bool) -> int:
         for message in messages:
             message.pending = (message.pending or 1) - 1
     return pending
-
-
-async def last_of_each(
-    api: Api, stream: str, subjects: Sequence[str], *, leader: bool = False
-) -> dict[str, StoredMessage | None]:
-    """The last message on each subject, one request a subject, thousands in flight; None where there is none.
-
-    With `leader` from the stream's leader, else from the nearest replicas. A subject that nobody answered for is not in
-    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError there is.
-    """
-    if leader:
-        return await _each(api, stream, {subject: {"last_by_subj": subject} for subject in subjects})
-    return await _each(api, stream, dict.fromkeys(subjects))
-
-
-async def next_of_each(api: Api, stream: str, starts: Mapping[str, int]) -> dict[str, StoredMessage | None]:
-    """The first message on each subject from its sequence on, from the stream's leader. As `last_of_each`."""
-    return await _each(api, stream, {subject: {"seq": at, "next_by_subj": subject} for subject, at in starts.items()})
-
-
-async def _each(
-    api: Api, stream: str, requests: Mapping[str, dict[str, Any] | None]
-) -> dict[str, StoredMessage | None]:
-    """A request a subject: what is asked of the leader, or the last message from whoever is nearest."""
-    found: dict[str, StoredMessage | None] = {}
-    errors: list[KvctlError] = []
-
-    def answered(subject: str, header: bytes, payload: bytes) -> None:
-        try:
-            if status(header)[0] != 503:
-                found[subject] = _from_leader(stream, payload) if requests[subject] else told(header, payload)
-        except KvctlError as error:
-            errors.append(error)
-
-    def failed(_: str, error: KvctlError) -> None:
-        errors.append(error)
-
-    leader, nearest = f"{api.prefix}.STREAM.MSG.GET.{stream}".encode(), f"{api.prefix}.DIRECT.GET.{stream}."
-    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
-        for subject, asked in requests.items():
-            if asked:
-                await window.send(subject, leader, json.dumps(asked).encode())
-            else:
-                await window.send(subject, (nearest + subject).encode(errors="surrogateescape"))
-            if errors:
-                break
-    if errors:
-        raise errors[0]
-    return found
-
-
-def _from_leader(stream: str, payload: bytes) -> StoredMessage | None:
-    try:
-        return told_by_leader(stream, parse_reply(payload))
-    except NotFoundError as error:
-        if type(error) is NotFoundError:
-            return None
-        raise

@@ -20,7 +20,8 @@ from kvctl.jetstream.direct.direct_get import (
     from_leader,
     get,
 )
-from kvctl.jetstream.direct.multi_get import NotReached, Page, last_of_each
+from kvctl.jetstream.direct.page import NotReached, Page
+from kvctl.jetstream.direct.per_subject import last_of_each
 
 BAD_REQUEST = 10003
 

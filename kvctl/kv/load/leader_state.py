@@ -68,7 +68,7 @@ class Current:
 
     async def last(self, rows: Sequence[Row]) -> dict[str, StoredMessage | None]:
         """The last message of each key, None for none; a key of which nobody knew anything is left out."""
-        from kvctl.jetstream.direct.multi_get import last_of_each
+        from kvctl.jetstream.direct.per_subject import last_of_each
 
         binding = self.binding
         plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
@@ -90,7 +90,8 @@ class Current:
 
         Messages say who answered. Where none of the keys need be there, one that is there is asked for, too.
         """
-        from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, MomentLost, pages
+        from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages
+        from kvctl.jetstream.direct.page import MomentLost
 
         found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
         if len(subjects) < FEW or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:

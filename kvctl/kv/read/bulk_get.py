@@ -14,12 +14,9 @@ from kvctl.jetstream.direct.direct_get import (
     StoredMessage,
     TooManySubjects,
 )
-from kvctl.jetstream.direct.multi_get import (
-    REQUEST_BYTES,
-    MomentLost,
-    last_of_each,
-    pages,
-)
+from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages
+from kvctl.jetstream.direct.page import MomentLost
+from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.kv.entry import Entry, from_message
 from kvctl.kv.resolve import Binding
 

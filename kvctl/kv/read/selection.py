@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvctl.errors import NoResponders, PermissionDenied
 from kvctl.jetstream.direct import multi_get
 from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, TooManySubjects
-from kvctl.jetstream.direct.multi_get import MomentLost
+from kvctl.jetstream.direct.page import MomentLost
 from kvctl.kv.entry import Entry, Operation, from_message
 from kvctl.kv.handle import ATTEMPTS
 from kvctl.kv.names import check_filter, check_literal, is_plain

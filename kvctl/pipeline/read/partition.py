@@ -14,7 +14,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
-from kvctl.jetstream.direct import multi_get
+from kvctl.jetstream.direct import per_subject
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import is_plain, matches
@@ -154,7 +154,7 @@ class PartReading:
             return
         for start in range(0, len(reading.lost), AT_ONCE):
             subjects = [subject.decode() for subject in reading.lost[start : start + AT_ONCE]]
-            found = await multi_get.last_of_each(self._api, binding.stream, subjects, leader=True)
+            found = await per_subject.last_of_each(self._api, binding.stream, subjects, leader=True)
             if chosen := self._chosen([message for message in found.values() if message is not None]):
                 yield self._decoder.of_messages(chosen)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from kvctl.errors import KvctlError, NoResponders, OutcomeUnknown, ServerError, WrongRevision
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.jetstream.direct.multi_get import next_of_each
+from kvctl.jetstream.direct.per_subject import next_of_each
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.load.leader_state import AWAY, PATIENCE, Current
 from kvctl.kv.load.reconcile import with_expected

@@ -20,7 +20,7 @@ from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import Selection, read
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.jetstream.direct.multi_get import last_of_each
+from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, is_plain, literal_filter, overlapping
 from kvctl.topology.discover.origin_lookup import PATIENCE
 

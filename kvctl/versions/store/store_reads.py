@@ -15,13 +15,9 @@ from kvctl.jetstream.direct.direct_get import (
     StoredMessage,
     TooManySubjects,
 )
-from kvctl.jetstream.direct.multi_get import (
-    MomentLost,
-    NotReached,
-    Page,
-    last_of_each,
-    pages,
-)
+from kvctl.jetstream.direct.multi_get import pages
+from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
+from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
 from kvctl.kv.resolve import Binding

@@ -25,9 +25,9 @@ KEYS = ["app.port", "app.host", "app.db.user", "app.db.password", "apple", "k=v.
 
 PATIENT = """
 import sys
-import kvctl.cli.app.candidates
+import kvctl.cli.app.live_names
 from kvctl.__main__ import main
-kvctl.cli.app.candidates.BUDGET = 60.0
+kvctl.cli.app.live_names.BUDGET = 60.0
 sys.exit(main())
 """
 """kvctl, where a slow machine has time enough to complete."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kvctl import topics
 from kvctl.cli.app.command import Command, Group
 from kvctl.cli.app.global_options import Shared
-from kvctl.cli.app.help import topics
 from kvctl.cli.app.help_page import arguments, own_options
 from kvctl.cli.app.main import COMMANDS, root
 from kvctl.cli.app.manual import (
@@ -59,7 +59,9 @@ class TestEveryCommand:
     def test_refers_to_what_exists(self, path: str, command: Command) -> None:
         for reference in getattr(command.callback, "see", ()):
             kind, _, name = reference.partition(" ")
-            assert f"kvctl {reference}" in [*NAMES, *_groups()] or (kind == "help" and name in topics()), reference
+            assert f"kvctl {reference}" in [*NAMES, *_groups()] or (kind == "help" and name in topics.titles()), (
+                reference
+            )
 
     def test_at_the_root_is_listed_as_it_describes_itself(self) -> None:
         listed = {name: summary for commands in COMMANDS.values() for name, (_, summary) in commands.items()}
@@ -113,7 +115,7 @@ class TestGenerated:
 
 
 class TestTopics:
-    @pytest.mark.parametrize("topic", topics())
+    @pytest.mark.parametrize("topic", topics.titles())
     def test_are_shown_as_they_are_in_a_pipe(self, run: Any, topic: str) -> None:
         text = (ROOT / "kvctl" / "topics" / f"{topic}.md").read_text(encoding="utf-8")
         assert run("help", topic).out == text
@@ -125,7 +127,7 @@ class TestTopics:
     def test_are_listed(self, run: Any) -> None:
         out = run("help").out
         assert out == run("--help").out
-        assert all(re.search(rf"^  {topic} +\S", out, re.MULTILINE) for topic in topics())
+        assert all(re.search(rf"^  {topic} +\S", out, re.MULTILINE) for topic in topics.titles())
 
     def test_help_on_commands(self, run: Any) -> None:
         assert run("help", "bucket").out == run("bucket", "--help").out

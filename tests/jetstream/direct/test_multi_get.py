@@ -10,14 +10,14 @@ import kvctl
 from kvctl import Client
 from kvctl.errors import NoResponders, ServerError, StreamNotFound
 from kvctl.jetstream import streams
-from kvctl.jetstream.direct import direct_get, multi_get, multi_get_fallback
+from kvctl.jetstream.direct import direct_get, multi_get, multi_get_fallback, per_subject
 from kvctl.jetstream.direct.direct_get import (
     DirectRequest,
     NotUnderstood,
     StoredMessage,
     TooManySubjects,
 )
-from kvctl.jetstream.direct.multi_get import MomentLost, NotReached, Page
+from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.labs import Lab
 from tests.support.differences import differences
 from tests.support.raw import RawClient
@@ -241,16 +241,16 @@ class TestLimits:
 class TestLastOfEach:
     async def test_each_of_thousands_has_its_answer(self, client: Client, stream: str, leader: bool) -> None:
         subjects = [subject(stream, f"k.{number}") for number in range(3000)]
-        found = await multi_get.last_of_each(client.api, stream, subjects, leader=leader)
+        found = await per_subject.last_of_each(client.api, stream, subjects, leader=leader)
         answers = [found[subject] for subject in subjects]
         assert [message and message.sequence for message in answers] == [*range(11, 21), *[None] * 2990]
 
     async def test_nobody_answers_for_what_is_not_there(self, raw: RawClient, client: Client, bucket_name: str) -> None:
         raw.create_bucket(bucket_name, allow_direct=False)
         for stream in (f"KV_{bucket_name}", "KV_NONE"):
-            assert await multi_get.last_of_each(client.api, stream, ["a", "b"]) == {}
+            assert await per_subject.last_of_each(client.api, stream, ["a", "b"]) == {}
         with pytest.raises(StreamNotFound):
-            await multi_get.last_of_each(client.api, "KV_NONE", ["a"], leader=True)
+            await per_subject.last_of_each(client.api, "KV_NONE", ["a"], leader=True)
 
 
 class TestFirstSince:

@@ -3,7 +3,7 @@
 import pytest
 
 import kvctl
-from kvctl.jetstream.direct import multi_get
+from kvctl.jetstream.direct import per_subject
 from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row
 from kvctl.kv.load.target import target_of
@@ -45,7 +45,7 @@ async def test_one_request_is_enough(
         asked.append(len(subjects))
         return {}
 
-    monkeypatch.setattr(multi_get, "last_of_each", counted)
+    monkeypatch.setattr(per_subject, "last_of_each", counted)
     assert len(await revisions(Current(target.binding, target.info), 50)) == 50
     assert asked == [0]
 

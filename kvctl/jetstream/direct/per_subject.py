@@ -1,0 +1,71 @@
+"""One message for each of many subjects: a request a subject, thousands in flight."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvctl.errors import KvctlError, NotFoundError
+from kvctl.jetstream.api import Api, parse_reply
+from kvctl.jetstream.direct.direct_get import StoredMessage, told, told_by_leader
+from kvctl.jetstream.request_window import RequestWindow
+from kvctl.wire import status
+
+
+async def last_of_each(
+    api: Api, stream: str, subjects: Sequence[str], *, leader: bool = False
+) -> dict[str, StoredMessage | None]:
+    """The last message on each subject, one request a subject, thousands in flight; None where there is none.
+
+    With `leader` from the stream's leader, else from the nearest replicas. A subject that nobody answered for is not in
+    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError there is.
+    """
+    if leader:
+        return await _each(api, stream, {subject: {"last_by_subj": subject} for subject in subjects})
+    return await _each(api, stream, dict.fromkeys(subjects))
+
+
+async def next_of_each(api: Api, stream: str, starts: Mapping[str, int]) -> dict[str, StoredMessage | None]:
+    """The first message on each subject from its sequence on, from the stream's leader. As `last_of_each`."""
+    return await _each(api, stream, {subject: {"seq": at, "next_by_subj": subject} for subject, at in starts.items()})
+
+
+async def _each(
+    api: Api, stream: str, requests: Mapping[str, dict[str, Any] | None]
+) -> dict[str, StoredMessage | None]:
+    """A request a subject: what is asked of the leader, or the last message from whoever is nearest."""
+    found: dict[str, StoredMessage | None] = {}
+    errors: list[KvctlError] = []
+
+    def answered(subject: str, header: bytes, payload: bytes) -> None:
+        try:
+            if status(header)[0] != 503:
+                found[subject] = _from_leader(stream, payload) if requests[subject] else told(header, payload)
+        except KvctlError as error:
+            errors.append(error)
+
+    def failed(_: str, error: KvctlError) -> None:
+        errors.append(error)
+
+    leader, nearest = f"{api.prefix}.STREAM.MSG.GET.{stream}".encode(), f"{api.prefix}.DIRECT.GET.{stream}."
+    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
+        for subject, asked in requests.items():
+            if asked:
+                await window.send(subject, leader, json.dumps(asked).encode())
+            else:
+                await window.send(subject, (nearest + subject).encode(errors="surrogateescape"))
+            if errors:
+                break
+    if errors:
+        raise errors[0]
+    return found
+
+
+def _from_leader(stream: str, payload: bytes) -> StoredMessage | None:
+    try:
+        return told_by_leader(stream, parse_reply(payload))
+    except NotFoundError as error:
+        if type(error) is NotFoundError:
+            return None
+        raise
