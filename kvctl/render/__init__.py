@@ -1,1 +1,1 @@
-"""Results to bytes on a stream; knows no bucket."""
+"""Rendering of results as bytes, independent of buckets."""

@@ -1,4 +1,4 @@
-"""Rows as bytes: json, ndjson, yaml, tab-separated, names. Tables for people are in table.py."""
+"""Rows as bytes: json, ndjson, yaml, tab-separated, names. Tables for terminals are in text_table.py."""
 
 import json
 import re
@@ -11,20 +11,20 @@ from kvctl.render.view import Row, View
 
 
 class Writer(Protocol):
-    """One format of one view, fed with batches of rows."""
+    """Protocol of a format, which renders one view in batches of rows."""
 
     def begin(self) -> bytes:
-        """What stands before the first row."""
+        """Return the bytes before the first row."""
 
     def rows(self, batch: Sequence[Row]) -> bytes:
-        """The rows of one batch."""
+        """Render one batch of rows."""
 
     def end(self) -> bytes:
-        """What stands after the last row."""
+        """Return the bytes after the last row."""
 
 
 class Lines:
-    """Formats whose rows stand by themselves: nothing before the first, nothing after the last."""
+    """Base of formats with nothing before the first row or after the last."""
 
     def __init__(self, view: View, *, terminal: bool = False) -> None:
         self.view = view
@@ -75,7 +75,7 @@ class TsvWriter(Lines):
             return b""
         records = list(zip(*[_fields([row.get(key) for row in batch]) for key in keys], strict=True))
         text = "\n".join(map("\t".join, records))
-        # A look at the whole batch is cheaper than at each field, and nearly always the answer is no.
+        # Checking the batch at once is cheaper than checking each field, and it rarely needs escapes.
         if (
             "\\" in text
             or "\r" in text
@@ -122,7 +122,7 @@ WRITERS: dict[str, type[NdjsonWriter | JsonWriter | TsvWriter | NameWriter | Yam
 
 
 def yaml_bytes(value: Any, *, terminal: bool = False) -> bytes:
-    """`value` as YAML that readers of version 1.1 and 1.2 understand alike."""
+    """Encode as YAML that means the same to readers of versions 1.1 and 1.2."""
     from kvctl.render.yaml_text import dump
 
     text = dump(value)
@@ -130,12 +130,12 @@ def yaml_bytes(value: Any, *, terminal: bool = False) -> bytes:
 
 
 def render(writer: Writer, rows: Iterable[Row]) -> bytes:
-    """The whole output for rows that are all at hand."""
+    """Render the complete output for rows that are already in memory."""
     return writer.begin() + writer.rows(list(rows)) + writer.end()
 
 
 def _objects(batch: Sequence[Row]) -> Iterable[str]:
-    """The JSON text of each row, null for None. Rows of one shape are written column by column, three times as fast."""
+    """Return the JSON text of each row, null for None. Rows of one shape are encoded by column, three times as fast."""
     keys = list(batch[0]) if batch and None not in batch else []
     if not keys or set(map(len, batch)) != {len(keys)}:
         return map(_encode, batch)

@@ -1,4 +1,4 @@
-"""Markdown for a terminal: headings and code in colour, the text as it stands."""
+"""Markdown on a terminal: coloured headings and code, unchanged text."""
 
 import re
 
@@ -10,7 +10,7 @@ _STRONG = re.compile(r"\*\*([^*\n]+)\*\*")
 
 
 def styled(markdown: str) -> str:
-    """The text with ANSI colours. Blocks of code are indented in our topics, and stay as they are."""
+    """Add ANSI colours to Markdown. Indented blocks of code stay unchanged."""
     return "\n".join(line if line.startswith("    ") else _line(line) for line in markdown.split("\n"))
 
 

@@ -1,15 +1,15 @@
-"""Progress on stderr for what takes long, shown after half a second."""
+"""Progress of long operations on stderr, shown after half a second."""
 
 import time
 from types import TracebackType
 from typing import Any, Self
 
 DELAY = 0.5
-"""Seconds of silence: what ends sooner shows nothing."""
+"""Seconds before progress is shown; shorter operations show nothing."""
 
 
 class Progress:
-    """`with session.progress("Copying keys", total) as progress: progress.advance(count)`."""
+    """Progress bar: `with session.progress("Copying keys", total) as progress: progress.advance(count)`."""
 
     def __init__(self, what: str, total: int | None = None, *, enabled: bool) -> None:
         self.what = what
@@ -20,7 +20,7 @@ class Progress:
         self._task: Any = None
 
     def advance(self, count: int = 1) -> None:
-        """`count` more are done."""
+        """Add `count` items to those done."""
         self.done += count
         if self._bar is None:
             if time.monotonic() < self._shows_from:
@@ -29,7 +29,7 @@ class Progress:
         self._bar.update(self._task, completed=self.done)
 
     def expect(self, total: int | None) -> None:
-        """How many there will be, now that it is known."""
+        """Set the total once it is known."""
         self.total = total
 
     def __enter__(self) -> Self:
@@ -60,7 +60,7 @@ class Progress:
 
 
 class Activity:
-    """What goes on and for how long, where no count says how much is left: `activity.say("Starting Spark")`."""
+    """Activity line with the elapsed time, for operations without a count: `activity.say("Starting Spark")`."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._shows_from = time.monotonic() + DELAY if enabled else float("inf")
@@ -68,7 +68,7 @@ class Activity:
         self._task: Any = None
 
     def say(self, what: str) -> None:
-        """Show this from now on, as much of it as the terminal is wide: a line that wraps is not taken back whole."""
+        """Replace the text, truncated to the terminal's width because a wrapped line cannot be erased completely."""
         if self._line is None:
             if time.monotonic() < self._shows_from:
                 return
@@ -96,7 +96,7 @@ class Activity:
 
 
 _AROUND = 14
-"""Columns that the spinner and the time take."""
+"""Columns of the spinner and the elapsed time."""
 
 
 def _cut(text: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""A terminal's whole screen, drawn anew in place; when it is left, what was there before is back."""
+"""Full-screen output on the terminal's alternate screen, redrawn in place."""
 
 import shutil
 from types import TracebackType
@@ -6,26 +6,26 @@ from typing import Self
 
 from kvctl.render.terminal import Terminal
 
-# Another screen, without cursor; lines that are too long are cut, not wrapped. And back.
+# Alternate screen, hidden cursor, no line wrapping; and back.
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
 _LEAVE = b"\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
 class Screen:
-    """`with Screen(terminal) as screen: screen.draw(text)`; the last drawing stays on the terminal at the end."""
+    """Alternate screen: `with Screen(terminal) as screen: screen.draw(text)`. The last text stays on the terminal."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._last = b""
 
     def draw(self, text: bytes) -> None:
-        """Show these lines from the top, as many as there is room for. Raises OutputClosed, KvctlError."""
+        """Draw as many lines as fit, from the top. Raises OutputClosed, KvctlError."""
         self._last = text
         room = max(shutil.get_terminal_size().lines, 2)
         lines = text.splitlines()
         if len(lines) > room:
             hidden = len(lines) - room + 1
-            lines = [*lines[: room - 1], f"... and {hidden} lines more".encode()]
+            lines = [*lines[: room - 1], f"... and {hidden} more lines".encode()]
         self._terminal.write(b"\x1b[H" + b"\r\n".join(line + b"\x1b[K" for line in lines) + b"\x1b[J")
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The process's own streams: what is a terminal, colour, width, messages and prompts."""
+"""Standard streams of the process: terminal detection, colour, width, messages and prompts."""
 
 import os
 import re
@@ -17,17 +17,17 @@ _NAMED = re.compile("`[^`\n]+`")
 
 
 class OutputClosed(Exception):
-    """Whoever read standard output has gone, like `head`; what is left to print has no reader."""
+    """Signal that the reader of standard output has closed it, as `head` does."""
 
 
 def paint(text: str, style: str) -> str:
-    """`text` in a style: `bold dim red green yellow cyan`, or several with a space between."""
+    """Apply a style to text: `bold dim red green yellow cyan`, or several separated by spaces."""
     codes = ";".join(_STYLES[name] for name in style.split())
     return f"\x1b[{codes}m{text}\x1b[0m" if codes else text
 
 
 def wants_color(stream: TextIO | None, choice: str, environ: Mapping[str, str]) -> bool:
-    """Whether to colour: `--color` decides, then NO_COLOR, FORCE_COLOR and TERM=dumb, then the stream."""
+    """Decide on colour by `--color`, then NO_COLOR, FORCE_COLOR and TERM=dumb, then the stream."""
     if choice != "auto":
         return choice == "always"
     if environ.get("NO_COLOR"):
@@ -38,7 +38,7 @@ def wants_color(stream: TextIO | None, choice: str, environ: Mapping[str, str]) 
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person sits at the other end."""
+    """Return True if the stream is open and a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
@@ -46,18 +46,18 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 class Question(NamedTuple):
-    """A question for the person at the terminal, and the answers that mean yes."""
+    """Question to the user, with the answers that mean yes."""
 
     prompt: str
     answers: tuple[str, ...]
 
     def accepts(self, answer: str) -> bool:
-        """Whether the answer means yes."""
+        """Return True if the answer means yes."""
         return answer in self.answers
 
 
 class Terminal:
-    """Standard streams and how to speak on them: stdout is the result, stderr everything else."""
+    """Standard streams: results go to stdout, everything else to stderr."""
 
     def __init__(self, *, color: str = "auto", quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
@@ -68,20 +68,20 @@ class Terminal:
         self.colored = wants_color(sys.stdout, color, os.environ)
         self.colored_messages = wants_color(sys.stderr, color, os.environ)
         self.blocked = False
-        """A blocking call is under way on the main thread, which only an exception in a signal's handler can end."""
+        """True during a blocking call on the main thread, which only an exception in a signal handler can end."""
         self.interruption: BaseException | None = None
-        """What a signal has asked for; no blocking call may begin any more."""
+        """Exception requested by a signal; no further blocking call may begin."""
         with suppress(OSError, ValueError, AttributeError):
-            # A parent that reads in an event loop may have set its end, and so ours, to non-blocking.
+            # A parent with an event loop may have set the shared file description to non-blocking.
             os.set_blocking(sys.stdout.fileno(), True)
 
     @property
     def width(self) -> int:
-        """Columns of the terminal, or of COLUMNS."""
+        """Return the columns of the terminal, or COLUMNS."""
         return shutil.get_terminal_size().columns
 
     def write(self, data: bytes) -> None:
-        """Bytes to stdout, flushed. Raises OutputClosed when the reader has gone, KvctlError when the disk is full."""
+        """Write bytes to stdout and flush. Raises OutputClosed if the reader closed it, KvctlError on a full disk."""
         if sys.stdout is None:
             raise KvctlError("Standard output is closed")
         try:
@@ -96,28 +96,28 @@ class Terminal:
             raise KvctlError("Standard output is closed") from None
 
     def note(self, text: str, *, always: bool = False) -> None:
-        """A line for the person at the terminal about what was done; with `always` in pipes too, never with `-q`."""
+        """Print a note on a terminal's stderr, with `always` in pipes too, never with `-q`."""
         if (self.speaks or always) and not self.quiet:
             self.emit(self._named(text))
 
     def warn(self, text: str) -> None:
-        """A line about what may surprise; also in pipes and with `-q`."""
+        """Print a warning, also in pipes and with `-q`."""
         self.emit(f"{self._painted('warning:', 'yellow bold')} {self._named(text)}")
 
     def report(self, error: KvctlError) -> None:
-        """An error, and its hint after a blank line."""
+        """Print an error, and its hint after a blank line."""
         self.emit(f"{self._painted('error:', 'red bold')} {self._named(error.message)}")
         if error.hint:
             self.emit(f"\n{self._painted('hint:', 'cyan bold')} {self._named(error.hint)}")
 
     def trace(self, subject: str, seconds: float, note: str = "") -> None:
-        """With `-v`, an API subject that was asked and how long the answer took."""
+        """Print an API subject and its response time, with `-v` only."""
         if self.verbose:
             text = f"{subject}  {seconds * 1000:.1f} ms{f'  {note}' if note else ''}"
             self.emit(self._painted(escape(text), "dim"))
 
     def emit(self, text: str) -> None:
-        """A line to stderr as it is. Never fails: there is nowhere to report to."""
+        """Print a line to stderr unchanged. Never fails, as there is nowhere to report it."""
         with suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
@@ -125,29 +125,29 @@ class Terminal:
     def question(
         self, text: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
     ) -> "Question | None":
-        """What to ask before destruction: y/N, or for a name to be typed; None where the options answer.
+        """Return the confirmation prompt, y/N or a name to type, or None if options confirm it.
 
-        Raises UsageError where nobody can be asked.
+        Raises UsageError if the terminal is not interactive.
         """
         if typed_name is not None:
             return self._question_for_name(text, typed_name, confirmed)
         if yes:
             return None
         if not self.interactive:
-            raise UsageError("`--yes` is required when input is not a terminal", hint=f"`--yes` answers: {text}")
+            raise UsageError("`--yes` is required when input is not a terminal", hint=f"Add `--yes` to confirm: {text}")
         return Question(f"{text} [y/N] ", ("y", "Y", "yes", "Yes", "YES"))
 
     def _question_for_name(self, text: str, name: str, confirmed: str | None) -> "Question | None":
         if confirmed is not None and confirmed != name:
-            raise UsageError(f"`--confirm {confirmed}` does not name `{name}`")
+            raise UsageError(f"`--confirm {confirmed}` does not match `{name}`")
         if confirmed is not None:
             return None
         if not self.interactive:
             raise UsageError(f"`--confirm {name}` is required when input is not a terminal", hint=text)
-        return Question(f"{text}\nType `{name}` to go on: ", (name,))
+        return Question(f"{text}\nType `{name}` to confirm: ", (name,))
 
     def answer(self, prompt: str) -> str:
-        """What the person types after the prompt. Blocks, in whatever thread."""
+        """Prompt and return the typed line, stripped. Blocks the calling thread."""
         sys.stderr.write(self._named(prompt))
         sys.stderr.flush()
         answer = sys.stdin.readline()
@@ -157,7 +157,7 @@ class Terminal:
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """Marks a blocking call on the main thread, so that a signal ends it. Raises the signal that came before."""
+        """Mark a blocking call on the main thread, so that a signal ends it. Raises a signal that came before."""
         self.blocked = True
         try:
             if self.interruption is not None:

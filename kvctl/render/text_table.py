@@ -1,4 +1,4 @@
-"""Rows as a borderless table for people: heading, aligned columns, colour. Works batch by batch."""
+"""Borderless tables for terminals: headings, aligned columns, colour; rendered in batches."""
 
 import re
 import unicodedata
@@ -11,12 +11,12 @@ from kvctl.render.view import Column, Row, View
 
 GAP = "  "
 NARROWEST = 8
-"""Columns that a flexible column keeps, however narrow the terminal is."""
+"""Minimum width of a flexible column, in terminal columns."""
 _ACRONYMS = re.compile(r"\b(?:api|id|tls|ttl|url)\b", re.IGNORECASE)
 
 
 class TableWriter:
-    """A table whose columns are as wide as the rows so far need; a wider row moves only those after it."""
+    """Table whose columns are as wide as the rows so far; a wider row affects only those after it."""
 
     def __init__(self, view: View, *, width: int | None, color: bool) -> None:
         self.columns = [column for column in view.columns if column.table]
@@ -45,7 +45,7 @@ class TableWriter:
         return sections(self.view, width=self.width, color=self.color)
 
     def _cell(self, column: Column, value: Any) -> str:
-        # What is cut anyway need not be measured: values can hold megabytes.
+        # Values can hold megabytes: do not measure text that is truncated anyway.
         longest = 4 * self.width if self.width and column.flex else None
         return _cell(column, value[:longest] if isinstance(value, str) else value)
 
@@ -69,7 +69,7 @@ class TableWriter:
 
 
 class DetailsWriter:
-    """One document as lines of name and value, then its sections."""
+    """Document as lines of name and value, followed by its sections."""
 
     def __init__(self, view: View, *, width: int | None, color: bool) -> None:
         self.view = view
@@ -99,7 +99,7 @@ class DetailsWriter:
 
 
 def sections(view: View, *, width: int | None, color: bool) -> bytes:
-    """The view's further tables, each under its heading; empty ones are left out."""
+    """Render the view's sections under their headings, without empty ones."""
     out = b""
     for heading, section in view.sections:
         rows = list(section.rows)
@@ -111,14 +111,14 @@ def sections(view: View, *, width: int | None, color: bool) -> bytes:
 
 
 def cell_width(text: str) -> int:
-    """Columns that `text` takes on a terminal: two for wide characters, none for combining ones."""
+    """Return the terminal columns of a text: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
     return sum(_character_width(character) for character in text)
 
 
 def cut(text: str, width: int) -> str:
-    """`text` in at most `width` columns, the last an ellipsis where something is missing."""
+    """Truncate to `width` terminal columns, with an ellipsis at the end."""
     if cell_width(text) <= width:
         return text
     taken = 0
@@ -130,7 +130,7 @@ def cut(text: str, width: int) -> str:
 
 
 def fit(columns: Sequence[Column], widths: Sequence[int], total: int | None) -> list[int]:
-    """Widths that fit into `total` columns: the flexible ones are cut to one common width, of 8 or more."""
+    """Fit widths into `total` terminal columns by limiting flexible columns to one common width of 8 or more."""
     flexible = [width for column, width in zip(columns, widths, strict=True) if column.flex]
     if total is None or not flexible:
         return list(widths)

@@ -1,4 +1,4 @@
-"""Plain data as YAML text that readers of version 1.1 and 1.2 understand alike."""
+"""YAML text of plain data that means the same to readers of versions 1.1 and 1.2."""
 
 import re
 from typing import Any
@@ -9,14 +9,14 @@ from kvctl.render.escapes import DANGEROUS
 
 
 class _Dumper(yaml.SafeDumper):
-    """Block style, no anchors. Not libyaml's: that one escapes every emoji and fails at lone surrogates."""
+    """Dumper in block style without anchors. libyaml's escapes every emoji and fails at lone surrogates."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def dump(value: Any) -> str:
-    """YAML text of plain data, fields in the order given, strings over several lines as literal blocks."""
+    """Return plain data as YAML, fields in the given order, multi-line strings as literal blocks."""
     text: str = yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=4096
     )
@@ -24,7 +24,7 @@ def dump(value: Any) -> str:
 
 
 def dump_short(value: Any) -> str:
-    """The same with what holds plain values only on one line, as far as that goes: `a: {b: 1, c: [x, y]}`."""
+    """Return plain data as YAML with collections of plain values on one line: `a: {b: 1, c: [x, y]}`."""
     text: str = yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
     )
@@ -41,11 +41,11 @@ def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _string)
-# What version 1.2 alone reads as a number; quoted, it is text to both.
+# Quote texts that only version 1.2 reads as numbers.
 _Dumper.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"(?:[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|0o[0-7]+)\Z"),
     list("-+.0123456789"),
 )
-# What version 1.1 calls a boolean and PyYAML forgot.
+# Quote booleans of version 1.1 that PyYAML does not know.
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
