@@ -1,4 +1,4 @@
-"""Running a command with keys as its environment."""
+"""`kvctl env`: run a command with keys as its environment."""
 
 import os
 import re
@@ -49,36 +49,39 @@ async def env(
     filters: Filters = None,
     *,
     words: Program,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="What the names begin with, as it is")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Prefix of the variable names")] = "",
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            "--allow", metavar="NAME", help="Set this variable though it changes how programs run; repeatable"
+            "--allow", metavar="NAME", help="Set this variable even though it changes how programs run; repeatable"
         ),
     ] = None,
-    upper: Annotated[bool, typer.Option("--upper/--no-upper", help="Names in capitals, or as the keys are")] = True,
+    upper: Annotated[
+        bool, typer.Option("--upper/--no-upper", help="Upper-case the names, or keep the keys' case")
+    ] = True,
 ) -> None:
     """Run a command with keys as environment variables.
 
-    The variable of key app.port is APP_PORT: the name in capitals, and whatever is no letter, digit or underscore as an
-    underscore; one that would begin with a digit begins with an underscore. Two keys for one name are an error (4), and
-    so is a named key that is missing (3), or a value with a NUL, which no variable can hold (1). Variables that are set
-    already are replaced. Values are bytes and pass as they are; they are on no command line. Up to 1,024 keys are read
-    as they were at one moment.
+    Key app.port becomes APP_PORT: the name is upper-cased, and every character other than a letter, digit or underscore
+    becomes an underscore. A name that would begin with a digit gets a leading underscore. Two keys with the same name
+    are an error (4), as are a named key that does not exist (3) and a value with a NUL byte, which no variable can hold
+    (1). Variables that are already set are replaced. Values are passed as exact bytes and never appear on a command
+    line. Up to 1,024 keys are read from one consistent snapshot.
 
-    Names that change how programs are loaded or run (PATH, LD_PRELOAD, BASH_ENV, PYTHONPATH, GIT_SSH and others)
-    are refused (1), because whoever writes the bucket would choose what is run; --allow NAME sets one.
+    Names that change how programs are loaded or run (PATH, LD_PRELOAD, BASH_ENV, PYTHONPATH, GIT_SSH and others) are
+    refused (1), because anyone who can write to the bucket could choose what runs. --allow NAME sets one anyway.
 
-    COMMAND replaces kvctl: signals and the exit code are its own. It is looked for before its environment is set. One
-    that cannot be found is 127, one that cannot be run 126, like in a shell. What keys change to later it does not see:
-    `kvctl watch --exec` restarts or reloads.
+    COMMAND replaces the kvctl process: signals and the exit code are its own. It is looked up before its environment is
+    set. As in a shell, the exit code is 127 if it is not found and 126 if it cannot be run. It does not see later
+    changes of the keys: use `kvctl watch --exec` to restart or reload it.
     """
     from kvctl.cli.process.programs import find_program
 
     named, wild = split_keys(filters or [])
     if prefix and not _NAME.match(prefix):
         raise UsageError(
-            f"`{prefix}` cannot begin a variable's name", hint="Letters, digits and `_`, the first no digit"
+            f"`{prefix}` cannot start the name of a variable",
+            hint="Use letters, digits and `_`, and do not start with a digit",
         )
     path = find_program(words[0])
     found = await _values(await open_bucket(session, bucket), named, wild)
@@ -89,7 +92,7 @@ async def env(
 
 
 async def _values(bucket: "Bucket", named: list[str], wild: list[str]) -> dict[str, bytes]:
-    """What the keys hold; of one moment where one answer of the server has room for them. Raises KeyNotFound."""
+    """Return the values by key, a consistent snapshot if one response can hold them. Raises KeyNotFound."""
     found: dict[str, bytes] = {}
     filters = [*named, *wild] or [">"]
     async for batch in bucket.get_matching(*filters):
@@ -101,37 +104,37 @@ async def _values(bucket: "Bucket", named: list[str], wild: list[str]) -> dict[s
 
 
 def _variables(found: dict[str, bytes], prefix: str, upper: bool) -> dict[bytes, bytes]:
-    """Names and values. Raises ConflictError for two keys of one name, KvctlError for a NUL."""
+    """Map names to values. Raises ConflictError for two keys of one name, KvctlError for a NUL."""
     keys: dict[str, str] = {}
     for key, value in found.items():
         name = variable_name(key, prefix, upper=upper)
         if name in keys:
             first, second = sorted((keys[name], key))
             raise ConflictError(
-                f"`{first}` and `{second}` would both be the variable `{name}`", hint="Filters leave one of them out"
+                f"`{first}` and `{second}` would both set the variable `{name}`", hint="Exclude one of them by filters"
             )
         if b"\0" in value:
             raise KvctlError(
-                f"The value of `{key}` has a NUL byte, which no variable can hold", hint="Filters leave the key out"
+                f"The value of `{key}` has a NUL byte, which no variable can hold", hint="Exclude the key by filters"
             )
         keys[name] = key
     return {name.encode(): found[key] for name, key in keys.items()}
 
 
 def _refuse_loading(variables: Iterable[bytes], allowed: Collection[str]) -> None:
-    """Raises RefusedError for variables that change how programs are loaded or run."""
+    """Raise RefusedError for variables that change how programs are loaded or run."""
     found = sorted({name.decode() for name in variables if _LOADING.match(name.decode())} - set(allowed))
     if not found:
         return
     options = " ".join(f"--allow {name}" for name in found)
     raise RefusedError(
         f"{', '.join(f'`{name}`' for name in found)} would change how programs are loaded or run",
-        hint=f"Leave the keys out by filters, add a `--prefix`, or set them with `{options}`",
+        hint=f"Exclude the keys by filters, add a `--prefix`, or allow them with `{options}`",
     )
 
 
 def variable_name(key: str, prefix: str = "", *, upper: bool = True) -> str:
-    """The environment variable for a key: `app.port` is `APP_PORT`."""
+    """Return the name of the environment variable for a key: `APP_PORT` for `app.port`."""
     name = _OTHER.sub("_", key)
     name = prefix + (name.upper() if upper else name)
     return f"_{name}" if name[0].isdigit() else name
@@ -142,7 +145,7 @@ def _become(path: str, words: Sequence[str], variables: dict[bytes, bytes]) -> N
     from kvctl.cli.process.programs import cannot_run
 
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and execve keeps ignored signals ignored
     try:
         os.execve(path, list(words), {**os.environb, **variables})
     except OSError as error:

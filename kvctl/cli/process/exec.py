@@ -1,4 +1,4 @@
-"""Runs a command for each entry or message: it in environment variables, its data on standard input, no shell."""
+"""`--exec CMD` for entries: metadata in environment variables, the value on standard input, no shell."""
 
 import os
 import shlex
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from kvctl.kv.entry import Entry
 
 PATIENCE = 5.0
-"""Seconds that a command has to end when kvctl is asked to."""
+"""Seconds between SIGTERM and SIGKILL for a command that is running when kvctl is interrupted."""
 
 
 class Execution:
-    """`--exec CMD`. Runs follow one another; one that fails is reported, and the next entry has its own."""
+    """Sequential runs of one command. A failed run is reported, and the next one is not affected."""
 
     def __init__(self, session: Session, text: str) -> None:
-        """Raises UsageError for a command that cannot be split or found."""
+        """Split and look up the command. Raises UsageError if it cannot be split or found."""
         self._session = session
         self._command = _split(text)
         self._runs = 0
         self._failed = 0
 
     async def run(self, entry: "Entry") -> None:
-        """Run the command for an entry and wait for its end."""
+        """Run the command for an entry and wait for it to end."""
         await self.attempt(f"`{entry.key}` (revision {entry.revision})", environment(entry), entry.value)
 
     async def attempt(self, what: str, variables: Mapping[bytes, bytes], data: bytes) -> bool:
-        """Run the command with these variables, and the data on standard input; whether it did not fail."""
+        """Run the command with these variables and the data on standard input; return False if it failed."""
         self._runs += 1
         problem = await self._attempt(variables, data)
         if problem:
@@ -44,16 +44,16 @@ class Execution:
         return not problem
 
     def finish(self, things: str = "entries") -> None:
-        """Raises PartlyDone if some run failed."""
+        """Raise PartlyDone if a run failed."""
         if self._failed:
             raise PartlyDone(f"`{self._command[0]}` failed for {self._failed} of {self._runs} {things}")
 
     async def _attempt(self, variables: Mapping[bytes, bytes], data: bytes) -> str:
-        """What went wrong, if anything did."""
+        """Run the command and return the problem, or an empty text."""
         import asyncio
 
         if any(b"\0" in value for value in variables.values()):
-            return "was not run: no environment variable can hold the NUL"
+            return "was not run: an environment variable cannot hold a NUL byte"
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.PIPE, env={**os.environb, **variables}
@@ -66,11 +66,11 @@ class Execution:
             await _end(process)
             raise
         code = process.returncode or 0
-        return "" if code == 0 else f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+        return "" if code == 0 else f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
 
 
 def environment(entry: "Entry") -> dict[bytes, bytes]:
-    """The variables that say what an entry is; names that are no UTF-8 keep their bytes."""
+    """Return the variables that describe an entry; names that are not UTF-8 keep their bytes."""
     facts: Mapping[str, object] = {
         "BUCKET": entry.bucket,
         "KEY": entry.key,
@@ -86,7 +86,7 @@ def environment(entry: "Entry") -> dict[bytes, bytes]:
 
 
 def variables_of(facts: Mapping[str, object]) -> dict[bytes, bytes]:
-    """Facts as variables: `KVCTL_` before their names, nothing for None."""
+    """Encode facts as variables: names with the prefix `KVCTL_`, None as an empty text."""
     return {f"KVCTL_{name}".encode(): os.fsencode(str("" if fact is None else fact)) for name, fact in facts.items()}
 
 
@@ -99,14 +99,14 @@ def _split(text: str) -> list[str]:
         raise UsageError("`--exec` is empty")
     if shutil.which(command[0]) is None:
         raise UsageError(
-            f"The command `{command[0]}` cannot be found",
-            hint="No shell runs it: for pipes and variables say `--exec \"sh -c '...'\"`",
+            f"Command `{command[0]}` not found",
+            hint="Commands run without a shell; for pipes and variables use `--exec \"sh -c '...'\"`",
         )
     return command
 
 
 async def _end(process: "Process") -> None:
-    """Ask the command to end; insist after a while."""
+    """Send SIGTERM, and SIGKILL if the command has not ended after PATIENCE."""
     import asyncio
 
     with suppress(ProcessLookupError):

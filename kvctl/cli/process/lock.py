@@ -1,4 +1,4 @@
-"""Running a command under a lease."""
+"""`kvctl lock`: run a command under a lease."""
 
 import os
 from datetime import timedelta
@@ -19,14 +19,14 @@ from kvctl.errors import KvctlError, LeaseLost, UsageError
 from kvctl.units import format_duration
 
 if TYPE_CHECKING:
-    from kvctl.cli.process.supervisor import Guarded
+    from kvctl.cli.process.supervisor import Supervised
     from kvctl.kv.lease import Lease
 
 app = group()
 
 TTL = timedelta(seconds=30)
 PATIENCE = 0.9
-"""Part of the lease's grace: kvctl gives the lease up a little before the program's watcher does."""
+"""Fraction of the lease's grace period: kvctl gives up the lease shortly before the watcher kills the program."""
 
 
 @command(
@@ -45,41 +45,41 @@ async def lock(
     key: KeyName,
     words: Program,
     ttl: Annotated[
-        timedelta | None, duration("--ttl", help="How long others wait when this holder vanishes [default: 30s]")
+        timedelta | None, duration("--ttl", help="Time until others can take over if this holder dies [default: 30s]")
     ] = None,
-    wait: Annotated[timedelta | None, duration("--wait", help="Longest wait for a key that is held")] = None,
+    wait: Annotated[timedelta | None, duration("--wait", help="Maximum time to wait while the lock is held")] = None,
     owner: Annotated[
-        str | None, typer.Option("--owner", metavar="TEXT", help="Who holds it, as others see it [default: HOST:PID]")
+        str | None, typer.Option("--owner", metavar="TEXT", help="Owner shown to others [default: HOST:PID]")
     ] = None,
 ) -> int:
     """Run a command under a lease.
 
-    Creates the key with a ttl, runs COMMAND, renews the key at a third of the ttl, and deletes it when COMMAND has
-    ended. The exit code is COMMAND's, 128 and the number for a signal; SIGINT and SIGTERM are passed on to it. Exits 4
-    and names the owner when the key is held, or with --wait 9 when it still is after that time. A command that cannot
-    be found is 127, one that cannot be run 126, like in a shell.
+    Creates the key with a ttl, runs COMMAND, renews the key every third of the ttl, and deletes it when COMMAND has
+    ended. The exit code is that of COMMAND, or 128 plus the number of a signal. SIGINT and SIGTERM are passed on to
+    COMMAND. If the key is held, the exit code is 4 and the error names the owner; with --wait it is 9 if the key is
+    still held after that time. As in a shell, it is 127 if COMMAND is not found and 126 if it cannot be run.
 
-    A lease that is lost ends COMMAND: by SIGTERM, after a sixth of the ttl (5 seconds at most) by SIGKILL; the exit
-    code is 9. It is lost when somebody deletes or overwrites the key, and when it cannot be renewed: COMMAND is ended
-    before others can hold the lease. So it is when kvctl itself is stopped for that long, and at once when kvctl is
-    killed, on every system; on Linux the kernel sees to it too. Not in reach are a COMMAND that runs as another user
-    (sudo), and in the foreground of a terminal what COMMAND has started itself.
+    If the lease is lost, COMMAND is ended with SIGTERM, then with SIGKILL after a sixth of the ttl (at most 5 seconds),
+    and the exit code is 9. The lease is lost when the key is deleted or overwritten, or when it cannot be renewed:
+    COMMAND is ended before anyone else can take the lease. This also holds if kvctl is stopped for that long, and
+    COMMAND is ended immediately if kvctl is killed. Two things cannot be ended: a COMMAND that runs as another user
+    (sudo), and, in the foreground of a terminal, processes that COMMAND started.
 
-    The value of the key is the owner's text. COMMAND finds KVCTL_BUCKET, KVCTL_KEY, KVCTL_OWNER and KVCTL_REVISION in
-    its environment. The revision is a fencing token, higher for each holder: a store that refuses writes with a lower
-    one than it has seen is safe also from a holder that was held up.
+    The value of the key is the owner. COMMAND receives KVCTL_BUCKET, KVCTL_KEY, KVCTL_OWNER and KVCTL_REVISION in its
+    environment. The revision is a fencing token that increases with each holder. A store that rejects writes with a
+    lower token than it has seen is also safe from a delayed holder.
 
-    The bucket must allow keys a ttl of their own: `kvctl bucket edit BUCKET --marker-ttl 1s`. In a bucket with
-    a history, servers keep the key of a vanished holder for the marker ttl at least; who waits takes it over after the
-    ttl of the lease all the same, who does not wait is refused.
+    The bucket must allow per-key TTLs: `kvctl bucket edit BUCKET --marker-ttl 1s`. In a bucket with history, servers
+    keep the key of a dead holder for at least the marker ttl. A waiting `lock` still takes over after the ttl of the
+    lease; one without --wait is refused until the key has expired.
     """
     from kvctl.cli.process.programs import find_program
-    from kvctl.cli.process.supervisor import Guarded
+    from kvctl.cli.process.supervisor import Supervised
     from kvctl.kv.lease_queue import acquire
 
     check_keys([key])
     if owner == "":
-        raise UsageError("The owner is empty")
+        raise UsageError("`--owner` must not be empty")
     find_program(words[0])
     source = await open_bucket(session, bucket, write=True)
     name = owner or f"{os.uname().nodename}:{os.getpid()}"
@@ -87,7 +87,7 @@ async def lock(
         source, key, name, TTL if ttl is None else ttl, wait=wait,
         waiting=lambda holder: session.note(f"Waiting for `{key}`, held by `{holder}`"),
     )  # fmt: skip
-    program = Guarded(words, grace=lease.grace * PATIENCE)
+    program = Supervised(words, grace=lease.grace * PATIENCE)
     with program.signals_passed_on():
         try:
             await program.start(_variables(lease), lease.deadline)
@@ -101,8 +101,8 @@ async def lock(
         return code
 
 
-async def _run(program: "Guarded", lease: "Lease") -> int:
-    """The program's exit code. Raises LeaseLost, after the program was ended."""
+async def _run(program: "Supervised", lease: "Lease") -> int:
+    """Wait for the program and return its exit code. Raises LeaseLost after ending the program."""
     import asyncio
 
     keeping = asyncio.ensure_future(lease.keep(program.allow_until))
@@ -126,11 +126,11 @@ async def _release(session: Session, lease: "Lease") -> None:
         await lease.release()
     except KvctlError as error:
         rest = format_duration(lease.ttl)
-        session.warn(f"`{lease.key}` could not be released, and goes by itself within {rest}: {error.message}")
+        session.warn(f"Could not release `{lease.key}`, it expires within {rest}: {error.message}")
 
 
 def _variables(lease: "Lease") -> dict[bytes, bytes]:
-    """What COMMAND is told."""
+    """Return the environment variables that describe the lease to COMMAND."""
     facts = {
         "BUCKET": lease.bucket.name, "KEY": lease.key, "OWNER": lease.owner, "REVISION": str(lease.token)
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`--exec CMD` for messages: acknowledged when the command succeeds, delivered again later when it fails."""
+"""`--exec CMD` for messages: acknowledged if the command succeeds, redelivered after a delay if it fails."""
 
 import json
 from contextlib import suppress
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from kvctl.jetstream.consumers.message import Message
 
 LONGEST_DELAY = 300
-"""Seconds until a message comes again whose command keeps failing."""
+"""Seconds, the longest delay before a message is redelivered whose command keeps failing."""
 ACK_WAIT = 10.0
-"""Seconds to assume for a consumer whose settings may not be read."""
+"""Seconds, the acknowledgement wait to assume if the consumer's configuration cannot be read."""
 
 
 class MessageExecution:
-    """Runs follow one another."""
+    """Sequential runs of one command for messages, with their acknowledgements."""
 
     def __init__(self, session: Session, text: str, *, answers: bool) -> None:
-        """Raises UsageError for a command that cannot be split or found."""
+        """Split and look up the command. Raises UsageError if it cannot be split or found."""
         self.stopping = False
-        """Whether what comes is given back instead."""
+        """Return further messages to the server instead of running the command."""
         self._session = session
         self._execution = Execution(session, text)
         self._answers = answers
         self._ack_wait = ACK_WAIT
 
     async def prepare(self, stream: str, consumer: str | None) -> None:
-        """Learn how long the consumer waits for an answer, if it does at all. Raises NotFoundError."""
+        """Read the consumer's acknowledgement policy and wait. Raises NotFoundError."""
         from kvctl.errors import UnreachableError
         from kvctl.jetstream.consumers import admin
 
@@ -45,11 +45,11 @@ class MessageExecution:
             self._ack_wait = min([wait / 1e9 for wait in waits if wait] or [ACK_WAIT])
 
     async def run(self, message: "Message") -> None:
-        """Run the command for a message, and answer for it."""
+        """Run the command for a message, then acknowledge or reject it."""
         import asyncio
 
         if self.stopping:
-            await self._answer(message, done=False, again_at_once=True)
+            await self._answer(message, done=False, immediately=True)
             return
         alive = asyncio.ensure_future(self._keep_alive(message))
         try:
@@ -60,20 +60,20 @@ class MessageExecution:
         await self._answer(message, done=done)
 
     def finish(self) -> None:
-        """Raises PartlyDone if some run failed."""
+        """Raise PartlyDone if a run failed."""
         self._execution.finish("messages")
 
-    async def _answer(self, message: "Message", *, done: bool, again_at_once: bool = False) -> None:
+    async def _answer(self, message: "Message", *, done: bool, immediately: bool = False) -> None:
         if not self._answers:
             return
         try:
             if done:
                 await message.ack()
             else:
-                await message.nak(None if again_at_once else delay(message.metadata.delivered))
+                await message.nak(None if immediately else delay(message.metadata.delivered))
         except NoServer:
             self._session.warn(
-                f"The connection was lost before message {message.sequence} was answered: it comes again"
+                f"The connection was lost before message {message.sequence} was acknowledged: it will be redelivered"
             )
 
     async def _keep_alive(self, message: "Message") -> None:
@@ -86,22 +86,22 @@ class MessageExecution:
 
 
 def delay(delivered: int) -> timedelta:
-    """How long to wait after so many failures: 1s, 2s, 4s, up to 5m."""
+    """Return the redelivery delay after this many deliveries: 1s, 2s, 4s, up to 5m."""
     return timedelta(seconds=min(2.0 ** min(delivered - 1, 20), LONGEST_DELAY))
 
 
 def facts(message: "Message") -> dict[str, object]:
-    """What the command is told in its environment."""
-    told = message.metadata
+    """Return the metadata of a message, which the command receives in its environment."""
+    metadata = message.metadata
     return {
-        "STREAM": told.stream,
-        "CONSUMER": told.consumer,
+        "STREAM": metadata.stream,
+        "CONSUMER": metadata.consumer,
         "SUBJECT": message.subject,
-        "SEQUENCE": told.sequence,
-        "CONSUMER_SEQUENCE": told.consumer_sequence,
-        "DELIVERED": told.delivered,
-        "PENDING": told.pending,
-        "TIME": format_time(told.time_ns),
+        "SEQUENCE": metadata.sequence,
+        "CONSUMER_SEQUENCE": metadata.consumer_sequence,
+        "DELIVERED": metadata.delivered,
+        "PENDING": metadata.pending,
+        "TIME": format_time(metadata.time_ns),
         "SIZE": len(message.data),
         "HEADERS": json.dumps(message.headers, ensure_ascii=False),
     }

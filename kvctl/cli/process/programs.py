@@ -1,4 +1,4 @@
-"""Programs that commands run for the user: found, and refused, like a shell does."""
+"""Programs that commands run for the user: looked up and rejected as a shell does."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 class CannotRun(KvctlError):
-    """The program cannot be run; the exit code is a shell's: 127 not found, 126 not executable."""
+    """Error for a program that cannot be run; exit codes as in a shell: 127 not found, 126 not executable."""
 
     def __init__(self, message: str, exit_code: int, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -17,21 +17,21 @@ class CannotRun(KvctlError):
 
 
 def find_program(name: str) -> str:
-    """The program's path, by PATH where the name has no slash. Raises CannotRun."""
+    """Return the program's path, searching PATH if the name has no slash. Raises CannotRun."""
     found = shutil.which(name)
     if found is not None:
         return found
     if shutil.which(name, mode=os.F_OK) is not None or os.path.isdir(name):
         raise CannotRun(f"`{name}` is not executable", NOT_EXECUTABLE)
-    raise CannotRun(f"The command `{name}` cannot be found", NOT_FOUND, hint=_hint(name))
+    raise CannotRun(f"Command `{name}` not found", NOT_FOUND, hint=_hint(name))
 
 
 def cannot_run(name: str, error: OSError) -> CannotRun:
-    """The error for a program that the system would not start."""
+    """Return the error for a program that the system failed to start."""
     if isinstance(error, FileNotFoundError):
         return CannotRun(f"`{name}` cannot be run: its interpreter is missing", NOT_FOUND)
     return CannotRun(f"`{name}` cannot be run: {error.strerror}", NOT_EXECUTABLE)
 
 
 def _hint(name: str) -> str | None:
-    return "No shell runs it: for pipes and variables say `sh -c '...'`" if " " in name else None
+    return "Commands run without a shell; for pipes and variables use `sh -c '...'`" if " " in name else None

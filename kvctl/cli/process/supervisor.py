@@ -1,4 +1,4 @@
-"""A program that must not outlive a deadline, or this process."""
+"""Supervision of a program that must not outlive a deadline or this process."""
 
 import asyncio
 import os
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 FOREVER = float("inf")
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""What a terminal sends to all programs in its foreground, the guarded one included."""
+"""Signals that a terminal sends to its foreground process group, which includes the program."""
 _PR_SET_PDEATHSIG = 1
-_TOLD = struct.Struct("dq")
-"""What the watcher is told: a deadline, and the program's process, or 0."""
+_UPDATE = struct.Struct("dq")
+"""Message to the watcher: a deadline (seconds of `clock`), and the program's process id or 0."""
 
 
-class Guarded:
-    """A program that ends, with what it started, at a deadline, and with this process however that ends.
+class Supervised:
+    """Program that ends, with its children, at a deadline or when this process ends in any way.
 
-    A second process sees to it, also while this one is stopped: SIGTERM `grace` seconds before the deadline, SIGKILL at
-    it. In the foreground of a terminal the program stays in kvctl's process group, so that keys like Ctrl-C reach it;
-    elsewhere it has one of its own, and what it started ends with it.
+    A watcher process enforces it even while this process is stopped: SIGTERM `grace` seconds before the deadline,
+    SIGKILL at the deadline. In the foreground of a terminal the program stays in kvctl's process group, so that keys
+    such as Ctrl-C reach it. Elsewhere it has its own group, and its children end with it.
     """
 
     def __init__(self, words: Sequence[str], *, grace: float) -> None:
@@ -42,10 +42,10 @@ class Guarded:
         self._watcher = -1
         self._process: Process | None = None
         self._early: list[int] = []
-        """Signals that came before it ran."""
+        """Signals that arrived before the program started."""
 
     async def start(self, variables: Mapping[bytes, bytes], deadline: float) -> None:
-        """Run the program with these variables added to the environment. Raises CannotRun."""
+        """Start the program with these variables added to the environment. Raises CannotRun."""
         path = find_program(self._words[0])
         self._deadline = deadline
         self._watcher = _start_watcher(self._group, deadline, self._grace)
@@ -62,12 +62,12 @@ class Guarded:
 
     @property
     def process(self) -> "Process":
-        """The program, once it was started."""
+        """Return the program's process; valid after `start`."""
         assert self._process is not None
         return self._process
 
     async def wait(self) -> int:
-        """Its exit code; 128 and the number for a signal."""
+        """Wait for the program and return its exit code, 128 plus the number for a signal."""
         code = await self.process.wait()
         return 128 - code if code < 0 else code
 
@@ -75,25 +75,25 @@ class Guarded:
         """Move the deadline, in seconds of `kvctl.kv.lease.clock`."""
         self._deadline = deadline
         with suppress(OSError):
-            os.write(self._watcher, _TOLD.pack(deadline, 0))
+            os.write(self._watcher, _UPDATE.pack(deadline, 0))
 
     async def end(self) -> None:
-        """SIGTERM now, SIGKILL after the grace, or at the deadline; returns when it has ended."""
+        """Send SIGTERM now, SIGKILL after the grace period or at the deadline, and wait for the end."""
         self.allow_until(min(clock() + self._grace, self._deadline))
         try:
             async with asyncio.timeout(self._grace + 0.5):
                 await self.process.wait()
-        except TimeoutError:  # without a watcher, then
+        except TimeoutError:  # the watcher is not running
             _send(self.process.pid, signal.SIGKILL, group=self._group)
             await self.process.wait()
 
     def finish(self) -> None:
-        """The program has ended; what it left in the background may stay."""
+        """Release the watcher after the program has ended; its background processes keep running."""
         self.allow_until(FOREVER)
 
     @contextmanager
     def signals_passed_on(self) -> Iterator[None]:
-        """Meanwhile signals that would end kvctl go to the program, but for those that the terminal sends it, too."""
+        """Pass signals that would end kvctl on to the program, except those that the terminal sends to both."""
         heeded = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._pass_on) for number in heeded}
         try:
@@ -110,7 +110,7 @@ class Guarded:
 
 
 def _in_foreground() -> bool:
-    """Whether a person types at this process."""
+    """Return True if this process group is in the foreground of a terminal."""
     try:
         return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError, AttributeError):
@@ -126,9 +126,9 @@ def _send(pid: int, number: int, *, group: bool) -> None:
 
 
 def _prepared(watcher: int, deadline: float) -> Callable[[], None]:
-    """What the child does before its program starts: it tells the watcher its number, and dies with its parent.
+    """Return the child's `preexec_fn`, which reports its process id to the watcher and makes it die with its parent.
 
-    On Linux the kernel sees to the latter too. Its signal comes when the thread that forked ends, here the main one.
+    On Linux the kernel enforces the latter (PR_SET_PDEATHSIG), when the thread that forked ends: here the main thread.
     """
     prctl = None
     if sys.platform == "linux":
@@ -138,23 +138,23 @@ def _prepared(watcher: int, deadline: float) -> Callable[[], None]:
     parent = os.getpid()
 
     def prepare() -> None:
-        os.write(watcher, _TOLD.pack(deadline, os.getpid()))
+        os.write(watcher, _UPDATE.pack(deadline, os.getpid()))
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it died before it was asked for
+        if os.getppid() != parent:  # the parent died before the signal was requested
             os._exit(128 + signal.SIGKILL)
 
     return prepare
 
 
 def _start_watcher(group: bool, deadline: float, grace: float) -> int:
-    """Start the process that ends the program; the pipe by which it is told, and at whose end it acts at once."""
+    """Start the watcher and return the write end of its pipe; when that closes, it kills the program immediately."""
     reading, writing = os.pipe()
     if os.fork():
         os.close(reading)
         return writing
     try:
-        os.setsid()  # what ends or stops kvctl's group shall not reach the watcher
+        os.setsid()  # signals that end or stop kvctl's group must not reach the watcher
         for number in PASSED_ON:
             signal.signal(number, signal.SIG_IGN)
         os.dup2(reading, 0)
@@ -174,10 +174,10 @@ def _watch(group: bool, deadline: float, grace: float) -> None:
         due = deadline if asked else deadline - grace
         if not select.select([0], [], [], max(min(due - now, 1.0), 0.001))[0]:
             continue
-        told = os.read(0, 1 << 12)
-        if not told:  # kvctl is gone
+        data = os.read(0, 1 << 12)
+        if not data:  # kvctl has ended
             break
-        for moved, started in _TOLD.iter_unpack(told):
+        for moved, started in _UPDATE.iter_unpack(data):
             deadline, pid = moved, started or pid
         if deadline == FOREVER:
             return

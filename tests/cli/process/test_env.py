@@ -77,7 +77,7 @@ def test_two_keys_for_one_name(keyed: Keyed) -> None:
     keyed.put("app-port", b"2")
     result = keyed("env", "B", "--", "true")
     assert result.exit_code == 4
-    assert "`app-port` and `app.port` would both be the variable `APP_PORT`" in result.err
+    assert "`app-port` and `app.port` would both set the variable `APP_PORT`" in result.err
     assert keyed("env", "B", "app.*", "--", "true").exit_code == 0
 
 
