@@ -1,4 +1,4 @@
-"""Buckets: what moves, compares and tidies their data."""
+"""Commands of `kvctl bucket` on data: copy, diff, compact, backup, restore."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -41,7 +41,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="WHAT",
-        help="Copy what it holds too: `latest` values, or all `history`",
+        help="Copy the data as well: `latest` values or all `history`",
         autocompletion=lambda incomplete: [what for what in ("latest", "history") if what.startswith(incomplete)],
     ),
 ]
@@ -75,18 +75,18 @@ async def copy(
 ) -> None:
     """Copy a bucket's configuration, and its data with --data.
 
-    The copy is an ordinary bucket, also of a mirror or an aggregate. --data copies what is there when it begins: the
-    current values, or every entry with its operation, in order. Revisions and times are the copy's own; keys with a
-    ttl keep what is left of theirs, that of the bucket begins anew.
+    The copy is always an ordinary bucket, even if the source is a mirror or an aggregate. --data copies the data that
+    exists at the start: the latest values, or every entry with its operation, in order. The copy has its own revisions
+    and times. Keys with a ttl keep the rest of it; the bucket's ttl starts again.
 
-    A copy that breaks off is removed. A target that exists must have the same configuration, and with --data be empty.
+    An interrupted copy is removed. An existing target must have the same configuration, and be empty with --data.
     """
     from kvctl.cli.topology.replicas import show_config
     from kvctl.kv.maintenance import copy_bucket
     from kvctl.kv.names import check_bucket
 
     if data not in (None, copy_bucket.LATEST, copy_bucket.HISTORY):
-        raise UsageError(f"`--data` is `latest` or `history`, not `{data}`")
+        raise UsageError(f"`{data}` is not a value of `--data`", hint="Use `latest` or `history`")
     check_bucket(bucket), check_bucket(target)
     client = await session.client()
     there = await _client_of(session, to_context)
@@ -101,9 +101,13 @@ async def copy(
         copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
     row = {"bucket": target, "stream": f"KV_{target}", "changed": copied.created, "entries": copied.entries}
     entries = f", {counted(copied.entries, 'entry')}" if data else ""
-    made = copied.created or copied.entries
-    text = f"Copied `{bucket}` to `{target}`{entries}" if made else f"Bucket `{target}` exists already, like `{bucket}`"
-    report(session, row, text, always=not made)
+    changed = copied.created or copied.entries
+    text = (
+        f"Copied `{bucket}` to `{target}`{entries}"
+        if changed
+        else f"Bucket `{target}` already exists with the configuration of `{bucket}`"
+    )
+    report(session, row, text, always=not changed)
 
 
 @command(
@@ -120,12 +124,12 @@ async def diff(
     bucket: BucketName,
     other: Annotated[str, typer.Argument(metavar="OTHER", help="Bucket to compare with")],
     to_context: ToContext = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 when they differ")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if they differ")] = False,
 ) -> int | None:
     """Compare the keys and values of two buckets.
 
-    `missing` are keys that only BUCKET has, `extra` those that only OTHER has, `differs` those with another value.
-    Deleted keys count as absent; revisions and history are not compared.
+    `missing` marks keys that exist only in BUCKET, `extra` keys that exist only in OTHER, and `differs` keys with
+    different values. Deleted keys count as absent. Revisions and history are not compared.
     """
     from kvctl.kv.maintenance.compare_buckets import compare
     from kvctl.kv.names import check_bucket
@@ -163,20 +167,20 @@ async def compact(
     session: Session,
     bucket: BucketName,
     older_than: Annotated[
-        timedelta | None, duration("--older-than", help="Only keys that were deleted this long ago or longer")
+        timedelta | None, duration("--older-than", help="Only keys that were deleted at least this long ago")
     ] = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Remove what is left of deleted keys: markers, and the history behind them.
+    """Remove the markers and history of deleted keys.
 
-    A key that is created again meanwhile survives. Mirrors and aggregates do not hear of it and keep their markers;
-    one that has not received the deletions yet would keep the keys permanently, so that is refused without --force
-    lagging-replica. A stream that does not answer may be one of them: --force unreachable-stream.
+    A key that is created again concurrently survives. Mirrors and aggregates are not affected and keep their markers. A
+    replica that has not received the deletions yet would keep the keys permanently: this is refused without --force
+    lagging-replica. A stream that does not answer may be such a replica: --force unreachable-stream.
 
-    Servers up to 2.15 have a fault (nats-server issue 8505): killed or crashed later, they may bring back an old value
-    of a key whose marker was removed, if the history limit had dropped that value. Markers with a ttl do the same. Keep
-    the markers where that would harm.
+    Servers up to 2.15 have a bug (nats-server issue 8505): after a crash they may restore an old value of a key whose
+    marker was removed, if the history limit had dropped that value. Markers that expire have the same effect. Keep the
+    markers where this would do harm.
     """
     from kvctl.topology.apply import bucket_changes
     from kvctl.topology.hazards import hazards
@@ -186,7 +190,7 @@ async def compact(
     source = client.bucket(bucket)
     found, reasons = await bucket_changes.plan_compaction(source, client.api, older_than or timedelta())
     for entry in found.kept:
-        session.warn(f"`{entry.key}` stays: as a wildcard it would take other keys along")
+        session.warn(f"`{entry.key}` was kept: as a wildcard it would match other keys")
     if dry_run:
         rows = [
             {
@@ -202,21 +206,24 @@ async def compact(
         for hazard in reasons:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
-    hazards.refuse(reasons, force, f"`{bucket}` cannot be compacted without harm")
+    hazards.refuse(reasons, force, f"Compacting `{bucket}` could lose or restore data")
     with session.progress("Removing tombstones", len(found.entries)) as progress:
         messages = await bucket_changes.compact(source, found, progress.advance)
     row = {"bucket": bucket, "tombstones": len(found.entries), "messages": messages, "kept": len(found.kept)}
-    report(session, row, f"Removed {counted(len(found.entries), 'tombstone')}, {counted(messages, 'message')} in all")
+    report(
+        session, row, f"Removed {counted(len(found.entries), 'tombstone')} ({counted(messages, 'message')} in total)"
+    )
 
 
 @command(app, "backup", examples=["kvctl bucket backup orders ./orders.bak"], see=["bucket restore", "bucket copy"])
 async def backup(session: Session, bucket: BucketName, directory: Directory) -> None:
-    """Back a bucket up into a directory.
+    """Back up a bucket into a directory.
 
-    The server's own snapshot: every entry with its revision and time, and the configuration. A manifest goes with it:
-    counts, last revision and a hash of every file. DIR must be new or empty; it appears when the backup is complete.
+    The backup is the server's own snapshot: every entry with its revision and time, and the configuration. A manifest
+    records counts, the last revision and a hash of every file. DIR must not exist or be empty; it appears when the
+    backup is complete.
 
-    The files are those of `nats stream backup` and can be restored by that, too.
+    The files have the format of `nats stream backup`, and `nats stream restore` can read them.
     """
     from dataclasses import asdict
 
@@ -237,14 +244,14 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
 async def restore(session: Session, directory: Directory, replicas: Replicas = None, dry_run: DryRun = False) -> None:
     """Restore a backup under the bucket's own name.
 
-    The files are compared with the manifest first, the bucket with it afterwards; until then nobody can write to it.
-    What does not come out whole is removed, also when the restore is interrupted. One that was killed leaves a bucket
-    that `bucket ls` lists as `incomplete`; running it again replaces that.
+    The files are compared with the manifest first, then the restored bucket, which rejects writes until it has been
+    verified. A restore that fails or is interrupted removes the bucket. If kvctl is killed, the bucket remains and
+    `bucket ls` lists it as `incomplete`; run the restore again to replace it.
 
-    Restoring never overwrites: delete the bucket first. Mirrors of it that hold something else are named; on a terminal
-    kvctl offers to make them anew.
+    A restore never overwrites: delete the bucket first. Mirrors of it with other contents are reported; on a terminal
+    kvctl offers to recreate them.
     """
-    from kvctl.cli.bucket.stale_mirrors import offer
+    from kvctl.cli.bucket.stale_mirrors import offer_to_recreate
     from kvctl.kv.maintenance import bucket_backup, manifest
 
     if dry_run:
@@ -256,7 +263,7 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
     with session.progress(f"Restoring {expected.bucket}", total) as progress:
         done = await bucket_backup.restore(api, directory, replicas=replicas, advance=progress.advance)
-    await offer(session, api, expected.stream)
+    await offer_to_recreate(session, api, expected.stream)
     row = {
         "bucket": expected.bucket,
         "stream": expected.stream,
@@ -264,12 +271,12 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
         "entries": done.info["state"]["messages"],
         "last_revision": done.info["state"]["last_seq"],
     }
-    again = ", in place of what an interrupted restore left" if done.replaced else ""
+    again = ", replacing an interrupted restore" if done.replaced else ""
     report(session, row, f"Restored `{expected.bucket}`: {_contents(expected)}{again}")
 
 
 def report(session: Session, row: dict[str, Any], text: str, *, always: bool = False) -> None:
-    """Say what was done: an object where one is asked for, a note to a terminal, with `always` in a pipe too."""
+    """Report a change: an object if a format was requested, else a note on a terminal, with `always` in a pipe too."""
     if session.options.output:
         session.show(document(row, name="bucket"))
     else:
@@ -277,7 +284,7 @@ def report(session: Session, row: dict[str, Any], text: str, *, always: bool = F
 
 
 def counted(number: int, what: str) -> str:
-    """`1 entry`, `2 entries`."""
+    """Format a number with its noun: `1 entry`, `2 entries`."""
     if number == 1:
         return f"1 {what}"
     return f"{number} {what.removesuffix('y')}ies" if what.endswith("y") and what != "key" else f"{number} {what}s"
@@ -303,7 +310,7 @@ def _contents(made: "Manifest") -> str:
 
 
 async def _client_of(session: Session, name: str | None) -> "Client":
-    """The client of another context, or the session's own."""
+    """Return the client of another context, or the session's own."""
     if name is None:
         return await session.client()
     from kvctl.contexts import ContextStore

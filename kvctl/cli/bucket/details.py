@@ -1,4 +1,4 @@
-"""One bucket, mirror or aggregate as a document: the JSON object, and how a terminal shows it."""
+"""Details of one bucket, mirror or aggregate: the JSON object and its form on a terminal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def bucket_view(sight: "Sight") -> View:
-    """Everything about one bucket."""
+    """Return a view of all details of one bucket."""
     row = bucket_row(sight)
     sections = [
         ("Servers", servers_view(row["cluster"] or {})),
@@ -34,7 +34,7 @@ def bucket_view(sight: "Sight") -> View:
 
 
 def servers_view(cluster: dict[str, Any]) -> View:
-    """Every server that holds a stream, the leader first; the JSON object names the leader apart from the others."""
+    """Return a view of the servers that hold a stream, leader first; `cluster` is the JSON object of `_cluster`."""
     leader = {"name": cluster.get("leader"), "role": "leader", "current": True, "offline": False, "lag": None,
               "active": None}  # fmt: skip
     followers = [{"role": "follower", **peer} for peer in cluster.get("replicas", [])]
@@ -42,14 +42,14 @@ def servers_view(cluster: dict[str, Any]) -> View:
 
 
 def remarks(sight: "Sight") -> Iterator[str]:
-    """What is amiss, as far as it can be seen."""
+    """Yield warnings about the bucket, as far as they can be determined."""
     from kvctl.kv.stream_kind import renaming
 
     described = sight.description
     if described is None:
-        yield f"The servers that hold `{sight.stream}` do not answer: this is what others know of it"
+        yield f"The servers that hold `{sight.stream}` do not answer: only what other servers know is shown"
     if sight.dependents is None:
-        yield "The streams of this account cannot be listed: what replicates the bucket is not known"
+        yield "Cannot list the streams of this account: the replicas of the bucket are unknown"
     if described is not None and (text := renaming(described.status.config)):
         yield text
     yield from (hazard.evidence for hazard in sight.hazards)
@@ -58,11 +58,11 @@ def remarks(sight: "Sight") -> Iterator[str]:
     yield from (item.evidence for item in sight.lineages.values() if not item.same)
     yield from sight.doubts
     if sight.answered_by == [] and (described is None or described.status.config.get("allow_direct")):
-        yield "Nobody answers reads of it here"
+        yield "Nothing answers direct reads of this bucket here"
 
 
 def bucket_row(sight: "Sight") -> dict[str, Any]:
-    """The JSON object of a bucket; what the servers that hold it would have to tell is null when they are silent."""
+    """Return the JSON object of a bucket; fields that only its own servers know are null if they do not answer."""
     described = sight.description
     return {
         **(_stored(described.status) if described else _silent(sight)),
@@ -83,7 +83,7 @@ def bucket_row(sight: "Sight") -> dict[str, Any]:
 
 
 def dependent_row(item: "Dependent") -> dict[str, Any]:
-    """The JSON object of a stream that replicates a bucket."""
+    """Return the JSON object of a stream that replicates a bucket."""
     upstream = item.upstream if item.last_revision is not None else None
     return {
         "name": item.name,
@@ -98,9 +98,9 @@ def dependent_row(item: "Dependent") -> dict[str, Any]:
 
 
 def _table(columns: Sequence[Column], rows: list[dict[str, Any]]) -> View:
-    """The rows, without columns that are empty in all of them."""
-    said = [column for column in columns if any(row[column.key] not in (None, "", []) for row in rows)]
-    return View(columns=said, rows=rows)
+    """Return a table of the rows, without columns that are empty in all of them."""
+    shown = [column for column in columns if any(row[column.key] not in (None, "", []) for row in rows)]
+    return View(columns=shown, rows=rows)
 
 
 def _stored(status: "BucketStatus") -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _stored(status: "BucketStatus") -> dict[str, Any]:
 
 
 def _silent(sight: "Sight") -> dict[str, Any]:
-    """What stands in place of what only the servers that hold a stream know."""
+    """Return the JSON object of a stream whose servers do not answer."""
     names = [column.key for column in _FIELDS if column.key not in ("name", "stream", "kind")]
     known = {"name": sight.name, "stream": sight.stream, "kind": "unreachable"}
     return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": None}
@@ -163,39 +163,39 @@ def _origin_row(upstream: "Upstream", origin: dict[str, Any] | None, lineage: "L
 
 
 def _recreated(lineage: "Lineage | None") -> bool | None:
-    """Whether a mirror serves an earlier incarnation of its origin; null where that is not known."""
+    """Return True if a mirror serves an earlier stream instance of its origin, None if that is unknown."""
     return None if lineage is None or lineage.same is None else not lineage.same
 
 
 def _settings(config: Row) -> list[Column]:
-    """Columns for what the configuration says beyond ADR-8's defaults."""
+    """Return columns for the settings that differ from ADR-8's defaults."""
     from kvctl.kv.stream_kind import own_metadata
 
-    said: list[tuple[str, str]] = []
+    shown: list[tuple[str, str]] = []
     if config.get("subject_delete_marker_ttl"):
-        said.append(("Marker TTL", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
+        shown.append(("Marker TTL", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
     elif config.get("allow_msg_ttl"):
-        said.append(("TTL of keys", "allowed, without markers"))
-    said += [(label, size_text(config[field])) for field, label in _LIMITS if config.get(field, -1) > 0]
+        shown.append(("Per-key TTL", "allowed, without markers"))
+    shown += [(label, size_text(config[field])) for field, label in _LIMITS if config.get(field, -1) > 0]
     placement, republish = config.get("placement") or {}, config.get("republish")
-    said += [
+    shown += [
         (label, text)
         for label, text in (("Cluster", placement.get("cluster")), ("Tags", placement.get("tags")))
         if text
     ]
     if republish:
         what = " (headers only)" if republish.get("headers_only") else ""
-        said.append(("Republish", f"{republish.get('src')} -> {republish.get('dest')}{what}"))
+        shown.append(("Republish", f"{republish.get('src')} -> {republish.get('dest')}{what}"))
     if config.get("allow_atomic"):
-        said.append(("Atomic batches", "allowed"))
+        shown.append(("Atomic batches", "allowed"))
     if not (config.get("allow_direct") or config.get("mirror_direct")):
-        said.append(("Direct get", "off: every read goes to the leader"))
+        shown.append(("Direct get", "off: every read goes to the leader"))
     if config.get("sealed"):
-        said.append(("Sealed", "yes: read-only for ever"))
+        shown.append(("Sealed", "yes: permanently read-only"))
     metadata = own_metadata(dict(config))
     if metadata:
-        said.append(("Metadata", ", ".join(f"{name}={value}" for name, value in metadata.items())))
-    return [Column("config", label, text=_always(text)) for label, text in said]
+        shown.append(("Metadata", ", ".join(f"{name}={value}" for name, value in metadata.items())))
+    return [Column("config", label, text=_always(text)) for label, text in shown]
 
 
 def _always(text: Any) -> Any:
@@ -239,7 +239,7 @@ _TAIL = (
         text=lambda cluster: " in ".join(filter(None, (cluster["leader"], cluster["name"]))),
     ),
     Column("created", text=age_text),
-    Column("answered_by", "Answers here", text=lambda names: ", ".join(names)),
+    Column("answered_by", "Served by", text=lambda names: ", ".join(names)),
 )
 _PEERS = (
     Column("name"),
@@ -254,12 +254,15 @@ _REPLICATION = (
     Column("lag", right=True),
     Column("last_revision", right=True),
     Column(
-        "recreated", "ORIGIN", text=lambda yes: "recreated" if yes else "same", style=lambda yes: "red" if yes else ""
+        "recreated",
+        "ORIGIN",
+        text=lambda yes: "recreated" if yes else "current",
+        style=lambda yes: "red" if yes else "",
     ),
-    Column("active", "HEARD", text=_active_text),
+    Column("active", "LAST SEEN", text=_active_text),
     Column("error", style="red", flex=True),
 )
-"""How a replica stands to an origin. ORIGIN: whether that is still the one that it was made from."""
+"""Columns on how a replica follows its origin. ORIGIN is `current` or `recreated` (since the mirror was created)."""
 _ORIGINS = (
     Column("stream"),
     Column("domain"),

@@ -1,4 +1,4 @@
-"""Buckets: create, inspect, change, delete. Their data is in data.py."""
+"""Commands of `kvctl bucket` on buckets: add, ls, show, edit, delete."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,8 +46,8 @@ app = group(
     "bucket",
     help="""Create, inspect, change and move buckets
 
-    A bucket is a stream that holds keys and their values, as ADR-8 describes it. Mirrors and aggregates of buckets are
-    listed, shown and deleted here too.
+    A bucket is a stream that holds keys and values, as described in ADR-8. These commands also list, show and delete
+    mirrors and aggregates.
     """,
 )
 
@@ -57,7 +57,7 @@ Clear = Annotated[
     typer.Option(
         "--clear",
         metavar="FIELD",
-        help="Give a field its default again: an option's name without dashes, or `metadata.KEY`; repeatable",
+        help="Reset a field to its default: an option's name, or `metadata.KEY`; repeatable",
         autocompletion=lambda incomplete: _clearable(incomplete),
     ),
 ]
@@ -90,20 +90,20 @@ async def add(
     metadata: Metadata = None,
     republish: Republish = None,
     republish_headers_only: HeadersOnly = None,
-    atomic: Annotated[bool, typer.Option("--atomic", help="Allow several keys to be written as one batch")] = False,
+    atomic: Annotated[bool, typer.Option("--atomic", help="Allow atomic writes of several keys")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Create a bucket.
 
-    Without options it is the stream that ADR-8 describes: one revision of each key, on file, on one server. A bucket
-    that exists with the same configuration is left as it is; one with another configuration is an error that shows
-    the differences.
+    Without options the bucket has the defaults of ADR-8: one revision per key, file storage, one server. If the bucket
+    exists with the same configuration, nothing changes. If it exists with another configuration, the command fails and
+    shows the differences.
 
-    What the server stored is read back. One that is too old to know a setting drops it silently: then the bucket is
-    removed again, and the settings are named.
+    The stored configuration is read back, because old servers silently drop settings that they do not know. In that
+    case the bucket is removed and the error names the settings.
 
-    A mirror that an earlier bucket of this name left behind would answer reads of the new one with what it holds. It is
-    named; on a terminal kvctl offers to make it anew.
+    A mirror of an earlier bucket with this name would answer reads of the new bucket with its old values. Such mirrors
+    are reported; on a terminal kvctl offers to recreate them.
     """
     from kvctl.cli.topology.replicas import show_config
     from kvctl.kv import catalog
@@ -126,7 +126,7 @@ async def add(
     else:
         made = await _create(session, api, wanted)
     created = made is not None and made.created
-    text = f"Created bucket `{name}`" if created else f"Bucket `{name}` exists already, with the same configuration"
+    text = f"Created bucket `{name}`" if created else f"Bucket `{name}` already exists with this configuration"
     report(session, {"bucket": name, "stream": wanted["name"], "changed": created}, text, always=not created)
 
 
@@ -134,8 +134,8 @@ async def add(
 async def ls(session: Session) -> None:
     """List buckets, mirrors and aggregates.
 
-    KIND tells them apart. `stream` is a stream that is named like a bucket and is none, `incomplete` what an
-    interrupted restore or copy left, `unreachable` a stream whose servers do not answer.
+    KIND is `bucket`, `mirror` or `aggregate`; `stream` for a stream named like a bucket that is not a bucket;
+    `incomplete` for the remains of an interrupted restore or copy; `unreachable` if a stream's servers do not answer.
     """
     from kvctl.cli.bucket.views import listing_view
     from kvctl.kv import catalog
@@ -158,14 +158,14 @@ async def ls(session: Session) -> None:
 async def show(session: Session, bucket: BucketName) -> None:
     """Show a bucket's state, settings, servers and replicas.
 
-    VALUES counts what is stored, history and deletions included. ALTERNATES are the streams that can answer reads of
-    this bucket, nearest first, where servers report them: in clusters. ANSWERS HERE are those that did answer a few
-    reads. REPLICATED BY lists the mirrors and aggregates that read from it, as far as they are in this account and
-    domain: others cannot be seen from here. STATE says whether a replica is connected with its origin, and ORIGIN
-    whether a mirror was made from the one that is there now.
+    VALUES counts all stored entries, including history and deletions. ALTERNATES are the streams that can answer reads
+    of this bucket, nearest first; only clusters report them. SERVED BY names the streams that answered some test reads.
+    REPLICATED BY lists the mirrors and aggregates of the bucket in this account and domain; others are not visible.
+    STATE is the state of a replica's connection to its origin. ORIGIN is `recreated` if the origin was recreated after
+    the mirror was created.
 
-    What is wrong with the configuration of a mirror or an aggregate is said in warnings. Where the servers that hold
-    the bucket do not answer, what others know of it is shown; the rest is null.
+    Warnings report problems in the configuration of a mirror or an aggregate. If the servers that hold the bucket do
+    not answer, the command shows what other servers know, and the rest is null.
     """
     from kvctl.cli.bucket.details import bucket_view, remarks
     from kvctl.topology.discover import overview
@@ -177,7 +177,7 @@ async def show(session: Session, bucket: BucketName) -> None:
     for text in remarks(found):
         session.warn(text)
     if found.alternates is None and found.lineages:
-        session.note("Alternates are not reported here: outside of clusters any mirror in reach may answer reads")
+        session.note("This server reports no alternates (only clusters do): any reachable mirror may answer reads")
 
 
 @command(
@@ -208,7 +208,7 @@ async def edit(
     republish: Republish = None,
     republish_headers_only: HeadersOnly = None,
     atomic: Annotated[
-        bool | None, typer.Option("--atomic/--no-atomic", help="Allow several keys to be written as one batch")
+        bool | None, typer.Option("--atomic/--no-atomic", help="Allow atomic writes of several keys")
     ] = None,
     clear: Clear = None,
     dry_run: DryRun = False,
@@ -216,12 +216,13 @@ async def edit(
 ) -> None:
     """Change settings of a bucket.
 
-    Only what is asked for changes, on the configuration as it is; metadata is merged. The difference is shown first.
-    A ttl under two minutes takes the duplicate window along, as ADR-8 ties them.
+    Changes only the given settings of the current configuration, merges metadata, and shows the differences first. A
+    ttl under two minutes also shortens the duplicate window, as ADR-8 requires.
 
-    A change that would lose data (fewer revisions, a shorter ttl, a limit below what is stored) is refused, with how
-    much would go, unless --force lossy-edit is given. So is one after which a mirror or an aggregate would hide or keep
-    what its origin does not (shorter-history, ttl-not-inherited ...): change both, the safe one first.
+    An edit that would lose data (fewer revisions, a shorter ttl, a limit below the stored data) is refused without
+    --force lossy-edit, and the error says how much would be lost. An edit that would make a mirror or an aggregate hide
+    or keep other data than its origin (shorter-history, ttl-not-inherited ...) is refused too: change both, the safe
+    one first.
     """
     from kvctl.topology.apply import bucket_changes
     from kvctl.topology.hazards import hazards, replica_hazards
@@ -237,7 +238,7 @@ async def edit(
     if dry_run:
         _show_plan(session, plan)
     else:
-        await _carry_out(session, plan, bucket, force)
+        await _apply(session, plan, bucket, force)
 
 
 @command(
@@ -254,12 +255,12 @@ async def delete(
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Delete a bucket with everything it holds.
+    """Delete a bucket and its data.
 
-    Mirrors and aggregates of it are listed first: they keep what they hold and get nothing new, and a bucket recreated
-    under the name makes stale mirrors of them. Then its name has to be typed, or given with --confirm.
+    If mirrors and aggregates replicate the bucket, they are listed first, and the bucket's name must be typed or given
+    with --confirm. They keep their data and receive nothing new. If the bucket is recreated, its mirrors are stale.
 
-    A stream that does not answer may be one of them. Such a deletion is refused without --force unreachable-stream.
+    A stream that does not answer may be a replica: the deletion is then refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket.details import dependent_row
     from kvctl.kv import catalog, reserved_streams
@@ -289,32 +290,32 @@ async def delete(
 
 
 async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Creation":
-    """Create the bucket, and say which mirrors still hold what an earlier one held."""
-    from kvctl.cli.bucket.stale_mirrors import offer
+    """Create the bucket, and report mirrors that still hold the data of an earlier one."""
+    from kvctl.cli.bucket.stale_mirrors import offer_to_recreate
     from kvctl.kv import catalog
     from kvctl.topology.discover import overview
 
     mirrored = await overview.is_served_by_others(api, wanted["name"])
     made = await catalog.create_like(api, wanted)
     if mirrored and made.created:
-        await offer(session, api, wanted["name"])
+        await offer_to_recreate(session, api, wanted["name"])
     return made
 
 
 def _check_changes(changes: dict[str, Any], clear: list[str] | None) -> None:
-    """What can be found wrong before anything is sent. Raises UsageError."""
+    """Validate the changes before anything is sent. Raises UsageError."""
     from kvctl.kv.config_edit import edited
 
     if not changes and not clear:
-        raise UsageError("Nothing to change", hint="`kvctl bucket edit --help` lists the settings")
+        raise UsageError("Nothing to change", hint="List the settings with `kvctl bucket edit --help`")
     edited({"republish": {}, "metadata": {}}, {name: value for name, value in changes.items() if name != _SWITCH})
     edited({}, {}, [name for name in clear or () if not name.startswith("metadata.")])
     both = sorted({name.replace("-", "_") for name in clear or ()} & changes.keys())
     if both:
-        raise UsageError(f"`{both[0].replace('_', '-')}` is to be both set and cleared")
+        raise UsageError(f"`{both[0].replace('_', '-')}` cannot be both set and cleared")
 
 
-async def _carry_out(session: Session, plan: "EditPlan", bucket: str, force: list[str] | None) -> None:
+async def _apply(session: Session, plan: "EditPlan", bucket: str, force: list[str] | None) -> None:
     from kvctl.kv import catalog
     from kvctl.topology.hazards import hazards
 
@@ -330,7 +331,7 @@ async def _carry_out(session: Session, plan: "EditPlan", bucket: str, force: lis
         "changed": bool(differences),
         "differences": [{"field": item.field, "before": item.before, "after": item.after} for item in differences],
     }
-    text = f"Changed bucket `{bucket}`" if differences else f"Bucket `{bucket}` is like that already"
+    text = f"Changed bucket `{bucket}`" if differences else f"No changes to bucket `{bucket}`"
     report(session, result, text, always=not differences)
 
 
@@ -348,7 +349,7 @@ async def _confirm_deletion(
     what, count = _named(described, name), described.status.values
     _remark(session, described)
     if described.dependents is None:
-        session.warn("The streams of this account cannot be listed: what replicates the bucket is not known")
+        session.warn("Cannot list the streams of this account: the replicas of the bucket are unknown")
     for item in described.dependents or ():
         session.note(replicated(name, item), always=True)
     if described.dependents or confirm is not None:
@@ -359,10 +360,11 @@ async def _confirm_deletion(
 
 
 def replicated(name: str, item: "Dependent") -> str:
-    """A reader of a bucket or a stream, for the one who is about to delete that."""
+    """Describe a replica of a bucket or a stream to a user who is about to delete that."""
     if item.upstream is None:
-        return f"Stream `{item.stream}` does not answer: it may read from `{name}`"
-    return f"`{name}` feeds {item.kind} `{item.name}`" + ("" if item.last_revision is not None else ", unreachable")
+        return f"Stream `{item.stream}` does not answer and may replicate `{name}`"
+    text = f"{str(item.kind).capitalize()} `{item.name}` replicates `{name}`"
+    return text if item.last_revision is not None else f"{text} (unreachable)"
 
 
 def _named(described: "Described", name: str) -> str:
@@ -376,9 +378,9 @@ def _remark(session: Session, described: "Described") -> None:
     kind = str(described.status.kind)
     stream = described.status.stream
     if kind == "incomplete":
-        session.warn(f"`{stream}` is what an interrupted restore or copy left: run that again, it starts over")
+        session.warn(f"`{stream}` is incomplete: its restore or copy was interrupted, run that again to replace it")
     elif kind == "stream":
-        session.warn(f"`{stream}` is named like a bucket, but its configuration is not one's")
+        session.warn(f"`{stream}` is named like a bucket but does not have the configuration of one")
 
 
 def _clearable(incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Mirrors whose origin was made anew under them: named, and on a terminal made anew if that is wanted."""
+"""Stale mirrors, whose origin was recreated: reported, and on a terminal recreated after confirmation."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -11,27 +11,27 @@ if TYPE_CHECKING:
     from kvctl.topology.discover.replicas import Replica
 
 _PATIENCE = timedelta(seconds=2)
-"""For what is late."""
+"""Time for replication to catch up before a difference counts."""
 
 
-async def offer(session: Session, api: "Api", stream: str) -> None:
-    """Ask for each mirror of the stream that does not hold what it does; where nobody can be asked, warn.
+async def offer_to_recreate(session: Session, api: "Api", stream: str) -> None:
+    """Offer to recreate each mirror whose contents differ from the stream; warn where nobody can be asked.
 
-    Raises nothing: the bucket is there, whatever becomes of its mirrors.
+    Raises nothing, because the bucket itself was created or restored.
     """
     try:
-        for replica in await _poisoned(session, api, stream):
-            text = f"Mirror `{replica.name}` holds what the bucket held before"
-            if session.interactive and await _wanted(session, text):
-                await _make_anew(session, replica)
+        for replica in await _stale(session, api, stream):
+            text = f"Mirror `{replica.name}` still holds data of the previous bucket"
+            if session.interactive and await _confirmed(session, text):
+                await _recreate(session, replica)
             else:
-                session.warn(f"{text}: `kvctl topology audit {replica.name} --repair` makes it anew")
+                session.warn(f"{text}: recreate it with `kvctl topology audit {replica.name} --repair`")
     except KvctlError as error:
-        session.warn(f"Whether its mirrors hold what it does is not known: {error.message}")
+        session.warn(f"Could not check the bucket's mirrors: {error.message}")
 
 
-async def _poisoned(session: Session, api: "Api", stream: str) -> "list[Replica]":
-    """Its mirrors in view that do not hold what it does: told by their counts, else by comparing every key."""
+async def _stale(session: Session, api: "Api", stream: str) -> "list[Replica]":
+    """Return the stream's visible mirrors whose contents differ, by their counts or else by comparing every key."""
     from kvctl.topology.discover import replicas
     from kvctl.topology.discover.inventory import survey
     from kvctl.topology.discover.mirror_origin import lineage
@@ -42,7 +42,7 @@ async def _poisoned(session: Session, api: "Api", stream: str) -> "list[Replica]
         if str(replica.kind) != "mirror" or link.source["name"] != stream or link.origin is None:
             continue
         if replica.silent:
-            session.warn(f"Whether mirror `{replica.name}` holds what the bucket does is not known: it does not answer")
+            session.warn(f"Could not check mirror `{replica.name}`: it does not answer")
             continue
         if lineage(replica.info, link.origin).same is False or await _differs(session, replica):
             found.append(replica)
@@ -59,21 +59,21 @@ async def _differs(session: Session, replica: "Replica") -> bool:
     return any(outcome.consistent is False for outcome in outcomes)
 
 
-async def _wanted(session: Session, text: str) -> bool:
+async def _confirmed(session: Session, text: str) -> bool:
     try:
-        await session.confirm(f"{text}. Make it anew?")
+        await session.confirm(f"{text}. Recreate it?")
     except Cancelled:
         return False
     return True
 
 
-async def _make_anew(session: Session, replica: "Replica") -> None:
+async def _recreate(session: Session, replica: "Replica") -> None:
     from kvctl.topology.apply import repair
 
     try:
         with session.progress(f"Filling {replica.name}") as progress:
             await repair.carry_out(repair.Repair(replica), advance=progress.advance)
     except KvctlError as error:
-        session.warn(f"Mirror `{replica.name}` could not be made anew: {error.message}")
+        session.warn(f"Could not recreate mirror `{replica.name}`: {error.message}")
     else:
-        session.note(f"Made mirror `{replica.name}` anew")
+        session.note(f"Recreated mirror `{replica.name}`")

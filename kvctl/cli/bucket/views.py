@@ -1,4 +1,4 @@
-"""Buckets as rows of a listing, and what an edit changes: the JSON objects, and how a terminal shows them."""
+"""Listings of buckets and differences of an edit: the JSON objects and their form on a terminal."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from kvctl.kv.config_diff import Difference
 
 KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unreachable": "red"}
-"""Colours of what is no ordinary bucket."""
+"""Colours of kinds other than an ordinary bucket."""
 
 
 def listing_view(
     statuses: "Iterable[BucketStatus]", unreachable: Iterable[str], offline: "Iterable[BucketStatus]" = ()
 ) -> View:
-    """Buckets, streams of which only the name is known, and those that do not answer with what is known of them."""
+    """Return a view of buckets, of `unreachable` streams (name only) and of `offline` ones (configuration only)."""
     rows = [_listed(status) for status in statuses] + [_unreachable(stream) for stream in unreachable]
     rows += [_offline(status) for status in offline]
     columns = [
@@ -37,11 +37,11 @@ def listing_view(
     if not any(row.get("origins") for row in rows):
         columns = [column for column in columns if column.key != "origins" or not column.table]
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
-    return View(columns=columns, rows=order, empty="No buckets; `kvctl bucket add NAME` makes one")
+    return View(columns=columns, rows=order, empty="No buckets; create one with `kvctl bucket add NAME`")
 
 
 def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
-    """What a change changes; in words for people, in plain values for scripts."""
+    """Return a view of the changed fields, with `worded` in words, else in plain values."""
     from kvctl.kv.config_diff import shown
 
     rows = [
@@ -51,7 +51,7 @@ def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
         for item in found
     ]
     columns = [Column("field"), Column("before", style="red"), Column("after", style="green")]
-    return View(columns=columns, rows=rows, name="field", empty="Nothing would change")
+    return View(columns=columns, rows=rows, name="field", empty="No changes")
 
 
 def _listed(status: "BucketStatus") -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _unreachable(stream: str) -> dict[str, Any]:
 
 
 def _offline(status: "BucketStatus") -> dict[str, Any]:
-    """A stream of which the cluster knows the configuration, and nobody what it holds."""
+    """Return the row of a stream whose configuration the cluster knows, but whose contents are unreachable."""
     return {**_listed(status), "kind": "unreachable", **dict.fromkeys(("values", "bytes", "last_revision"))}
 
 
@@ -95,5 +95,5 @@ def _ttl_text(seconds: float) -> str:
 
 
 def history_text(history: int) -> str:
-    """Revisions kept of each key, in words."""
+    """Return the number of revisions kept per key, in words."""
     return str(history) if history > 0 else "unlimited"

@@ -283,7 +283,7 @@ class TestRemoving:
         raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", "mirror": {"name": name}})
         assert rows(filled("delete", "S", "--dry-run", "-o", "json"))["dependents"] == [f"{name}_M"]
         refused = filled("delete", "S", "--yes")
-        assert (refused.exit_code, f"feeds mirror `{name}_M`" in refused.err.replace("stream `", "mirror `")) == (
+        assert (refused.exit_code, f"`{name}_M` replicates `{name}`" in refused.err) == (
             2,
             True,
         )

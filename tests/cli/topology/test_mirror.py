@@ -152,7 +152,7 @@ def test_promoting_does_not_take_a_mirror_away_from_its_readers_unasked(
     args = ("mirror", "promote", name, "--as", made, "--delete-mirror", "-s", server.url)
     refused = run(*args, "--yes")
     assert (refused.exit_code, f"`--confirm {name}` is required" in refused.err) == (2, True)
-    assert f"`{name}` feeds mirror `{reader}`" in refused.err
+    assert f"Mirror `{reader}` replicates `{name}`" in refused.err
     assert run("bucket", "show", made, "-s", server.url).exit_code == 3
     assert run(*args, "--confirm", name).exit_code == 0
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
