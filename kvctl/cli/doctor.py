@@ -1,4 +1,4 @@
-"""`kvctl doctor`: what is amiss, and what mends it."""
+"""`kvctl doctor`: check for problems and suggest fixes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -36,21 +36,21 @@ _COLUMNS = (
 )
 async def doctor(
     session: Session,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings, too")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings as well")] = False,
 ) -> int:
-    """Find what is amiss, and say what mends it.
+    """Check for problems and suggest fixes.
 
-    Looks at the connection and the servers' versions, the account's limits, the servers and limits of every bucket, and
-    at all mirrors and aggregates in view: hazards in their configuration, origins that were made anew, sources that
-    stand still or were never connected. Nothing is changed.
+    Checks the connection, server versions and account limits, the servers and limits of every bucket, and all visible
+    mirrors and aggregates: hazards in their configuration, recreated origins, and sources that are stalled or have
+    never been connected. Nothing is changed.
 
-    An `error` means that data is lost, hidden or out of reach, or will be; a `warning` that something is likely to go
-    wrong; a `note` is worth knowing. Exit code 1 with errors, with --strict also with warnings. What the buckets hold
-    is not read: `kvctl topology audit` compares it.
+    An `error` means that data is lost, hidden or unreachable, or will be. A `warning` means that something is likely to
+    go wrong, and a `note` is worth knowing. The exit code is 1 with errors, and with --strict also with warnings. Keys
+    and values are not read: `kvctl topology audit` compares them.
     """
     from kvctl.doctor import examination
 
-    with session.progress("Looking around"):
+    with session.progress("Running checks"):
         found = await examination.examine((await session.client()).api)
     if session.output == "table":
         session.write(_text(session, found).encode())
@@ -73,7 +73,7 @@ def _row(finding: "Finding") -> dict[str, str]:
 
 
 def _text(session: Session, found: "Sequence[Finding]") -> str:
-    """For people: a heading for each finding, and below it, as wide as the terminal, evidence and remedy."""
+    """Format findings for a terminal: a heading each, then evidence and remedy wrapped to the terminal's width."""
     import textwrap
 
     from kvctl.render.escapes import escape
@@ -97,9 +97,9 @@ def _text(session: Session, found: "Sequence[Finding]") -> str:
 
 
 def _summary(errors: int, warnings: int, notes: int) -> str:
-    """`No errors, 1 warning, 2 notes`."""
+    """Count findings in words: `No errors, 1 warning, 2 notes`."""
     from kvctl.cli.bucket.data import counted
 
-    said = [counted(errors, "error") if errors else "No errors"]
-    said += [counted(number, what) for number, what in ((warnings, "warning"), (notes, "note")) if number]
-    return ", ".join(said)
+    parts = [counted(errors, "error") if errors else "No errors"]
+    parts += [counted(number, what) for number, what in ((warnings, "warning"), (notes, "note")) if number]
+    return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""A tour of the main job, each command printed before it runs."""
+"""`kvctl quickstart`: a tour of the main commands, each printed before it runs."""
 
 import os
 import select
@@ -20,16 +20,17 @@ from kvctl.units import format_duration
 app = group()
 
 _PATIENCE = 20.0
+"""Seconds to wait for output or the end of a background command."""
 
 
 @command(app, "quickstart", examples=["kvctl quickstart", "kvctl quickstart --context test"], see=["server run"])
 def quickstart(session: Session) -> None:
-    """See it work, against a server of its own.
+    """Run a short tour on a temporary server.
 
-    Starts a NATS server on a free port, makes buckets, writes, reads, watches, and prints each command before it runs,
-    as you could type it. A few seconds later the server is gone, with everything on it.
+    Starts a NATS server on a free port, creates buckets, writes, reads and watches keys, and prints each command before
+    it runs, as you would type it. The server and its data are deleted at the end, after a few seconds.
 
-    With --server or --context it uses that server, makes buckets of new names there, and deletes them at the end.
+    With --server or --context the tour uses that server, creates buckets with unique names and deletes them at the end.
     """
     options = session.options
     signal.signal(signal.SIGTERM, _interrupted)
@@ -46,7 +47,7 @@ def _interrupted(number: int, _frame: object) -> None:
 
 
 def _require_server(session: Session) -> None:
-    """Raises UnreachableError before the first command would, so that the tour does not begin."""
+    """Raise UnreachableError if the server does not answer, before the tour begins."""
     import asyncio
 
     from kvctl.connection import connect
@@ -62,17 +63,17 @@ def _on_own_server(session: Session) -> None:
 
     with run_server() as server, _environment(NATS_URL=server.url):
         tour = Tour(session)
-        tour.say("A server of our own, with its data in a temporary directory; `kvctl server run` gives you one")
+        tour.say("A local server with its data in a temporary directory; start your own with `kvctl server run`")
         tour.show(f"export NATS_URL={server.url}")
         tour.end()
         _walk(tour, "orders", "sessions")
-    tour.say("The server is gone, and everything on it. What next:")
+    tour.say("The server and its data were deleted. Next steps:")
     tour.list(
-        ("kvctl server run", "a server that stays, on the usual port"),
-        ("kvctl context add prod --server URL --select", "your own servers, by name"),
-        ("kvctl --help", "all commands; `kvctl help` lists the topics"),
-        ("kvctl help guarantees", "what you can rely on, and what not"),
-        ("kvctl completion --help", "keys and buckets at the press of TAB"),
+        ("kvctl server run", "start a server on the default port"),
+        ("kvctl context add prod --server URL --select", "save your servers under names"),
+        ("kvctl --help", "list all commands; `kvctl help` lists the topics"),
+        ("kvctl help guarantees", "read what is guaranteed and what is not"),
+        ("kvctl completion --help", "complete buckets and keys with TAB"),
     )
 
 
@@ -86,42 +87,42 @@ def _walk(tour: "Tour", orders: str, sessions: str) -> None:
 
 
 def _use(tour: "Tour", orders: str, sessions: str) -> None:
-    tour.say("Buckets hold keys. This one keeps the last five values of each, the other forgets after an hour")
+    tour.say("Buckets hold keys. The first keeps five values of each key, in the second keys expire after an hour")
     tour.run("bucket", "add", orders, "--history", "5")
     tour.run("bucket", "add", sessions, "--ttl", "1h", "--storage", "memory")
     tour.run("bucket", "ls")
-    tour.say("A write prints its revision: one number for the whole bucket, which only grows")
+    tour.say("A write prints its revision: a number that increases with every write to the bucket")
     tour.run("put", orders, "NEW.7", "two of these")
     tour.run("put", orders, "NEW.8", "one of those")
     tour.value("get", orders, "NEW.7")
-    tour.say("Keys are tokens with dots between; `*` stands for one token, `>` for all that follow")
+    tour.say("Keys are tokens separated by dots; `*` matches one token, `>` matches all that follow")
     tour.run("get", orders, "NEW.*")
-    tour.say("Earlier values are kept, and can be read")
+    tour.say("Earlier values are kept and can be read")
     tour.run("put", orders, "NEW.7", "three of these")
     tour.run("history", orders, "NEW.7")
     tour.value("get", orders, "NEW.7", "--revision", "1")
-    tour.say("An update names the revision it has seen. The key has moved on since 1, so this is a conflict")
+    tour.say("An update names the revision it expects. The key has changed since revision 1: a conflict")
     tour.run("update", orders, "NEW.7", "four of these", "1", code=4)
     tour.run("update", orders, "NEW.7", "four of these", "3")
-    tour.say("A watch, in the background: first what is there, then what changes")
+    tour.say("A watch in the background shows the current entries first, then every change")
     with tour.background("watch", orders, "--count", "4") as watch:
         watch.pass_on(2)
         tour.run("put", orders, "NEW.9", "a dozen")
         watch.pass_on(1)
         tour.run("delete", orders, "NEW.8")
         watch.pass_on(1)
-    tour.say("A key that is not there is exit code 3, and it can come back")
+    tour.say("A key that does not exist gives exit code 3. A deleted key can be restored")
     tour.run("get", orders, "NEW.8", code=3)
     tour.run("revert", orders, "NEW.8", "2")
-    tour.say("For scripts: exact bytes and tab-separated lines in a pipe, and JSON")
+    tour.say("Scripts get exact bytes and tab-separated lines in a pipe, or JSON")
     tour.run("get", orders, "NEW.8", "-o", "json")
-    tour.say("What deletes much asks first; `--yes` answers")
+    tour.say("Destructive commands ask for confirmation; `--yes` skips the prompt")
     tour.run("bucket", "delete", sessions, "--yes")
     tour.run("bucket", "delete", orders, "--yes")
 
 
 def _arguments(flags: Mapping[str, object]) -> list[str]:
-    """Shared options as a command line has them."""
+    """Format shared options as command-line arguments."""
     arguments = []
     for name, value in flags.items():
         text = format_duration(value) if isinstance(value, timedelta) else str(value)
@@ -130,7 +131,7 @@ def _arguments(flags: Mapping[str, object]) -> list[str]:
 
 
 class Tour:
-    """Prints and runs commands; `arguments` are added to each of them."""
+    """Tour that prints commands and runs them; `arguments` are appended to each."""
 
     def __init__(self, session: Session, arguments: Sequence[str] = ()) -> None:
         self._session = session
@@ -138,53 +139,53 @@ class Tour:
         self._unseen = ["--color", session.options.color]
 
     def say(self, text: str) -> None:
-        """A comment."""
+        """Print a comment."""
         if not self._session.options.quiet:
             self._print(f"# {text}", "dim")
 
     def list(self, *lines: tuple[str, str]) -> None:
-        """Commands and what they are for, below a comment."""
+        """Print commands with their purposes as comments."""
         width = max(len(line) for line, _ in lines)
         for line, purpose in lines:
             self.say(f"  {line:{width}}  {purpose}")
 
     def show(self, line: str) -> None:
-        """A command line as it would be typed."""
+        """Print a command line as it would be typed."""
         self._print(f"$ {line}", "bold")
 
     def end(self) -> None:
-        """A blank line."""
+        """Print a blank line."""
         self._print("")
 
     def run(self, *command: str, code: int = 0) -> None:
-        """Print a command and run it; another exit code than `code` ends the tour. Raises KvctlError."""
+        """Print a command and run it. Raises KvctlError if it exits with another code than `code`."""
         from kvctl.cli.app.main import main
 
         self.show(self._line(command))
-        with redirect_stderr(sys.stdout):  # what goes wrong on purpose is part of the tour
+        with redirect_stderr(sys.stdout):  # expected errors are part of the tour
             found = main([*command, *self._arguments, *self._unseen])
         if found >= 128:
             raise Interrupted(found - 128)
         if found != code:
-            raise KvctlError(f"`{self._line(command)}` ended with exit code {found} instead of {code}")
+            raise KvctlError(f"`{self._line(command)}` exited with code {found} instead of {code}")
         if code:
             self.say(f"exit code {code}")
         self.end()
 
     def value(self, *command: str) -> None:
-        """`run` for a command that prints a value: in a pipe that has no newline of its own."""
+        """Print and run a command that prints a value, which has no final newline in a pipe."""
         self.run(*command)
         if not self._session.terminal.is_terminal:
             self.end()
 
     def quietly(self, *command: str) -> None:
-        """Run a command that clears up, and say nothing."""
+        """Run a clean-up command without output; ignore its exit code."""
         line = [sys.executable, "-m", "kvctl", *command, *self._arguments]
         subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
     @contextmanager
     def background(self, *command: str) -> "Iterator[Background]":
-        """Print a command and run it beside those that follow, until it ends by itself."""
+        """Print a command and run it in the background. Raises KvctlError if it outlives the block."""
         self.show(f"{self._line(command)} &")
         shown = ["-o", self._session.output, "--color", "always" if self._session.terminal.colored else "never"]
         line = [sys.executable, "-m", "kvctl", *command, *self._arguments, *shown]
@@ -209,7 +210,7 @@ class Tour:
 
 
 class Background:
-    """A command that runs beside the tour; its output is passed on line by line, when it is its turn."""
+    """Background command whose output is printed on demand, line by line."""
 
     def __init__(self, session: Session, stream: IO[bytes], *, headings: int) -> None:
         self._session = session
@@ -218,13 +219,13 @@ class Background:
         self._read = b""
 
     def pass_on(self, lines: int) -> None:
-        """Wait for so many lines and print them; before the first, the heading. Raises KvctlError."""
+        """Wait for a number of lines and print them, the first time with the heading. Raises KvctlError."""
         wanted, self._headings = lines + self._headings, 0
         while self._read.count(b"\n") < wanted:
             ready, _, _ = select.select([self._stream], [], [], _PATIENCE)
             data = os.read(self._stream.fileno(), 65536) if ready else b""
             if not data:
-                raise KvctlError(f"The command in the background has stopped: {self._read.decode()}".strip())
+                raise KvctlError(f"The background command ended early: {self._read.decode()}".strip())
             self._read += data
         *complete, self._read = self._read.split(b"\n", wanted)
         self._session.write(b"".join(line + b"\n" for line in complete) + b"\n")
@@ -232,7 +233,7 @@ class Background:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """These variables, and no others that say how to connect."""
+    """Set these variables and unset all other `NATS_` variables within the block."""
     before = {name: value for name, value in os.environ.items() if name.startswith("NATS_")}
     for name in before:
         del os.environ[name]

