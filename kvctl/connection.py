@@ -6,10 +6,6 @@ the library's request and publish calls lose errors, hang on a dead server, or t
 
 from __future__ import annotations
 
-from kvctl.dial import Dialing, Link, require_supported  # first: it puts off a part of the library
-
-# isort: split
-
 import asyncio
 import contextlib
 import itertools
@@ -21,8 +17,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
-from nats.aio.subscription import Subscription as NatsSubscription
-
 from kvctl.client_options import (
     connect_options,
     explain,
@@ -30,6 +24,7 @@ from kvctl.client_options import (
     said,
 )
 from kvctl.contexts import Context
+from kvctl.dial import Dialing
 from kvctl.errors import (
     ConnectionLost,
     KvctlError,
@@ -39,6 +34,7 @@ from kvctl.errors import (
     RequestTimeout,
     UsageError,
 )
+from kvctl.nats_client import Link, install_parser, require_supported
 from kvctl.outage import RECONNECT_WAIT_S, Outage
 from kvctl.tokens import check_header, check_subject, encoded, shown
 from kvctl.urls import redact
@@ -98,13 +94,13 @@ class Connection:
     @property
     def server_version(self) -> tuple[int, ...]:
         """As in (2, 15, 1)."""
-        text = str(self._client._server_info.get("version", "0"))
+        text = str(self._client.facts.get("version", "0"))
         return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
     @property
     def server_info(self) -> dict[str, Any]:
         """The server's INFO."""
-        return dict(self._client._server_info)
+        return dict(self._client.facts)
 
     @property
     def url(self) -> str:
@@ -263,8 +259,7 @@ class Connection:
     async def drain(self) -> None:
         """Wait until the socket has taken what was written. Raises NoServer."""
         try:
-            if self._client._transport is not None:
-                await self._client._transport.drain()  # type: ignore[no-untyped-call]
+            await self._client.drain_socket()
         except OSError:
             raise self._gone() from None
 
@@ -313,7 +308,7 @@ class Connection:
         """
         if self._parser is None:
             return  # the library would drop what is under way
-        self._client._subs.pop(int(subscription.sid), None)
+        self._client.forget(int(subscription.sid))
         self.write(b"UNSUB %b \r\n" % subscription.sid)
         await self.flush()
 
@@ -323,13 +318,10 @@ class Connection:
             await self.request(f"{self._inbox}nobody")
 
     async def _add(self, subject: str, sink: Any, inbox: Inbox | None) -> bytes:
-        client = self._client
-        if self._parser is None:
-            return await self._add_stock(subject, sink, inbox)
-        client._sid += 1
-        sid = client._sid
-        # The library replays SUB after a reconnect for what stands in its own table.
-        client._subs[sid] = NatsSubscription(client, id=sid, subject=subject)
+        if self._parser is None:  # the slow path, when the library's internals are not as expected
+            wake = inbox.wake if inbox is not None else lambda: None
+            return b"%d" % await self._client.subscribe_slowly(subject, sink, wake)
+        sid = self._client.claim(subject)
         key = b"%d" % sid
         self._parser.sinks[key] = sink
         if inbox is not None:
@@ -341,33 +333,11 @@ class Connection:
             raise
         return key
 
-    async def _add_stock(self, subject: str, sink: Any, inbox: Inbox | None) -> bytes:
-        """The slow path: the library parses and dispatches; used when its internals are not as expected."""
-
-        async def arrived(message: Any) -> None:
-            head = b"NATS/1.0"
-            fields = dict(message.headers or {})
-            if "Status" in fields:
-                head += f" {fields.pop('Status')} {fields.pop('Description', '')}".rstrip().encode()
-            lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in fields.items())
-            header = head + b"\r\n" + lines + b"\r\n" if message.headers else b""
-            sink((
-                message.subject.encode(errors="surrogateescape"), message.reply.encode(), header, message.data,
-            ))  # fmt: skip
-            if inbox is not None:
-                inbox.wake()
-
-        subscription = await self._client.subscribe(subject, cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1)
-        await self._client.flush()
-        return b"%d" % subscription._id
-
     async def _remove(self, sid: bytes) -> None:
-        subscription = self._client._subs.pop(int(sid), None)
+        self._client.forget(int(sid))
         if self._parser is not None:
             self._parser.sinks.pop(sid, None)
             self._parser.inboxes.pop(sid, None)
-        elif subscription is not None:
-            subscription._stop_processing()
         if self.online:
             self.write(b"UNSUB %b \r\n" % sid)
 
@@ -436,7 +406,7 @@ class Connection:
             subscription.inbox.wake()
 
     async def disconnected(self) -> None:
-        """As `dial.Listener` says, like the next three."""
+        """As `nats_client.Listener` says, like the next three."""
         self._online.clear()
         self.epoch += 1
         if not self._closed:
@@ -551,15 +521,3 @@ async def connect(context: Context, *, fast: bool = True) -> Connection:
     connection = Connection(context, fast=fast)
     await connection._open()
     return connection
-
-
-def install_parser(client: Any, on_error: Callable[[str], bool]) -> FrameParser | None:
-    """Swap the frame parser in; None, and nothing changed, when the library's internals are not as expected."""
-    stock = getattr(client, "_ps", None)
-    expected = ("_process_msg", "_subs", "_sid", "_transport")
-    if not (hasattr(stock, "parse") and hasattr(stock, "reset")) or not all(hasattr(client, name) for name in expected):
-        return None
-    if getattr(stock, "buf", None):
-        return None  # in the middle of a frame
-    client._ps = parser = FrameParser(client, stock, on_error)
-    return parser

@@ -7,7 +7,7 @@ leaves everything else (PING, INFO, errors, the library's own subscriptions) to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from kvctl.tokens import encoded, header_lines
@@ -27,6 +27,8 @@ class Frame(NamedTuple):
 
 
 Sink = Callable[[tuple[bytes, bytes, bytes, bytes]], object]
+Deliver = Callable[[int, bytes, bytes, bytes, bytes | None], Awaitable[None]]
+"""Takes number of the subscription, subject, reply, payload and header of a message."""
 
 
 def publish_frame(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bytes:
@@ -110,12 +112,12 @@ class Inbox:
 
 
 class FrameParser:
-    """Stands in for the client library's parser on a live connection (its `_ps`)."""
+    """Stands in for the client library's parser on a live connection; `deliver` takes what has no sink of ours."""
 
-    def __init__(self, client: Any, stock: Any, on_error: Callable[[str], bool]) -> None:
+    def __init__(self, deliver: Deliver, stock: Any, on_error: Callable[[str], bool]) -> None:
         self.sinks: dict[bytes, Sink] = {}
         self.inboxes: dict[bytes, Inbox] = {}
-        self._client = client
+        self._deliver = deliver
         self._stock = stock
         self._on_error = on_error
         self._life = 0
@@ -176,7 +178,7 @@ class FrameParser:
                 sink((args[1], reply, data[body:edge], data[edge:stop]))
             else:
                 header = data[body:edge] if edge > body else None
-                await self._client._process_msg(sid, args[1], reply, data[edge:stop], header)
+                await self._deliver(sid, args[1], reply, data[edge:stop], header)
             position = stop + 2
         for inbox in self.inboxes.values():
             if inbox.frames:

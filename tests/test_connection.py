@@ -1,21 +1,18 @@
 """Requests, subscriptions and publishes over a real connection: what is refused, what is lost, what comes back."""
 
 import asyncio
-import re
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from kvctl.client_options import connect_options
 from kvctl.connection import DENIALS, Connection, connect
 from kvctl.contexts import Context
-from kvctl.dial import SUPPORTED, require_supported
 from kvctl.errors import (
     ConnectionLost,
     KvctlError,
@@ -430,22 +427,6 @@ async def _until(condition: object, limit: float = AT_ONCE) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
-
-
-class TestLibraryVersion:
-    def test_the_supported_version_is_the_one_that_is_installed_and_pinned(self) -> None:
-        require_supported()
-        (pin,) = re.findall(
-            r'"nats-py\[nkeys\]>=(\d+)\.(\d+),<(\d+)\.(\d+)"',
-            (Path(__file__).parents[1] / "pyproject.toml").read_text(),
-        )
-        assert tuple(map(int, pin)) == (*SUPPORTED, SUPPORTED[0], SUPPORTED[1] + 1)
-
-    @pytest.mark.parametrize("version", ["2.15.9", "2.17.0", "2.17.0rc1", "3.16.0", "0.0.0"])
-    def test_another_version_is_refused_with_the_command_that_helps(self, version: str) -> None:
-        with pytest.raises(KvctlError, match=f"nats-py {version} is not supported") as caught:
-            require_supported(version)
-        assert "pip install 'nats-py[nkeys]==2.16.*'" in str(caught.value.hint)
 
 
 class TestSubscriptions:

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nats.aio.client import Client as NatsClient
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
-from kvctl.connection import install_parser
 from kvctl.wire import FrameParser, Inbox, decode_headers, encode_headers, header_value, publish_frame, status
 
 OURS = (1, 2, 3)
@@ -43,7 +41,7 @@ class Recorder:
 
 
 def fast_parser(recorder: Recorder, **options: Any) -> FrameParser:
-    parser = FrameParser(recorder, Parser(recorder), options.get("on_error", lambda _: False))
+    parser = FrameParser(recorder._process_msg, Parser(recorder), options.get("on_error", lambda _: False))
     for sid in OURS:
         parser.sinks[b"%d" % sid] = lambda frame, sid=sid: recorder.events.append(("message", sid, *frame))
     return parser
@@ -169,39 +167,6 @@ async def test_nothing_after_a_reset_is_read_from_the_old_connection() -> None:
     recorder._process_ping = given_up  # type: ignore[method-assign]
     await parser.parse(b"PING\r\nMSG a 1 2\r\nhi\r\n")
     assert recorder.events == []
-
-
-class TestGuard:
-    """The parser is only put in where the library looks as it did."""
-
-    def test_takes_over_a_fresh_client(self) -> None:
-        client = NatsClient()
-        assert install_parser(client, lambda _: False) is client._ps
-
-    @pytest.mark.parametrize("missing", ["_process_msg", "_transport", "_subs", "_sid", "_ps"])
-    def test_leaves_a_client_without_what_it_needs_alone(self, missing: str) -> None:
-        class Changed:
-            pass
-
-        client = Changed()
-        for name in ("_process_msg", "_transport", "_subs", "_sid"):
-            setattr(client, name, None)
-        client._ps = stock = Parser()  # type: ignore[attr-defined]
-        delattr(client, missing)
-        assert install_parser(client, lambda _: False) is None
-        assert getattr(client, "_ps", stock) is stock
-
-    def test_leaves_a_parser_of_another_shape_alone(self) -> None:
-        client = NatsClient()
-        client._ps = object()
-        assert install_parser(client, lambda _: False) is None
-
-    async def test_leaves_a_parser_in_the_middle_of_a_frame_alone(self) -> None:
-        client = NatsClient()
-        stock = client._ps
-        await stock.parse(b"MSG a 1 5\r")
-        assert install_parser(client, lambda _: False) is None
-        assert client._ps is stock
 
 
 class TestHeaders:

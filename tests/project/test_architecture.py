@@ -33,11 +33,13 @@ LINES = (
 """A part imports from the lines above its own, never from its own line or below."""
 BESIDE: dict[str, set[str]] = {"render": {"errors", "units"}, "server": {"errors", "contexts"}, "topics": set()}
 """Parts off the main line, which only `cli` imports, and what they may import."""
-PART_OF = dict.fromkeys(("wire", "client_options", "lazy_nats", "dial", "outage"), "connection") | {"labs": "server"}
+PART_OF = dict.fromkeys(("wire", "client_options", "lazy_nats", "nats_client", "dial", "outage"), "connection") | {
+    "labs": "server"
+}
 """Modules that belong to a part under another name."""
 
 DOORS = {
-    "nats": ("connection.py", "dial.py", "jetstream/"),
+    "nats": ("nats_client.py",),
     "typer": ("cli/",),
     "rich": ("render/",),
     "yaml": ("documents/", "render/formats.py", "render/yaml_text.py"),
@@ -77,7 +79,7 @@ SAME_PART = {"catalog", "config", "entry", "model"}
 OWN_NAMES = ("cli/", "doctor/", "pipeline/jobs/")
 """Rooms whose modules are named after commands, or after what they examine."""
 PRIVATE = {
-    "connection.py": "nats-py", "dial.py": "nats-py", "wire.py": "nats-py",
+    "nats_client.py": "nats-py",
     "cli/app/command.py": "typer", "cli/app/candidates.py": "typer",
     "pipeline/spark/home.py": "pyspark", "pipeline/spark/engine.py": "pyspark",
     "pipeline/spark/job_progress.py": "pyspark",

@@ -1,0 +1,245 @@
+"""The adapter to nats-py: every private name of the client library that kvctl needs is touched here.
+
+The library's own client is derived from here, and made to refuse a server in the clear, to survive credentials that
+cannot be read for a moment, and to cut dead connections.
+"""
+
+from __future__ import annotations
+
+import kvctl.lazy_nats  # noqa: F401  # before the library
+
+# isort: split
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from nats.aio.client import Client as NatsClient
+from nats.aio.client import __version__ as CLIENT_VERSION
+from nats.aio.subscription import Subscription
+
+from kvctl.client_options import NO_LOGIN, Cause, Login, wants_tls
+from kvctl.contexts import Context
+from kvctl.errors import KvctlError, NoServer, UsageError
+from kvctl.urls import Address
+from kvctl.wire import FrameParser, Sink
+
+SUPPORTED = (2, 16)
+"""Version of nats-py whose internals are known: its transport, its tables of servers and subscriptions, its parser."""
+
+
+class Listener(Protocol):
+    """Who is told what happens to a link once it is in use."""
+
+    async def failed(self, error: Exception) -> None:
+        """An attempt to reconnect, or something the server said."""
+
+    async def disconnected(self) -> None:
+        """The connection was lost; the library reconnects."""
+
+    async def reconnected(self) -> None:
+        """The connection is back."""
+
+    async def ended(self) -> None:
+        """The connection is closed for good."""
+
+
+class InTheClear(NoServer, ConnectionError):
+    """A server without TLS where TLS was asked for; the library lets only an OSError through to its caller."""
+
+
+class CredentialsUnreadable(UsageError, OSError):
+    """A credentials file that cannot be read at the moment, in the same way."""
+
+
+class Link(NatsClient):
+    """The library's client for one context."""
+
+    def __init__(self, context: Context, logins: Sequence[tuple[Address, Login]]) -> None:
+        super().__init__()
+        self.listener: Listener | None = None
+        self.causes: list[Cause] = []
+        """What went wrong while connecting."""
+        self._secure = wants_tls(context)
+        self._sending: asyncio.Future[None] | None = None
+        self._shown_url = ""
+        self._logins = {address.place: login for address, login in logins}
+        self._login: Login = next((login for _, login in logins if any(login.values())), NO_LOGIN)
+        """For servers that others tell of."""
+
+    async def open(self, address: Address, options: dict[str, Any]) -> None:
+        """Connect to this server, once. Raises what the library does."""
+        self._shown_url = address.url
+        await self.connect(
+            address.url,
+            **{**options, **self._logins.get(address.place, self._login)},
+            error_cb=self._heard_error,
+            disconnected_cb=self._heard_loss,
+            reconnected_cb=self._heard_return,
+            closed_cb=self._heard_end,
+            # A dead server must be an error at once; a live connection is to come back for ever.
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+        )
+
+    def keep(self, listener: Listener, others: Sequence[Address]) -> None:
+        """Reconnect from now on, to this server and others of its kind, and tell the listener."""
+        self.listener = listener
+        self.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
+        self._setup_server_pool([other.url for other in others])
+
+    def forget_servers(self) -> None:
+        """Leave a reconnect under way nobody to connect to: it may miss its cancellation."""
+        self._server_pool.clear()
+
+    @property
+    def websocket(self) -> bool:
+        """Whether the connection goes through HTTP, where what was written has to be sent by `drain`."""
+        return self._transport is not None and not hasattr(self._transport, "_io_writer")
+
+    def is_at(self, address: Address) -> bool:
+        """Whether this is the server it was opened to."""
+        return self._shown_url == address.url
+
+    def send(self, data: bytes) -> None:
+        """Hand bytes to the socket. Raises NoServer."""
+        if self._transport is None:  # pragma: no cover - a connection that is online has one
+            raise NoServer(f"Not connected to `{self._shown_url}`")
+        self._transport.write(data)
+        if self.websocket and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.ensure_future(self._send_queued())
+
+    async def _send_queued(self) -> None:
+        """Send what was written to a websocket, which the library only queues; a loss is noticed where it reads."""
+        with contextlib.suppress(Exception):
+            if self._transport is not None:
+                await self._transport.drain()  # type: ignore[no-untyped-call]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The server's INFO."""
+        return self._server_info
+
+    def claim(self, subject: str) -> int:
+        """Enter a subscription whose frames the caller dispatches, and return its number.
+
+        The library sends SUB again after a reconnect for what stands in its table.
+        """
+        self._sid += 1
+        self._subs[self._sid] = Subscription(self, id=self._sid, subject=subject)
+        return self._sid
+
+    def forget(self, sid: int) -> None:
+        """Take a subscription out of the library's table."""
+        subscription = self._subs.pop(sid, None)
+        if subscription is not None:
+            subscription._stop_processing()
+
+    async def subscribe_slowly(self, subject: str, sink: Sink, wake: Callable[[], None]) -> int:
+        """Subscribe where the library parses and dispatches, and return the subscription's number."""
+
+        async def arrived(message: Any) -> None:
+            head = b"NATS/1.0"
+            fields = dict(message.headers or {})
+            if "Status" in fields:
+                head += f" {fields.pop('Status')} {fields.pop('Description', '')}".rstrip().encode()
+            lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in fields.items())
+            header = head + b"\r\n" + lines + b"\r\n" if message.headers else b""
+            sink((
+                message.subject.encode(errors="surrogateescape"), message.reply.encode(), header, message.data,
+            ))  # fmt: skip
+            wake()
+
+        subscription = await self.subscribe(subject, cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        await self.flush()
+        return subscription._id
+
+    async def drain_socket(self) -> None:
+        """Wait until the socket has taken what was written. Raises OSError."""
+        if self._transport is not None:
+            await self._transport.drain()  # type: ignore[no-untyped-call]
+
+    def cut(self) -> None:
+        """Abort the connection: to flush it would wait for a stopped server for ever."""
+        writer = getattr(self._transport, "_bare_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def drop(self) -> None:
+        """Give up a link that is not in use."""
+        self.cut()
+        session = getattr(self._transport, "_client", None)
+        self._transport = None  # of a failed handshake the library would await the end in vain
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(1):
+                if session is not None:
+                    await session.close()
+                await self.close()
+
+    async def _process_op_err(self, e: Exception) -> None:
+        if not (self.is_closed or self.is_reconnecting):
+            self.cut()
+        await super()._process_op_err(e)
+
+    def _connect_command(self) -> bytes:
+        """The command that has the credentials: for a server that may have them, and those that belong to it."""
+        if self._secure and not self._encrypted():
+            raise InTheClear(
+                f"The server at `{self._shown_url}` offers no TLS",
+                hint="If you mean to connect in the clear, use `nats://` and none of the TLS options",
+            )
+        uri = self._current_server.uri if self._current_server else None
+        place = (uri.hostname or "", uri.port or 0) if uri else ("", 0)
+        self.options.update(self._logins.get(place, self._login))
+        try:
+            return super()._connect_command()
+        except UsageError as error:
+            raise CredentialsUnreadable(error.message, hint=error.hint) from None
+
+    def _encrypted(self) -> bool:
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            return writer.get_extra_info("ssl_object") is not None
+        return bool(getattr(self._transport, "_using_tls", False))
+
+    async def _heard_error(self, error: Exception) -> None:
+        if self.listener is not None:
+            await self.listener.failed(error)
+        else:
+            self.causes.append((error, self._server_info))
+
+    async def _heard_loss(self) -> None:
+        if self.listener is not None:
+            await self.listener.disconnected()
+
+    async def _heard_return(self) -> None:
+        if self.listener is not None:
+            await self.listener.reconnected()
+
+    async def _heard_end(self) -> None:
+        if self.listener is not None:
+            await self.listener.ended()
+
+
+def require_supported(version: str = CLIENT_VERSION) -> None:
+    """Raises KvctlError for a nats-py whose internals may be others than those that are used here."""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) != SUPPORTED:
+        known = ".".join(map(str, SUPPORTED))
+        raise KvctlError(
+            f"nats-py {version} is not supported, kvctl needs {known}",
+            hint=f"Install it with `pip install 'nats-py[nkeys]=={known}.*'`",
+        )
+
+
+def install_parser(client: Any, on_error: Callable[[str], bool]) -> FrameParser | None:
+    """Swap the frame parser in; None, and nothing changed, when the library's internals are not as expected."""
+    stock = getattr(client, "_ps", None)
+    expected = ("_process_msg", "_subs", "_sid", "_transport")
+    if not (hasattr(stock, "parse") and hasattr(stock, "reset")) or not all(hasattr(client, name) for name in expected):
+        return None
+    if getattr(stock, "buf", None):
+        return None  # in the middle of a frame
+    client._ps = parser = FrameParser(client._process_msg, stock, on_error)
+    return parser
