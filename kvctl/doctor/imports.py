@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
-from typing import Any
 
 from kvctl.doctor.finding import WARNING, Finding
 from kvctl.errors import KvctlError
@@ -12,8 +11,7 @@ from kvctl.jetstream import single_reply
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct.direct_get import DirectRequest
 from kvctl.jetstream.direct.multi_get import pages
-
-StreamInfo = dict[str, Any]
+from kvctl.jetstream.stream_info import StreamInfo
 
 
 async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.file.origin_spec import origin_spec
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.replica_hazards import (
@@ -72,10 +73,10 @@ def _anew(name: str, config: StreamConfig) -> str:
 
 def _spec(source: dict[str, Any]) -> str:
     """The whole origin of a source, as it stands on a command line."""
-    external = source.get("external")
-    stream = source["name"]
-    where = External(external["api"], external.get("deliver") or "") if external else None
-    named = {"bucket": name_of(source)} if stream.startswith(STREAM_PREFIX) else {"stream": stream}
+    parsed = Source.parse(source)
+    stream = parsed.name
+    where = External(parsed.api, parsed.deliver) if parsed.is_external else None
+    named: dict[str, Any] = {"bucket": name_of(source)} if stream.startswith(STREAM_PREFIX) else {"stream": stream}
     return origin_spec(Origin(**named, external=where))
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.doctor.remedies import remedy
 from kvctl.errors import KvctlError
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original
 from kvctl.topology.discover.health import Standing, State, standings
@@ -70,7 +71,7 @@ def of_standing(standing: Standing) -> Iterator[Finding]:
 
 
 def _remedy(standing: Standing) -> str:
-    prefix = (standing.link.source.get("external") or {}).get("api")
+    prefix = Source.parse(standing.link.source).api
     abroad = prefix and External(prefix).domain is None
     if standing.state is State.STALLED and abroad and not standing.arrived:
         return "Check its deliver prefix, and the exports and imports of the accounts: `kvctl help topologies`"
@@ -98,7 +99,7 @@ def _repairs(world: World) -> Iterator[Finding]:
 async def _wider(world: World) -> World:
     """With the domains that its streams read from: a circle goes through them and back."""
     (place,) = world.places.values()
-    prefixes = {(link.source.get("external") or {}).get("api") for link in world.links if link.origin}
+    prefixes = {Source.parse(link.source).api for link in world.links if link.origin}
     domains = {domain for prefix in prefixes if prefix and (domain := External(prefix).domain)}
     if not domains:
         return world

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
-from kvctl.kv.stream_kind import StreamConfig
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.versions import catalog, repositories
 from kvctl.versions.config import VERSION, RepositoryConfig, is_repository, layout
 from kvctl.versions.maintenance import fsck
 from kvctl.versions.maintenance.fsck import Kind
 from kvctl.versions.tree.chunks import BadRecord
-
-StreamInfo = dict[str, Any]
 
 
 async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
-from kvctl.kv.stream_kind import (
-    Kind,
-    StreamConfig,
-    begins_somewhere,
-    bucket_name,
-    kind_of,
-    renaming,
-    stop_renaming,
-)
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import sources_of
+from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
 from kvctl.units import format_size
-
-StreamInfo = dict[str, Any]
 
 NEAR, FULL = 0.8, 1.0
 """Parts of a bucket's limit at which there is a warning, and an error."""
@@ -58,7 +49,8 @@ def _named(infos: Mapping[str, StreamInfo]) -> set[str]:
 def unreachable(stream: str, info: StreamInfo | None = None) -> Finding:
     """A stream that nobody answered for; `info` is what the cluster still knows of it."""
     name = stream.removeprefix("KV_")
-    peers = [peer["name"] for peer in ((info or {}).get("cluster") or {}).get("replicas") or ()]
+    cluster = (info.get("cluster") if info else None) or {}
+    peers = [peer["name"] for peer in cluster.get("replicas") or ()]
     if not peers:
         text = (
             f"No server that holds the stream `{stream}` answers: whether it is a mirror or an aggregate is not known"
@@ -66,7 +58,7 @@ def unreachable(stream: str, info: StreamInfo | None = None) -> Finding:
         return Finding(ERROR, "unreachable", name, text, "Start the servers that hold it")
     config = info["config"] if info else {}
     held = f"its only server {_listed(peers)} does" if len(peers) == 1 else f"its servers {_listed(peers)} do"
-    sources = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
+    sources = sources_of(config)
     origins = _listed(list(dict.fromkeys(source["name"].removeprefix("KV_") for source in sources)))
     also = f", and nothing arrives from {origins}" if origins else ""
     return Finding(

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvctl.doctor.finding import ERROR, WARNING, Finding
-from kvctl.kv.stream_kind import StreamConfig
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.tables import catalog
 from kvctl.tables.config import PARTITION_PREFIX, TableConfig, is_table, prefix_of, stream_name
-
-StreamInfo = dict[str, Any]
 
 
 def examine(infos: Mapping[str, StreamInfo], unreachable: tuple[str, ...] = ()) -> Iterator[Finding]:

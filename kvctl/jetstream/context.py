@@ -24,6 +24,7 @@ from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.consumer import Consumer
 from kvctl.jetstream.consumers.message_reader import StreamReading
 from kvctl.jetstream.direct.direct_get import StoredMessage, from_leader
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.units import duration_ns
 
 
@@ -91,20 +92,20 @@ class JetStream:
         """Delete a consumer. Raises ConsumerNotFound, ReadOnly."""
         await admin.delete(self.api, stream, name)
 
-    def _found(self, info: dict[str, Any]) -> Stream:
+    def _found(self, info: StreamInfo) -> Stream:
         return Stream(self.api, info["config"]["name"], info)
 
 
 class Stream:
     """One stream: its messages and its consumers."""
 
-    def __init__(self, api: Api, name: str, info: dict[str, Any] | None = None) -> None:
+    def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         self.api = api
         self.name = name
         self.cached_info = info
         """The info that was asked for last; None if none was."""
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self) -> StreamInfo:
         """The server's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
         self.cached_info = await streams.info(self.api, self.name)
         return self.cached_info

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from kvctl.errors import RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_source import parsed_sources
 from kvctl.jetstream.streams import Listing
 
 
@@ -22,7 +22,7 @@ async def require_alone(api: Api, stream: str, confirm: str | None) -> None:
             raise UsageError(f"`confirm` is `{confirm}`, and the stream is `{stream}`")
         return
     info, found = await asyncio.gather(streams.info(api, stream), streams.listing(api))
-    reasons = [f"it reads from `{source['name']}`" for source in _sources(info)]
+    reasons = [f"it reads from `{source.name}`" for source in parsed_sources(info["config"])]
     reasons += [f"`{name}` {verb} from it" for name, verb in _readers(found, stream)]
     if reasons:
         raise RefusedError(
@@ -34,15 +34,10 @@ async def require_alone(api: Api, stream: str, confirm: str | None) -> None:
 
 def _readers(found: Listing, stream: str) -> list[tuple[str, str]]:
     infos = [*found.answering, *(info for info in found.silent.values() if info is not None)]
-    reading = [info["config"]["name"] for info in infos if any(_is_of(source, stream) for source in _sources(info))]
+    reading = [
+        info["config"]["name"]
+        for info in infos
+        if any(source.reads_locally(stream) for source in parsed_sources(info["config"]))
+    ]
     unknown = [name for name, info in found.silent.items() if info is None and name != stream]
     return [*((name, "reads") for name in reading), *((name, "does not answer and may read") for name in unknown)]
-
-
-def _is_of(source: dict[str, Any], stream: str) -> bool:
-    return bool(source["name"] == stream) and not source.get("external")
-
-
-def _sources(info: dict[str, Any]) -> list[dict[str, Any]]:
-    config = info["config"]
-    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []

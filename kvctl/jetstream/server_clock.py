@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 from kvctl.errors import KvctlError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.units import parse_time
 
 _USER_INFO = "$SYS.REQ.USER.INFO"
@@ -25,7 +25,7 @@ class ServerClock:
         self._ahead_ns = now_ns - time.monotonic_ns()
 
     @classmethod
-    def from_info(cls, info: dict[str, Any]) -> ServerClock:
+    def from_info(cls, info: StreamInfo) -> ServerClock:
         """Return the clock that dated an info of a stream or consumer, which has just come. Raises ServerError."""
         if not info.get("ts"):
             raise ServerError("The server does not report its time", hint="Servers do that from 2.10 on")

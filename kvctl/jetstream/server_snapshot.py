@@ -6,11 +6,12 @@ import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from kvctl.connection import Subscription, permission_denied
 from kvctl.errors import ConnectionLost, KvctlError, ReadOnly, RequestTimeout, ServerError
 from kvctl.jetstream.api import Api, server_error
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.tokens import check_name
 from kvctl.wire import status
 
@@ -28,8 +29,8 @@ RESTORE_NAME_IN_USE = 10130
 class Snapshot:
     """A stream as of the moment the snapshot began; its messages are in the chunks, in the server's own format."""
 
-    config: dict[str, Any]
-    state: dict[str, Any]
+    config: StreamConfig
+    state: StreamState
     chunks: AsyncIterator[bytes]
 
 
@@ -54,7 +55,7 @@ async def taking(api: Api, stream: str) -> AsyncIterator[Snapshot]:
 class Restoring:
     """A stream being given back to the server. Until it is whole, and after a failure, it may be there in part."""
 
-    def __init__(self, api: Api, config: dict[str, Any], state: dict[str, Any]) -> None:
+    def __init__(self, api: Api, config: StreamConfig, state: StreamState) -> None:
         self._api = api
         self._request = {"config": config, "state": state}
         self._subject = ""
@@ -72,10 +73,10 @@ class Restoring:
         """Hand over a piece of the snapshot. Raises ServerError."""
         await self._ask(chunk, max(self._api.connection.timeout, 10))
 
-    async def finish(self) -> dict[str, Any]:
+    async def finish(self) -> StreamInfo:
         """The info of the whole stream. Raises ServerError."""
         patience = FINISHING + self._request["state"].get("bytes", 0) / FINISHING_RATE
-        return await self._ask(b"", patience)
+        return cast("StreamInfo", await self._ask(b"", patience))
 
     def abort(self) -> None:
         """Have the server give up at once, instead of after five seconds of silence. Raises NoServer."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound, StreamOffline
 from kvctl.jetstream.api import OFFLINE_HINT, Api
 from kvctl.jetstream.pagination import all_pages
 from kvctl.jetstream.placement import placed
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.tokens import check_filter_subject, check_name
 
 SUBJECTS_PAGE = 100_000
@@ -23,13 +24,13 @@ LISTINGS = 4
 class Listing:
     """All streams of an account: those that answered, and those that did not. Silence is no proof of absence."""
 
-    answering: tuple[dict[str, Any], ...]
+    answering: tuple[StreamInfo, ...]
     """Infos."""
-    silent: Mapping[str, dict[str, Any] | None]
+    silent: Mapping[str, StreamInfo | None]
     """Streams whose servers did not answer, by name. Where the cluster still knows it: the info, in which the state is
     all zeros and no server leads."""
 
-    def complete(self) -> tuple[dict[str, Any], ...]:
+    def complete(self) -> tuple[StreamInfo, ...]:
         """The infos of all streams. Raises StreamOffline when one did not answer."""
         if self.silent:
             names = sorted(self.silent)
@@ -38,26 +39,29 @@ class Listing:
         return self.answering
 
 
-async def create(api: Api, config: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+async def create(api: Api, config: StreamConfig, *, timeout: float | None = None) -> StreamInfo:
     """Create a stream and return its info; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
     require_writable(api)
     async with placed(api, config, listing):
-        return await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config, timeout=timeout)
+        answer = await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config, timeout=timeout)
+    return cast("StreamInfo", answer)
 
 
-async def update(api: Api, config: dict[str, Any]) -> dict[str, Any]:
+async def update(api: Api, config: StreamConfig) -> StreamInfo:
     """Replace a stream's configuration; returns its info. Raises StreamNotFound, ServerError, ReadOnly."""
     require_writable(api)
     async with placed(api, config, listing):
-        return await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
+        answer = await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
+    return cast("StreamInfo", answer)
 
 
-async def info(api: Api, stream: str, *, timeout: float | None = None, **request: Any) -> dict[str, Any]:
+async def info(api: Api, stream: str, *, timeout: float | None = None, **request: Any) -> StreamInfo:
     """The stream's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
-    return await api.call(f"STREAM.INFO.{_checked(stream)}", request or None, timeout=timeout, retry=True)
+    answer = await api.call(f"STREAM.INFO.{_checked(stream)}", request or None, timeout=timeout, retry=True)
+    return cast("StreamInfo", answer)
 
 
-async def find(api: Api, stream: str) -> dict[str, Any] | None:
+async def find(api: Api, stream: str) -> StreamInfo | None:
     """The stream's info, or None when there is no such stream."""
     try:
         return await info(api, stream)
@@ -113,11 +117,11 @@ async def listing(api: Api) -> Listing:
     return Listing(tuple(found.values()), {name: silent[name] for name in sorted(silent) if name not in found})
 
 
-async def infos(api: Api, wanted: Sequence[str], at_once: int = 32) -> AsyncIterator[tuple[str, dict[str, Any] | None]]:
+async def infos(api: Api, wanted: Sequence[str], at_once: int = 32) -> AsyncIterator[tuple[str, StreamInfo | None]]:
     """Name and info of each stream in order; None for one that did not answer or is gone."""
     slots = asyncio.Semaphore(at_once)
 
-    async def one(name: str) -> dict[str, Any] | None:
+    async def one(name: str) -> StreamInfo | None:
         async with slots:
             try:
                 return await info(api, name)
@@ -139,20 +143,20 @@ async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
 
     async def page(offset: int) -> tuple[dict[str, int], int]:
         reply = await info(api, stream, subjects_filter=subject, offset=offset)
-        return reply["state"].get("subjects") or {}, reply.get("total", 0)
+        return reply["state"].get("subjects") or {}, int(reply.get("total", 0))  # type: ignore[call-overload]
 
     return await all_pages(page)
 
 
 async def _pages(
     api: Api,
-) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any] | None], set[int]]:
+) -> tuple[dict[str, StreamInfo], dict[str, StreamInfo | None], set[int]]:
     """One walk through the pages: streams that answer, silent ones, and the totals that the pages gave.
 
     Two totals mean that streams came or went in the meantime, which moves pages.
     """
-    found: dict[str, dict[str, Any]] = {}
-    silent: dict[str, dict[str, Any] | None] = {}
+    found: dict[str, StreamInfo] = {}
+    silent: dict[str, StreamInfo | None] = {}
     totals: set[int] = set()
     offset = 0
     while True:

@@ -22,6 +22,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.config import ensure, leftover_messages
 from kvctl.jetstream.config.config_merge import merge
 from kvctl.jetstream.config.edit_lock import edit_lock
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import reserved_streams, resolve
 from kvctl.kv.config import BucketConfig, BucketStatus
 from kvctl.kv.config_diff import (
@@ -32,14 +33,7 @@ from kvctl.kv.config_diff import (
 )
 from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
-from kvctl.kv.stream_kind import (
-    Kind,
-    StreamConfig,
-    kind_of,
-    started,
-)
-
-StreamInfo = dict[str, Any]
+from kvctl.kv.stream_kind import Kind, kind_of, started
 
 EDIT_ATTEMPTS = 5
 """How often a change is written that others overwrite."""
@@ -282,7 +276,7 @@ def _incomplete(name: str) -> ConflictError:
     )
 
 
-def _target(api: Api, stream: str) -> ensure.Target:
+def _target(api: Api, stream: str) -> ensure.Target[StreamInfo]:
     """The stream of a bucket, compared in the words of buckets and read back after its creation."""
 
     async def create(wanted: StreamConfig) -> StreamInfo:

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.config_edit import (
     DUPLICATE_WINDOW,
     FIELDS,
@@ -14,13 +15,7 @@ from kvctl.kv.config_edit import (
     edited,
 )
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
-from kvctl.kv.stream_kind import (
-    Kind,
-    StreamConfig,
-    bucket_name,
-    kind_of,
-    own_metadata,
-)
+from kvctl.kv.stream_kind import Kind, bucket_name, kind_of, own_metadata
 from kvctl.units import duration_from_ns, duration_ns, parse_time
 
 __all__ = ["BucketConfig", "BucketStatus", "Kind", "Republish", "StreamConfig"]
@@ -123,12 +118,12 @@ class BucketStatus:
     created_ns: int
     replicas: int
     config: StreamConfig = field(repr=False)
-    info: dict[str, Any] = field(repr=False)
+    info: StreamInfo = field(repr=False)
     """The server's whole answer: cluster, mirror, sources, alternates."""
     backing_store: str = "JetStream"
 
     @classmethod
-    def from_info(cls, info: dict[str, Any], others: Mapping[str, StreamConfig] | None = None) -> BucketStatus:
+    def from_info(cls, info: StreamInfo, others: Mapping[str, StreamConfig] | None = None) -> BucketStatus:
         """The status in a stream's info; `others` are the streams in view, for mirrors of mirrors."""
         config, state = info["config"], info["state"]
         kind = kind_of(config, others) or Kind.STREAM

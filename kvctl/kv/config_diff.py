@@ -6,12 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.kv.stream_kind import (
-    FIRST_ENTRY,
-    SERVER_METADATA,
-    TOPOLOGY,
-    StreamConfig,
-)
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.kv.stream_kind import FIRST_ENTRY, SERVER_METADATA, TOPOLOGY
 from kvctl.units import duration_from_ns, duration_seconds, format_duration
 
 UNSET = "none"

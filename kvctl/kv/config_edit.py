@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.kv.stream_kind import StreamConfig, reserved
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.kv.stream_kind import reserved
 from kvctl.units import duration_ns
 
 MAX_HISTORY = 64

@@ -10,7 +10,8 @@ import re
 from collections.abc import Collection, Iterable
 
 from kvctl.errors import HazardRefused
-from kvctl.kv.stream_kind import KIND, StreamConfig
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.kv.stream_kind import KIND
 
 FOREIGN_KIND = "foreign-kind"
 COMMANDS = {"table": "kvctl table", "repository": "kvctl repo"}

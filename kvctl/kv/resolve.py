@@ -10,6 +10,8 @@ from typing import Any
 from kvctl.errors import BucketNotFound, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.tokens import check_name, check_prefix
@@ -34,7 +36,7 @@ class Binding:
     """For an aggregate: the buckets or streams that feed it."""
     writable: bool = True
     direct: bool = True
-    info: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+    info: StreamInfo | None = field(default=None, compare=False, repr=False)
 
     @property
     def source(self) -> Binding:
@@ -67,7 +69,7 @@ def assumed(api: Api, bucket: str, stream: str | None = None, prefix: str | None
     return Binding(bucket, stream or STREAM_PREFIX + bucket, prefix or f"{SUBJECT_PREFIX}{bucket}.", api)
 
 
-def with_info(binding: Binding, info: dict[str, Any]) -> Binding:
+def with_info(binding: Binding, info: StreamInfo) -> Binding:
     """The same binding, with what the stream's info says."""
     return replace(binding, info=info, direct=bool(info["config"].get("allow_direct")))
 
@@ -80,7 +82,7 @@ async def locate(api: Api, bucket: str) -> Binding:
     asked = asyncio.ensure_future(streams.find(api, STREAM_PREFIX + bucket))
     try:
         await asyncio.wait([asked], timeout=NOBODY_KNOWS)
-        info = None
+        info: StreamInfo | None = None
         if not asked.done():
             # With its cluster down nobody says that there is no such bucket; a mirror of this name may answer. But a
             # stream that is listed and does not answer, as in an election, exists: the mirror is another's replica.
@@ -104,18 +106,18 @@ async def _is_listed(api: Api, bucket: str) -> bool:
     return False
 
 
-async def _mirror(api: Api, name: str) -> dict[str, Any] | None:
+async def _mirror(api: Api, name: str) -> StreamInfo | None:
     """The info of the mirror stream of this name, if there is one."""
     info = await streams.find(api, name)
     return info if info is not None and info["config"].get("mirror") else None
 
 
-async def bind(api: Api, name: str, info: dict[str, Any]) -> Binding:
+async def bind(api: Api, name: str, info: StreamInfo) -> Binding:
     """What the stream of this info is to a bucket's user, whose name for it is `name`."""
     return await _bind(api, name, info, MAX_CHAIN)
 
 
-async def _bind(api: Api, bucket: str, info: dict[str, Any], depth: int) -> Binding:
+async def _bind(api: Api, bucket: str, info: StreamInfo, depth: int) -> Binding:
     config = info["config"]
     direct = bool(config.get("allow_direct"))
     mirror = config.get("mirror")
@@ -133,7 +135,7 @@ async def _bind(api: Api, bucket: str, info: dict[str, Any], depth: int) -> Bind
 
 async def _origin(api: Api, mirror: dict[str, Any], depth: int) -> Binding:
     name = mirror["name"]
-    prefix = (mirror.get("external") or {}).get("api")
+    prefix = Source.parse(mirror).api
     there = api.at(prefix) if prefix and prefix != DEFAULT_PREFIX else api
     if not name.startswith(STREAM_PREFIX) and depth:
         with suppress(KvctlError):

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-
-StreamConfig = dict[str, Any]
-"""A stream's configuration in the server's own JSON: durations in nanoseconds, -1 for no limit."""
 
 OWN_METADATA = "kvctl."
 """What the marks begin with that kvctl sets in the metadata of streams."""
@@ -140,7 +139,7 @@ def _leads_to_bucket(stream: StreamConfig, others: Mapping[str, StreamConfig]) -
         origin = stream["mirror"]["name"]
         if origin.startswith(STREAM_PREFIX) or _FOREIGN_NAME.match(origin):
             return True
-        following = None if stream["mirror"].get("external") else others.get(origin)
+        following = None if Source.parse(stream["mirror"]).is_external else others.get(origin)
         if following is None or not following.get("mirror"):
             return False
         stream = following

@@ -17,11 +17,11 @@ from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists,
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.catalog import Edit
 from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.config_edit import edited
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.tables.config import (
     PARTITIONS,
     STREAM_PREFIX,
@@ -33,8 +33,6 @@ from kvctl.tables.config import (
     stream_name,
     subject_prefix,
 )
-
-StreamInfo = dict[str, Any]
 
 AT_ONCE = 16
 """Streams of partitions that are made, changed or deleted at the same time."""

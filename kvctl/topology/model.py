@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
+from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import reserved_streams
 from kvctl.kv.config_edit import Republish, edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
-from kvctl.kv.stream_kind import FIRST_ENTRY, StreamConfig, own_metadata
+from kvctl.kv.stream_kind import FIRST_ENTRY, own_metadata
 from kvctl.tokens import check_prefix
 from kvctl.topology.subjects import Transform, default_dest, parse, places, render
 from kvctl.units import duration_from_ns

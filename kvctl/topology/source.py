@@ -6,40 +6,34 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kvctl.jetstream.stream_source import Source, SourceConfig
 from kvctl.kv.stream_kind import LEAVING
 
-Source = Mapping[str, Any]
 
-
-def sources_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The sources of a stream configuration, or its mirror."""
-    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
-
-
-def source_key(source: Source) -> tuple[str, str]:
+def source_key(source: SourceConfig) -> tuple[str, str]:
     """What a source reads: stream and API prefix."""
-    return source["name"], (source.get("external") or {}).get("api") or ""
+    found = Source.parse(source)
+    return found.name, found.api
 
 
-def meaning(source: Source) -> tuple[Any, ...]:
+def meaning(source: SourceConfig) -> tuple[Any, ...]:
     """What tells a source from another: where it reads, and each rule with its destination."""
-    external = source.get("external") or {}
-    rules = [(rule.get("src") or ">", rule.get("dest") or "") for rule in source.get("subject_transforms") or ()]
-    rules = rules or [(source.get("filter_subject") or ">", "")]
-    taken = frozenset((src, "" if dest == src else dest) for src, dest in rules)
-    return source["name"], external.get("api") or "", external.get("deliver") or "", taken
+    found = Source.parse(source)
+    rules = found.transforms or ((found.filter_subject, ""),)
+    taken = frozenset((src or ">", "" if dest == (src or ">") else dest) for src, dest in rules)
+    return found.name, found.api, found.deliver, taken
 
 
-def same_mirror(one: Source | None, other: Source | None) -> bool:
+def same_mirror(one: SourceConfig | None, other: SourceConfig | None) -> bool:
     """Whether two mirrors, or none, read the same."""
     if not one or not other:
         return bool(one) == bool(other)
     return _whole(meaning(one)) == _whole(meaning(other))
 
 
-def leaving(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def leaving(config: Mapping[str, Any]) -> list[SourceConfig]:
     """The sources that an aggregate reads no more, and whose keys are still to be taken out of it."""
-    found: list[dict[str, Any]] = json.loads((config.get("metadata") or {}).get(LEAVING, "[]"))
+    found: list[SourceConfig] = json.loads((config.get("metadata") or {}).get(LEAVING, "[]"))
     return found
 
 
@@ -49,13 +43,13 @@ def marked_leaving(config: Mapping[str, Any], sources: Sequence[Mapping[str, Any
     return {**config, "metadata": {**metadata, **({LEAVING: json.dumps(sources)} if sources else {})}}
 
 
-def removed(before: Iterable[dict[str, Any]], after: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def removed(before: Iterable[SourceConfig], after: Iterable[SourceConfig]) -> list[SourceConfig]:
     """The sources that are in the first and not in the second."""
     kept = {meaning(source) for source in after}
     return [source for source in before if meaning(source) not in kept]
 
 
-def added(before: Iterable[dict[str, Any]], after: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def added(before: Iterable[SourceConfig], after: Iterable[SourceConfig]) -> list[SourceConfig]:
     """The sources that are in the second and not in the first."""
     return removed(after, before)
 

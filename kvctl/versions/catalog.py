@@ -17,6 +17,7 @@ from kvctl.errors import (
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.config_diff import differences, listed
 from kvctl.kv.names import STREAM_PREFIX as BUCKETS
@@ -30,8 +31,6 @@ from kvctl.versions.config import (
     stream_name,
     subject_prefix,
 )
-
-StreamInfo = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

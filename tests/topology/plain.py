@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvctl.documents import parser
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.stream_kind import TOPOLOGY, StreamConfig
+from kvctl.kv.stream_kind import TOPOLOGY
 from kvctl.topology.discover.inventory import (
     Link,
     Place,
     World,
-    reads,
 )
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.hazards.plan_hazards import Found, found
@@ -58,7 +59,7 @@ def world(*here: Info, unreachable: Sequence[str] = (), **others: Sequence[Info]
         Link(place, reader, source, place if origin else None, origin)
         for place in places.values()
         for reader in place.infos.values()
-        for source in reads(reader)
+        for source in sources_of(reader["config"])
         for origin in [place.infos.get(source["name"])]
     ]
     return World(places, tuple(links))

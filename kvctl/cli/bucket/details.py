@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.bucket.views import KIND_STYLES, history_text
+from kvctl.jetstream.stream_info import Cluster, StreamInfo
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
 from kvctl.units import (
     duration_from_ns,
@@ -129,7 +130,7 @@ def _silent(sight: "Sight") -> dict[str, Any]:
     return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": None}
 
 
-def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
+def _cluster(cluster: Cluster) -> dict[str, Any]:
     if not cluster:
         return {}
     peers = [
@@ -145,7 +146,7 @@ def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
     return {"name": cluster.get("name", ""), "leader": cluster.get("leader", ""), "replicas": peers}
 
 
-def _origin_row(upstream: "Upstream", origin: dict[str, Any] | None, lineage: "Lineage | None") -> dict[str, Any]:
+def _origin_row(upstream: "Upstream", origin: StreamInfo | None, lineage: "Lineage | None") -> dict[str, Any]:
     return {
         "stream": upstream.stream,
         "domain": upstream.domain,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.render.view import Column, View, age_text, duration_text, size_text
 from kvctl.units import duration_seconds, format_time
 
@@ -55,8 +56,7 @@ def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
 
 
 def _listed(status: "BucketStatus") -> dict[str, Any]:
-    mirror = status.config.get("mirror")
-    origins = [mirror] if mirror else status.config.get("sources") or []
+    origins = sources_of(status.config)
     return {
         "name": status.bucket,
         "stream": status.stream,

@@ -29,6 +29,7 @@ from kvctl.cli.stream.options import (
 )
 from kvctl.cli.topology.replicas import show_config, tell
 from kvctl.errors import UsageError
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.render.view import document
 
 if TYPE_CHECKING:
@@ -312,11 +313,11 @@ async def purge(
 
 
 async def _confirm_purge(
-    session: Session, info: dict[str, Any], readers: "list[Dependent]", question: str, *, yes: bool, confirm: str | None
+    session: Session, info: StreamInfo, readers: "list[Dependent]", question: str, *, yes: bool, confirm: str | None
 ) -> None:
     """Ask y/N, or for the name where replicas are left with what is purged, or replicas are what is purged."""
     from kvctl.cli.bucket.manage import replicated
-    from kvctl.topology.source import sources_of
+    from kvctl.jetstream.stream_source import sources_of
 
     stream = info["config"]["name"]
     for item in readers:
@@ -330,7 +331,7 @@ async def _confirm_purge(
         await session.confirm(question, yes=yes)
 
 
-async def find(session: Session, stream: str) -> dict[str, Any]:
+async def find(session: Session, stream: str) -> StreamInfo:
     """The stream's info. Raises StreamNotFound."""
     from kvctl.jetstream import streams
 
@@ -359,7 +360,7 @@ def _with_options(
 
 
 async def _purgeable(
-    session: Session, info: dict[str, Any], subject: str | None, sequence: int | None, keep: int | None
+    session: Session, info: StreamInfo, subject: str | None, sequence: int | None, keep: int | None
 ) -> int:
     """How many messages match; with a sequence, at the most."""
     from kvctl.jetstream import streams

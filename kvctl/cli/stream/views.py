@@ -5,13 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from kvctl.cli.bucket.details import servers_view
+from kvctl.jetstream.stream_info import Peer, SourceState, StreamInfo
+from kvctl.jetstream.stream_source import Source, source_states
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
 from kvctl.units import format_time, parse_utc
 
 _NEVER = "0001-01-01T00:00:00Z"
 
 
-def listing_view(infos: Iterable[dict[str, Any]]) -> View:
+def listing_view(infos: Iterable[StreamInfo]) -> View:
     """All streams."""
     known = {info["config"]["name"]: info["config"] for info in infos}
     rows = [_summary(info, known) for info in sorted(infos, key=lambda info: str(info["config"]["name"]))]
@@ -33,7 +35,7 @@ def listing_view(infos: Iterable[dict[str, Any]]) -> View:
     return View(columns=columns, rows=rows, empty="No streams; `kvctl stream create NAME --subject SUBJECT` makes one")
 
 
-def stream_view(info: dict[str, Any]) -> View:
+def stream_view(info: StreamInfo) -> View:
     """Everything about one stream."""
     row = stream_row(info)
     cluster = row["cluster"] or {}
@@ -46,7 +48,7 @@ def stream_view(info: dict[str, Any]) -> View:
     return document(row, *(Column(name, table=False) for name in row if name in _TSV), *shown, sections=sections)
 
 
-def stream_row(info: dict[str, Any]) -> dict[str, Any]:
+def stream_row(info: StreamInfo) -> dict[str, Any]:
     """The JSON object of a stream."""
     state, cluster = info["state"], info.get("cluster") or {}
     return {
@@ -64,13 +66,13 @@ def stream_row(info: dict[str, Any]) -> dict[str, Any]:
         }
         if cluster
         else None,
-        "origins": [_origin(origin) for origin in [*filter(None, [info.get("mirror")]), *(info.get("sources") or [])]],
+        "origins": [_origin(origin) for origin in source_states(info)],
         "alternates": info.get("alternates") or [],
         "config": info["config"],
     }
 
 
-def _summary(info: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+def _summary(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
     from kvctl.kv.stream_kind import KIND, kind_of
 
     config, state = info["config"], info["state"]
@@ -94,7 +96,7 @@ def _time(text: str | None) -> str | None:
     return format_time(parse_utc(text)) if text and text != _NEVER else None
 
 
-def _peer(peer: dict[str, Any]) -> dict[str, Any]:
+def _peer(peer: Peer) -> dict[str, Any]:
     return {
         "name": peer["name"],
         "current": bool(peer.get("current")),
@@ -104,11 +106,11 @@ def _peer(peer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _origin(origin: dict[str, Any]) -> dict[str, Any]:
+def _origin(origin: SourceState) -> dict[str, Any]:
     active = origin.get("active", -1)
     return {
         "stream": origin.get("name", ""),
-        "api": (origin.get("external") or {}).get("api"),
+        "api": Source.parse(origin).api or None,
         "lag": origin.get("lag", 0),
         "active": None if active < 0 else active / 1e9,
         "error": (origin.get("error") or {}).get("description"),

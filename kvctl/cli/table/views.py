@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.app.session import Session
 from kvctl.errors import KvctlError
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
 from kvctl.units import duration_seconds, format_time, parse_time
 
@@ -75,7 +76,7 @@ def entry_row(entry: "Entry", encoding: str | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def table_row(found: "Found", infos: Sequence[dict[str, Any] | None] = ()) -> dict[str, Any]:
+def table_row(found: "Found", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
     """A table; `infos` are those of its partitions' streams."""
     config, info = found.config, found.info
     known = [item for item in (info, *infos) if item is not None]
@@ -110,7 +111,7 @@ async def table_document(api: "Api", found: "Found") -> View:
             "partition": number,
             "range": [f"{first:016x}", f"{last:016x}"],
             "stream": found.streams[number + 1] if config.apart else found.streams[0],
-            "leader": ((info or {}).get("cluster") or {}).get("leader"),
+            "leader": ((info.get("cluster") if info else None) or {}).get("leader"),
             "entries": entries[number],
         })  # fmt: skip
     row = table_row(found, infos)

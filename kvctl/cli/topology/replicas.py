@@ -8,6 +8,7 @@ import typer
 
 from kvctl.cli.app.parameters import duration
 from kvctl.cli.app.session import Session
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
 from kvctl.units import duration_seconds, format_time
 
@@ -79,8 +80,7 @@ def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = Fal
 
 def origin_names(config: dict[str, Any]) -> list[str]:
     """The names of what a mirror or an aggregate reads."""
-    sources = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
-    return [source["name"].removeprefix("KV_") for source in sources]
+    return [source["name"].removeprefix("KV_") for source in sources_of(config)]
 
 
 async def list_replicas(session: Session, kind: str, empty: str) -> None:

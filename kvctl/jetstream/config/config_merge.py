@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from kvctl.errors import ConflictError
+from kvctl.jetstream.stream_source import Source, SourceConfig
 
 Config = dict[str, Any]
-Source = dict[str, Any]
 
 _MERGED = ("metadata", "placement")
 """Objects whose members are changed one by one."""
@@ -58,7 +58,7 @@ def _set(merged: Config, name: str, before: Any, after: Any, field: str) -> None
         merged[name] = after
 
 
-def _sources(before: list[Source], after: list[Source], live: list[Source]) -> list[Source]:
+def _sources(before: list[SourceConfig], after: list[SourceConfig], live: list[SourceConfig]) -> list[SourceConfig]:
     """Take away, replace and add what the change does, and leave all other sources as they are."""
     gone = [source for source in before if source not in after]
     new = [source for source in after if source not in before]
@@ -73,11 +73,10 @@ def _sources(before: list[Source], after: list[Source], live: list[Source]) -> l
     return [*merged, *(source for identity, source in replacements.items() if identity not in there)]
 
 
-def _identity(source: Source) -> tuple[Any, ...]:
+def _identity(source: SourceConfig) -> tuple[Any, ...]:
     """What servers tell a source by: where it reads, and what it takes to where; not where it begins."""
-    external = source.get("external") or {}
-    rules = tuple((rule.get("src") or "", rule.get("dest") or "") for rule in source.get("subject_transforms") or ())
-    return source["name"], external.get("api") or "", source.get("filter_subject") or "", rules
+    found = Source.parse(source)
+    return found.name, found.api, found.filter_subject, found.transforms
 
 
 def _same(one: Any, other: Any) -> bool:

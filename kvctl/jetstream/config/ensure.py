@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from kvctl.errors import (
     ConflictError,
@@ -37,8 +37,10 @@ from kvctl.jetstream.config.config_text import (
 )
 from kvctl.jetstream.config.edit_lock import edit_lock
 from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.stream_info import StreamInfo
 
-Info = dict[str, Any]
+Info = TypeVar("Info", bound=Mapping[str, Any])
+"""Answer of the server that has the stored configuration as `config`."""
 
 LOST_ANSWER = (RequestTimeout, ConnectionLost)
 """After these a request may or may not have been applied."""
@@ -76,7 +78,7 @@ def by_schema(schema: Schema) -> Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Target(Generic[Info]):
     """A stream, or a consumer of it: what it is called, and how it is read and written."""
 
     api: Api
@@ -100,7 +102,7 @@ class Target:
             return None
 
 
-def stream(api: Api, name: str) -> Target:
+def stream(api: Api, name: str) -> Target[StreamInfo]:
     """A stream as a target."""
     return Target(
         api, f"stream `{name}`", f"kvctl stream show {name}", by_schema(STREAM),
@@ -112,7 +114,7 @@ def stream(api: Api, name: str) -> Target:
     )  # fmt: skip
 
 
-def consumer(api: Api, stream: str, name: str) -> Target:
+def consumer(api: Api, stream: str, name: str) -> Target[dict[str, Any]]:
     """A consumer as a target."""
     return Target(
         api, f"consumer `{name}` of stream `{stream}`", f"kvctl consumer show {stream} {name}",
@@ -124,7 +126,7 @@ def consumer(api: Api, stream: str, name: str) -> Target:
     )  # fmt: skip
 
 
-async def existing(target: Target, wanted: Config) -> Info | None:
+async def existing(target: Target[Info], wanted: Config) -> Info | None:
     """What is there as wanted; None for nothing. Raises ConflictError, with the differences."""
     found = await target.find()
     if found is None:
@@ -139,7 +141,7 @@ async def existing(target: Target, wanted: Config) -> Info | None:
     return found
 
 
-async def create(target: Target, wanted: Config) -> tuple[Info, bool]:
+async def create(target: Target[Info], wanted: Config) -> tuple[Info, bool]:
     """Create it, or find it as wanted; return its info and whether it was created.
 
     Raises ConflictError for another configuration, and as `create_new`.
@@ -149,7 +151,7 @@ async def create(target: Target, wanted: Config) -> tuple[Info, bool]:
     return await create_new(target, wanted), True
 
 
-async def create_new(target: Target, wanted: Config) -> Info:
+async def create_new(target: Target[Info], wanted: Config) -> Info:
     """Create what does not exist and compare what the server stored. One that lacks fields is deleted again.
 
     Raises ConflictError when another client creates it at the same time, OutcomeUnknown, ServerError, and KvctlError
@@ -170,7 +172,7 @@ async def create_new(target: Target, wanted: Config) -> Info:
     return made
 
 
-async def edit(target: Target, before: Config, after: Config) -> Info:
+async def edit(target: Target[Info], before: Config, after: Config) -> Info:
     """Make the change to the configuration as it is now; one that did not arrive whole is taken back.
 
     Raises ConflictError for a field that somebody else has changed, OutcomeUnknown, ServerError, KvctlError where the
@@ -183,7 +185,7 @@ async def edit(target: Target, before: Config, after: Config) -> Info:
         return await update(target, live, merge(before, after, live))
 
 
-async def update(target: Target, before: Config, after: Config) -> Info:
+async def update(target: Target[Info], before: Config, after: Config) -> Info:
     """Replace the configuration `before` by `after`, and restore it when the server silently drops part of the change.
 
     Raises OutcomeUnknown, ServerError, and KvctlError when fields were dropped.
@@ -204,7 +206,7 @@ async def update(target: Target, before: Config, after: Config) -> Info:
     return info
 
 
-async def delete(target: Target) -> None:
+async def delete(target: Target[Info]) -> None:
     """Delete it. Raises NotFoundError, OutcomeUnknown, ReadOnly."""
     try:
         await target.delete()
@@ -213,7 +215,7 @@ async def delete(target: Target) -> None:
 
 
 async def _found_after(
-    error: KvctlError, target: Target, verb: str, done: Callable[[Info | None], bool]
+    error: KvctlError, target: Target[Info], verb: str, done: Callable[[Info | None], bool]
 ) -> Info | None:
     """Read the target until a change shows whose answer was lost, for at most the connection's timeout."""
     deadline = time.monotonic() + target.api.connection.timeout
@@ -231,7 +233,7 @@ async def _found_after(
     ) from None
 
 
-def _too_old(target: Target, dropped: Sequence[FieldChange], outcome: str) -> KvctlError:
+def _too_old(target: Target[Any], dropped: Sequence[FieldChange], outcome: str) -> KvctlError:
     version = ".".join(map(str, target.api.connection.server_version))
     fields = ", ".join(f"`{change.field}`" for change in dropped)
     them = "it" if len(dropped) == 1 else "them"

@@ -14,6 +14,7 @@ from typing import Any
 from kvctl.errors import KvctlError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.units import parse_time
 
 PAUSES_S = (0.2, 0.5, 1.0, 3.0)
@@ -22,7 +23,7 @@ NO_STORE = 10049
 """The server could not make the stream's files."""
 
 
-def _has_older_messages(created: dict[str, Any]) -> bool:
+def _has_older_messages(created: StreamInfo) -> bool:
     """Check whether the answer to a creation shows messages older than the stream, as only mirrors may hold."""
     state = created["state"]
     if not created.get("did_create") or not state["messages"] or created["config"].get("mirror"):
@@ -30,7 +31,7 @@ def _has_older_messages(created: dict[str, Any]) -> bool:
     return parse_time(state["last_ts"]) < parse_time(created["created"])
 
 
-async def create(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
+async def create(api: Api, wanted: dict[str, Any]) -> StreamInfo:
     """Create a stream, again when it holds an earlier one's messages; return the server's answer.
 
     Raises KvctlError when it still does after the last attempt, and as `streams.create`.
@@ -51,7 +52,7 @@ async def create(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-async def _created(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
+async def _created(api: Api, wanted: dict[str, Any]) -> StreamInfo:
     """Create the stream, a second time when the server could not make its files; return the answer."""
     try:
         return await streams.create(api, wanted)

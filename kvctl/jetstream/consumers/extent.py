@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.stream_info import StreamState
 
 _CHANGES = ("messages", "bytes", "first_seq", "last_seq", "num_deleted")
 
@@ -29,6 +29,6 @@ async def subjects(api: Api, stream: str, filters: Sequence[str]) -> int:
     return len(found)
 
 
-def unchanged(before: dict[str, Any], after: dict[str, Any]) -> bool:
+def unchanged(before: StreamState, after: StreamState) -> bool:
     """Return whether a stream's state says that nothing was written or removed in between."""
     return all(before.get(name) == after.get(name) for name in _CHANGES)

@@ -37,6 +37,7 @@ from kvctl.jetstream.consumers.pull import Puller
 from kvctl.jetstream.consumers.pull_options import Pull
 from kvctl.jetstream.consumers.pull_status import Meaning, Status
 from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.wire import MAX_CONTROL_LINE, header_value
 
 BATCH = 10_000
@@ -90,7 +91,7 @@ class OrderedConsumer:
     ) -> None:
         """`patient` is whether it waits for the server for ever; what follows does, unless it is said."""
         self.stream = stream
-        self.info: dict[str, Any] | None = None
+        self.info: StreamInfo | None = None
         """The stream's info as of the start; None where it may not be asked."""
         self.expected: int | None = None
         """How many messages matched when the consumer was made, which was before `info` was asked for."""
@@ -106,7 +107,7 @@ class OrderedConsumer:
         waits = follow if patient is None else patient
         self._patience = float("inf") if waits else max(PATIENCE, 3 * self._connection.timeout)
         self._created: str | None = None
-        self._state: dict[str, Any] | None = None
+        self._state: StreamState | None = None
         """The stream's state when the consumer was made."""
         self._last = max(selection.start - 1, 0)
         self._aim(0)
@@ -385,7 +386,7 @@ class OrderedConsumer:
         self._created = self.info["created"] if self.info else None
         self._ask_carefully()
 
-    async def _look(self) -> dict[str, Any] | None:
+    async def _look(self) -> StreamInfo | None:
         """Learn how far the stream reaches; returns its info, None where that may not be asked."""
         try:
             info = await streams.info(self._api, self.stream)

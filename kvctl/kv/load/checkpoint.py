@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from kvctl import atomic_file
 from kvctl.errors import ConflictError, UsageError
+from kvctl.jetstream.stream_info import StreamInfo
 
 SUFFIX = ".kvctl-progress"
 VERSION = 2
@@ -80,7 +81,7 @@ def identity(file: BinaryIO) -> str:
     return f"{file.tell()}-{digest.hexdigest()[:32]}"
 
 
-def task_of(info: dict[str, Any], bucket: str, *, input: str, mode: str) -> Task:
+def task_of(info: StreamInfo, bucket: str, *, input: str, mode: str) -> Task:
     """Return the task of loading an input into the stream of this info."""
     cluster = info.get("cluster") or {}
     server = cluster.get("name") or cluster.get("leader") or ""

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, PermissionDenied, RequestTimeout
 from kvctl.jetstream.direct.direct_get import (
@@ -16,6 +15,7 @@ from kvctl.jetstream.direct.direct_get import (
     TooManySubjects,
     from_leader,
 )
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.load.rows import Row
 from kvctl.kv.names import is_plain
@@ -35,7 +35,7 @@ MAX_BYTES = 8 << 20
 class Current:
     """Compares rows with what is there."""
 
-    def __init__(self, binding: Binding, info: dict[str, Any]) -> None:
+    def __init__(self, binding: Binding, info: StreamInfo) -> None:
         self.binding = binding
         state, config = info["state"], info["config"]
         self._sole = bool(config.get("allow_direct")) and config.get("num_replicas", 1) == 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from kvctl.errors import BucketNotFound, RefusedError, StreamNotFound, UsageError
 from kvctl.jetstream import streams
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.load.rows import Row
 from kvctl.kv.resolve import Binding
@@ -18,7 +18,7 @@ class Target:
     """The stream that takes the writes."""
 
     binding: Binding
-    info: dict[str, Any]
+    info: StreamInfo
 
     @property
     def history(self) -> int:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown, RefusedError, ServerError
 from kvctl.jetstream import streams
@@ -31,6 +31,7 @@ from kvctl.jetstream.server_snapshot import (
     pieces,
     taking,
 )
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.kv import catalog
 from kvctl.kv.maintenance import incomplete, manifest
 from kvctl.kv.maintenance.manifest import (
@@ -41,12 +42,7 @@ from kvctl.kv.maintenance.manifest import (
     Manifest,
 )
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import (
-    SERVER_METADATA,
-    Kind,
-    StreamConfig,
-    kind_of,
-)
+from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
 from kvctl.units import format_time
 
 Advance = Callable[[int], None]
@@ -63,7 +59,7 @@ class Restored:
     """A bucket that was restored."""
 
     manifest: Manifest
-    info: dict[str, Any]
+    info: StreamInfo
     replaced: bool
     """Whether the remains of an interrupted restore were removed first."""
 
@@ -110,7 +106,7 @@ async def restore(
     try:
         info = await _send(api, restoring, stream, directory / DATA, advance)
         _require_whole(expected, info["state"], wanted)
-        info = await catalog.apply_edit(api, catalog.Edit({**info, "config": config}, wanted))
+        info = await catalog.apply_edit(api, catalog.Edit(StreamInfo(**{**info, "config": config}), wanted))
     except OutcomeUnknown:
         raise  # it may be in use already
     except BaseException as error:
@@ -202,7 +198,7 @@ def _final(config: StreamConfig, replicas: int | None) -> StreamConfig:
     return {**wanted, "metadata": metadata}
 
 
-def held(wanted: StreamConfig, state: dict[str, Any], token: str) -> StreamConfig:
+def held(wanted: StreamConfig, state: StreamState, token: str) -> StreamConfig:
     """The configuration to restore with: the mark, no way in, and no limit that the saved messages could exceed."""
     moving = ("sources", "republish", "subject_transform", "subject_delete_marker_ttl", "sealed")
     config = {name: value for name, value in wanted.items() if name not in moving}
@@ -226,7 +222,7 @@ async def _make_room(api: Api, stream: str) -> bool:
     return True
 
 
-async def _send(api: Api, restoring: Restoring, stream: str, path: Path, advance: Advance) -> dict[str, Any]:
+async def _send(api: Api, restoring: Restoring, stream: str, path: Path, advance: Advance) -> StreamInfo:
     await _begin(api, restoring, stream)
     size = min(CHUNK, api.connection.max_payload)
     for piece in pieces(_blocks(path), size):
@@ -254,7 +250,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
-def _require_whole(expected: Manifest, state: dict[str, Any], wanted: StreamConfig) -> None:
+def _require_whole(expected: Manifest, state: StreamState, wanted: StreamConfig) -> None:
     """Raises ConflictError unless the stream holds what the manifest says; keys past their own ttl may be gone."""
     found = {"messages": state["messages"], "last_revision": state["last_seq"]}
     if expected.messages:

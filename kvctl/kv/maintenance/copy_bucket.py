@@ -6,31 +6,25 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from kvctl.errors import BucketExists, ConflictError, KvctlError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.config_edit import DUPLICATE_WINDOW
 from kvctl.kv.entry import Entry
 from kvctl.kv.maintenance import incomplete
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
-from kvctl.kv.stream_kind import (
-    Kind,
-    StreamConfig,
-    kind_of,
-    own_metadata,
-)
+from kvctl.kv.stream_kind import Kind, kind_of, own_metadata
 from kvctl.kv.write.copied_headers import may_roll_up, own_headers
 from kvctl.kv.write.copy_key import ttl_left
 from kvctl.units import duration_ns
 from kvctl.wire import encode_headers, header_value
 
-StreamInfo = dict[str, Any]
 Advance = Callable[[int], None]
 """Told of entries done."""
 

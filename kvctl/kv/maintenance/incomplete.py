@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
 
 from kvctl.errors import ConflictError, KvctlError, StreamNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import UNFINISHED, StreamConfig
+from kvctl.kv.stream_kind import UNFINISHED
 
 _ATTEMPTS = 3
 _PATIENCE = 2.0
@@ -27,12 +27,12 @@ def marked(config: StreamConfig, token: str) -> StreamConfig:
     return {**config, "metadata": {**(config.get("metadata") or {}), UNFINISHED: token}}
 
 
-def mark_of(info: dict[str, Any] | None) -> str | None:
+def mark_of(info: StreamInfo | None) -> str | None:
     """The attempt that the stream was left by, if any."""
-    return ((info or {}).get("config", {}).get("metadata") or {}).get(UNFINISHED)
+    return ((info["config"].get("metadata") or {}) if info else {}).get(UNFINISHED)
 
 
-async def clear_away(api: Api, info: dict[str, Any]) -> None:
+async def clear_away(api: Api, info: StreamInfo) -> None:
     """Delete what an attempt left. Raises ConflictError when it is still at work."""
     stream = info["config"]["name"]
     await asyncio.sleep(1)

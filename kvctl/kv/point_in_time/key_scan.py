@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
@@ -19,6 +18,7 @@ from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.jetstream.direct.direct_get import from_leader
 from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of
 from kvctl.kv.names import is_plain, is_wild, matches
 from kvctl.kv.read.listing import subjects_of
@@ -211,7 +211,7 @@ async def keeping(binding: Binding) -> Keeping:
     return Keeping(history, dropped, caveat)
 
 
-def _dropped(info: dict[str, Any]) -> str | None:
+def _dropped(info: StreamInfo) -> str | None:
     """Why the oldest entries of the stream may be gone, whatever key they belong to."""
     config, state = info["config"], info["state"]
     if state["first_seq"] <= max(config.get("first_seq", 0), 1):
@@ -224,13 +224,13 @@ def _dropped(info: dict[str, Any]) -> str | None:
     return None
 
 
-def _has_gaps(info: dict[str, Any]) -> bool:
+def _has_gaps(info: StreamInfo) -> bool:
     """Whether a stream lacks messages between its first and its last."""
     state = info["state"]
     return bool(state["messages"] < state["last_seq"] - state["first_seq"] + 1)
 
 
-def _caveat(info: dict[str, Any]) -> str | None:
+def _caveat(info: StreamInfo) -> str | None:
     """What may be gone without a trace: servers mark an expired entry only where it was all that the key held."""
     state = info["state"]
     if not info["config"].get("allow_msg_ttl") or state["messages"] >= state["last_seq"]:

@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import AsyncIterable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.request_window import WINDOW
+from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
 from kvctl.kv.load.leader_state import AWAY, Current
 from kvctl.kv.load.reconcile import Outcome, Settler
 from kvctl.kv.load.resume import all_arrived
@@ -51,8 +52,8 @@ async def put_many(bucket: Bucket, items: Items, window: int) -> PutSummary:
     return await _Puts(bucket, target, info, window).run(items)
 
 
-async def _target(bucket: Bucket) -> tuple[Binding, dict[str, Any]]:
-    """The stream that takes the writes, and its info; an empty one where it cannot be read."""
+async def _target(bucket: Bucket) -> tuple[Binding, StreamInfo]:
+    """The stream that takes the writes, and its info; `UNREADABLE` when it cannot be read."""
     from kvctl.jetstream import streams
 
     target = (await bucket.readable()).source
@@ -60,11 +61,11 @@ async def _target(bucket: Bucket) -> tuple[Binding, dict[str, Any]]:
     info = None
     with suppress(PermissionDenied, *AWAY):
         info = await streams.find(target.api, target.stream)
-    return target, info or {"config": {}, "state": {"last_seq": 0, "messages": 0, "bytes": 0}}
+    return target, info or UNREADABLE
 
 
 class _Puts:
-    def __init__(self, bucket: Bucket, target: Binding, info: dict[str, Any], window: int) -> None:
+    def __init__(self, bucket: Bucket, target: Binding, info: StreamInfo, window: int) -> None:
         self._bucket = bucket
         self._target = target
         self._connection = target.api.connection

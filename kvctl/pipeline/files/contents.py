@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import RefusedError
 from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as
@@ -29,9 +30,9 @@ def ttl_left(now: str = NOW) -> str:
     return f"case when ttl is not null then greatest(1D, round(ttl - {age})) end"
 
 
-def server_time(info: Mapping[str, Any]) -> str:
+def server_time(info: StreamInfo) -> str:
     """The SQL expression of the time on the server that has just sent this info. Raises ServerError."""
-    return f"timestamp_micros({ServerClock.from_info(dict(info)).now_ns() // 1000})"
+    return f"timestamp_micros({ServerClock.from_info(info).now_ns() // 1000})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ def read(spark: SparkSession, options: SourceOptions) -> DataFrame:
     return spark.read.format("nats-kv").options(**given_as(options)).load()
 
 
-async def info_of(options: SourceOptions) -> Mapping[str, Any]:
+async def info_of(options: SourceOptions) -> StreamInfo:
     """The info of a bucket's stream. Raises BucketNotFound, RefusedError for what is not whole."""
     async with worker_connection.connected(options) as client:
         binding = await client.bucket(options.bucket).locate(fresh=True)

@@ -10,10 +10,11 @@ import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream import streams
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.files.capture_folder import CaptureFolder, Piece, State
 from kvctl.pipeline.files.file_rows import COLUMNS
@@ -159,7 +160,7 @@ def _start(
     return writer.trigger(processingTime=f"{trigger.total_seconds() * 1000:.0f} milliseconds").start()
 
 
-async def _info(options: SourceOptions) -> dict[str, Any]:
+async def _info(options: SourceOptions) -> StreamInfo:
     async with worker_connection.connected(options) as client:
         source = (await client.bucket(options.bucket).locate(fresh=True)).source
         return await streams.info(source.api, source.stream)

@@ -15,12 +15,12 @@ So ranges are for reads that would rather fail (`onEvicted`), and for changes, w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kvctl.errors import RefusedError, RevisionNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
 from kvctl.jetstream.direct import multi_get_fallback
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import is_wild, overlapping
 from kvctl.kv.read.listing import subjects_of
@@ -198,6 +198,6 @@ async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Pla
     return Plan(options, wanted, binding)
 
 
-def _extent(info: dict[str, Any]) -> tuple[int, ...]:
+def _extent(info: StreamInfo) -> tuple[int, ...]:
     """What any write or removal changes."""
     return tuple(int(info["state"][name]) for name in ("first_seq", "last_seq", "messages", "bytes"))

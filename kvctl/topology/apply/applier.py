@@ -15,13 +15,14 @@ from enum import StrEnum
 from kvctl.errors import ConflictError, KvctlError, PartlyDone, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.config_diff import differences
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import origin_removal
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.apply.journal import Journal
-from kvctl.topology.discover.inventory import StreamInfo, World
+from kvctl.topology.discover.inventory import World
 from kvctl.topology.file.document import Topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.description import title

@@ -23,10 +23,12 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.discover.links import Upstream, live_part, upstreams
 from kvctl.topology.discover.origin_lookup import PATIENCE, Seen, exports_needed
-from kvctl.topology.source import meaning, sources_of
+from kvctl.topology.source import meaning
 from kvctl.topology.subjects import UnknownTransform, land, parse
 from kvctl.wire import header_value
 
@@ -108,7 +110,7 @@ async def until_filled(
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
-async def arrived(api: Api, info: dict[str, Any], goal: Goal) -> int | None:
+async def arrived(api: Api, info: StreamInfo, goal: Goal) -> int | None:
     """The origin's sequence up to which everything has come; None when another origin's entry hides it."""
     if info.get("mirror"):
         return int(info["state"]["last_seq"])
@@ -183,7 +185,7 @@ async def _still(item: Progress) -> Goal:
     return goal
 
 
-async def _progress(api: Api, info: dict[str, Any], goal: Goal, quiet: _Quiet) -> Progress:
+async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> Progress:
     upstream = _upstream(info, goal)
     come = await arrived(api, info, goal)
     connected = upstream.active is not None and upstream.error is None
@@ -198,7 +200,7 @@ async def _progress(api: Api, info: dict[str, Any], goal: Goal, quiet: _Quiet) -
     return Progress(goal, upstream, reached, come or 0)
 
 
-def _upstream(info: dict[str, Any], goal: Goal) -> Upstream:
+def _upstream(info: StreamInfo, goal: Goal) -> Upstream:
     """The goal's source among the replica's. Raises ConflictError when somebody has taken it out."""
     if info["config"].get("mirror"):
         return upstreams(info)[0]

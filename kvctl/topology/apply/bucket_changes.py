@@ -11,6 +11,7 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.catalog import Edit
@@ -33,7 +34,7 @@ class Description:
     """What a mirror or an aggregate reads from."""
     dependents: list[Dependent] | None
     """Who reads from it, as far as this account and domain can be seen; None when the streams cannot be listed."""
-    known: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    known: Mapping[str, StreamInfo] = field(default_factory=dict)
     """The infos of all streams that answer, by name."""
 
 

@@ -6,21 +6,16 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.client import Client
 from kvctl.kv.config_diff import differences, listed
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
-from kvctl.kv.stream_kind import (
-    Kind,
-    StreamConfig,
-    kind_of,
-    started,
-)
+from kvctl.kv.stream_kind import Kind, kind_of, started
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import WAIT_FOR, Goal
 from kvctl.topology.discover import origin_lookup
@@ -29,7 +24,6 @@ from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.source import meaning
 
-StreamInfo = dict[str, Any]
 Advance = Callable[[int], None]
 """Told of messages that have arrived."""
 

@@ -11,17 +11,18 @@ from datetime import timedelta
 from kvctl.errors import UsageError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover import origin_lookup
-from kvctl.topology.discover.inventory import Link, StreamInfo, World
+from kvctl.topology.discover.inventory import Link, World
 from kvctl.topology.discover.links import SILENCE, live_part
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Origin
 from kvctl.topology.plan.origin_place import Locator, Where
-from kvctl.topology.source import added, sources_of
+from kvctl.topology.source import added
 
 Advance = Callable[[int], None]
 
@@ -93,8 +94,7 @@ def unfilled(topology: Topology, world: World) -> list[Where]:
 def _is_behind(link: Link) -> bool:
     if link.origin is None or not link.origin["state"]["messages"]:
         return False
-    mirror = link.info.get("mirror")
-    told = live_part(link.source, [mirror] if mirror else link.info.get("sources") or [])
+    told = live_part(link.source, source_states(link.info))
     active = told.get("active", -1)
     if active < 0:
         return not told.get("seq")

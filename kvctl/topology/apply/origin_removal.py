@@ -12,9 +12,9 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import Selection, read
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain, matches
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.apply.builders import find_aggregate
 from kvctl.topology.hazards import hazards
 from kvctl.topology.hazards.hazards import Hazard
@@ -28,7 +28,6 @@ AT_ONCE = 64
 ROUNDS = 5
 """Looks for keys until none are left."""
 
-StreamInfo = dict[str, Any]
 Advance = Callable[[int], None]
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from kvctl.errors import BucketExists, ConflictError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv import catalog, reserved_streams
 from kvctl.kv.client import Client
 from kvctl.kv.entry import Entry
 from kvctl.kv.maintenance import copy_bucket, incomplete
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.apply.builders import find_mirror
 from kvctl.topology.hazards import hazards
 from kvctl.topology.hazards.hazards import Hazard
@@ -28,7 +28,7 @@ Advance = Callable[[int], None]
 class Promotion:
     """What would be made of a mirror. Nothing is changed yet."""
 
-    info: dict[str, Any]
+    info: StreamInfo
     config: StreamConfig
     hazards: list[Hazard]
 
@@ -55,7 +55,7 @@ async def plan(api: Api, mirror: str, bucket: str, *, delete_mirror: bool = Fals
     if reserved_streams.NAMES.match(source["name"]):
         raise RefusedError(f"`{mirror}` mirrors `{source['name']}`, which is no bucket: none can be made of it")
     found: list[Hazard] = []
-    if source["name"] == STREAM_PREFIX + bucket and not source.get("external") and not delete_mirror:
+    if source["name"] == STREAM_PREFIX + bucket and not Source.parse(source).is_external and not delete_mirror:
         found = [
             Hazard(
                 RECREATED_ORIGIN,

@@ -13,6 +13,7 @@ from kvctl.errors import KvctlError, RefusedError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.names import is_plain
 from kvctl.topology.apply import arrival
@@ -135,7 +136,7 @@ async def _until_brought(api: Api, stream: str, goals: Sequence[Goal], limit: ti
             await asyncio.sleep(_PAUSE)
 
 
-async def _brought(api: Api, info: dict[str, Any], goal: Goal) -> bool:
+async def _brought(api: Api, info: StreamInfo, goal: Goal) -> bool:
     """Whether a temporary source has come to its goal, or the goal's entry has gone meanwhile."""
     told = live_part(goal.source, info.get("sources") or [])
     if told.get("active", -1) < 0 or told.get("error"):

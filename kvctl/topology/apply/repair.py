@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from kvctl.errors import BucketNotFound, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv import catalog
-from kvctl.kv.stream_kind import SERVER_METADATA, Kind, StreamConfig
+from kvctl.kv.stream_kind import SERVER_METADATA, Kind
 from kvctl.topology.apply import arrival, refill
 from kvctl.topology.apply.arrival import WAIT_FOR
 from kvctl.topology.apply.repair_leftovers import (
@@ -31,7 +32,6 @@ from kvctl.topology.discover.inventory import (
     Link,
     Place,
     World,
-    reads,
 )
 from kvctl.topology.discover.replicas import Replica
 from kvctl.topology.hazards.replica_hazards import name_of
@@ -102,7 +102,7 @@ def needed(replica: Replica, outcomes: Iterable[Outcome], differences: Sequence[
 
 def is_unfinished(replica: Replica) -> bool:
     """Whether an interrupted repair left sources in an aggregate."""
-    return any(is_temporary(source) for source in reads(replica.info))
+    return any(is_temporary(source) for source in sources_of(replica.info["config"]))
 
 
 async def carry_out(repair: Repair, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:
@@ -156,7 +156,7 @@ async def _delete(api: Api, stream: str) -> None:
         await catalog.delete(api, stream)
 
 
-def _own(info: dict[str, Any]) -> StreamConfig:
+def _own(info: StreamInfo) -> StreamConfig:
     """The configuration without what servers add."""
     config: StreamConfig = dict(info["config"])
     metadata = config.get("metadata") or {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvctl.kv.stream_kind import OWN_METADATA, StreamConfig
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.kv.stream_kind import OWN_METADATA
 from kvctl.topology.mapping import Mapping as Rules
 
 REPAIR = f"{OWN_METADATA}repair"

@@ -23,6 +23,8 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import OFFLINE_HINT
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.apply import arrival
 from kvctl.topology.audit.comparison import (
@@ -34,12 +36,7 @@ from kvctl.topology.audit.comparison import (
     mark,
 )
 from kvctl.topology.audit.confirmation import Feed, Settling
-from kvctl.topology.audit.coverage import (
-    HERE,
-    StreamInfo,
-    hiding,
-    unread,
-)
+from kvctl.topology.audit.coverage import HERE, hiding, unread
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import Side
 from kvctl.topology.audit.verdict import Ages, Verdict
@@ -142,7 +139,7 @@ async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
 
 
 def _way_to_see(link: Link, where: str) -> str:
-    prefix = link.source["external"]["api"]
+    prefix = Source.parse(link.source).api
     if where != prefix:
         return f"Check the name of domain `{where}`, and that the leaf node is connected"
     text = exports_to_see(link.source["name"], prefix)

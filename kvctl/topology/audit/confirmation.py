@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from kvctl.jetstream import streams
+from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.kv.names import SUBJECT_PREFIX
 from kvctl.topology.audit.findings import (
     LAGGING,
@@ -43,7 +44,6 @@ _AGREED = 2
 _ABOUT = 3 * 10**9
 """Nanoseconds around the end of a key's life in which the two sides may part with it at different moments."""
 
-StreamInfo = dict[str, Any]
 Report = Callable[[Difference], None]
 
 
@@ -276,6 +276,6 @@ def _follows(case: _Case, feed: Feed, known: int, origin: Held | None) -> bool:
     return known >= case.goals.setdefault(feed.number, origin.revision)
 
 
-def _first_time(state: dict[str, Any]) -> int:
+def _first_time(state: StreamState) -> int:
     """When the first message that is there was stored; far in the future without one."""
     return parse_time(state["first_ts"]) if state["messages"] else 1 << 63

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.topology.discover.inventory import Link
 from kvctl.topology.discover.replicas import Replica
 from kvctl.topology.hazards.hazards import Hazard
@@ -19,8 +19,6 @@ from kvctl.topology.hazards.replica_hazards import (
 HERE = -1
 """The replica among the numbers of its origins."""
 _HIDING = (FILTERED_MIRROR, RENAMING_MIRROR, OUTSIDE_PREFIX)
-
-StreamInfo = dict[str, Any]
 
 
 def unread(

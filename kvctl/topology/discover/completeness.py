@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.hazards.replica_hazards import landing, name_of, overlaps
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import UnknownTransform
 from kvctl.units import format_time, parse_time
 
-StreamInfo = dict[str, Any]
 _UNLIMITED = float("inf")
 
 

@@ -11,17 +11,13 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover import recount as recounting
-from kvctl.topology.discover.inventory import (
-    Link,
-    StreamInfo,
-    World,
-    kind_in,
-    reads,
-)
+from kvctl.topology.discover.inventory import Link, World, kind_in
 from kvctl.topology.discover.links import Upstream, upstreams
 from kvctl.topology.discover.mirror_origin import Lineage, lineage, lineage_of_source
 from kvctl.topology.discover.origin_lookup import PATIENCE, Seen
@@ -128,7 +124,7 @@ class _Look:
         config = link.info["config"]
         kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
         come = int(link.info["state"]["last_seq"]) if config.get("mirror") and not link.silent else None
-        upstream = upstreams(link.info)[reads(link.info).index(link.source)]
+        upstream = upstreams(link.info)[sources_of(link.info["config"]).index(link.source)]
         self._plain = Standing(link, bucket_name(config, kind), kind, upstream, State.OK, arrived=come)
         self._goal: Goal | None = None
         self._come = 0
@@ -183,7 +179,7 @@ class _Look:
     def _without_origin(self) -> Standing:
         plain, source, place = self._plain, self._link.source, self._link.place
         name = name_of(source)
-        elsewhere = bool((source.get("external") or {}).get("api"))
+        elsewhere = bool(Source.parse(source).api)
         if source["name"] in place.unreachable and not elsewhere:
             return replace(plain, state=State.UNREACHABLE, evidence=f"the servers that hold `{name}` do not answer")
         if not elsewhere or _NOT_FOUND in (plain.upstream.error or ""):
@@ -236,7 +232,7 @@ class _Look:
     @property
     def _there(self) -> Api:
         """Where the origin is asked."""
-        prefix = (self._link.source.get("external") or {}).get("api")
+        prefix = Source.parse(self._link.source).api
         return self._link.place.api.at(prefix) if prefix else self._link.place.api
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.kv.stream_kind import Kind, StreamConfig, kind_of
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.topology.discover.origin_lookup import PATIENCE, own_domain
-
-StreamInfo = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +86,9 @@ async def survey(apis: Mapping[str, Api]) -> World:
         (place, info, source)
         for place in places.values()
         for info in (*place.infos.values(), *place.offline.values())
-        for source in reads(info)
+        for source in sources_of(info["config"])
     ]
     return World(places, await _links(places.values(), readings))
-
-
-def reads(info: StreamInfo) -> list[dict[str, Any]]:
-    """The sources of a stream, or its mirror, as its configuration has them."""
-    config = info["config"]
-    return [config["mirror"]] if config.get("mirror") else config.get("sources") or []
 
 
 def kind_in(place: Place, info: StreamInfo) -> Kind | None:
@@ -138,7 +132,7 @@ async def _links(places: Collection[Place], readings: Sequence[_Reading]) -> tup
     """A link for each reading, in the same order; one request for each way out of a place, if it leads into view."""
     ways: dict[tuple[str, str], list[int]] = {}
     for number, (place, _, source) in enumerate(readings):
-        ways.setdefault((place.name, _prefix(source)), []).append(number)
+        ways.setdefault((place.name, Source.parse(source).api), []).append(number)
     found: dict[int, Link] = {}
 
     async def follow(numbers: Sequence[int]) -> None:
@@ -155,7 +149,7 @@ async def _links(places: Collection[Place], readings: Sequence[_Reading]) -> tup
 async def _link(places: Iterable[Place], reading: _Reading, home: Place | None = None) -> Link:
     """`home` is where others that are read in the same way live: what is seen there is not asked for again."""
     place, info, source = reading
-    name, prefix = source["name"], _prefix(source)
+    name, prefix = source["name"], Source.parse(source).api
     home = home if prefix else place
     if home is not None and (name in home.infos or not prefix):
         origin = home.infos.get(name)
@@ -166,12 +160,9 @@ async def _link(places: Iterable[Place], reading: _Reading, home: Place | None =
     return Link(place, info, source, _home(places, found) if found else None, found)
 
 
-def _prefix(source: dict[str, Any]) -> str:
-    """The API prefix under which a source reads; empty in its own account and domain."""
-    return (source.get("external") or {}).get("api") or ""
-
-
 def _home(places: Iterable[Place], info: StreamInfo) -> Place | None:
     """The place where a stream lives that was seen from elsewhere: no two are created in the same nanosecond."""
     name = info["config"]["name"]
-    return next((place for place in places if (place.infos.get(name) or {}).get("created") == info["created"]), None)
+    return next(
+        (place for place in places if name in place.infos and place.infos[name]["created"] == info["created"]), None
+    )

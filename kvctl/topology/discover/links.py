@@ -11,14 +11,11 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.ordered_consumer import Selection, read
 from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.stream_info import SourceState, StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import Source, source_states, sources_of
 from kvctl.jetstream.streams import Listing
 from kvctl.kv.names import STREAM_PREFIX, matches
-from kvctl.kv.stream_kind import (
-    Kind,
-    StreamConfig,
-    bucket_name,
-    kind_of,
-)
+from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.hazards.hazards import (
     AGE,
     HISTORY,
@@ -96,15 +93,13 @@ class Dependent:
         return not self.upstream.behind and (not whole or self.last_revision >= revision)
 
 
-def upstreams(info: dict[str, Any]) -> list[Upstream]:
+def upstreams(info: StreamInfo) -> list[Upstream]:
     """What the stream reads from, as the server's info and configuration say it."""
-    config = info["config"]
-    wanted = [config["mirror"]] if config.get("mirror") else config.get("sources") or []
-    live = [info["mirror"]] if info.get("mirror") else info.get("sources") or []
-    return [_upstream(source, live_part(source, live)) for source in wanted]
+    live = source_states(info)
+    return [_upstream(source, live_part(source, live)) for source in sources_of(info["config"])]
 
 
-def live_part(source: dict[str, Any], live: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def live_part(source: dict[str, Any], live: Sequence[SourceState]) -> SourceState:
     """What the server says of one source; its order is its own, and one stream may be read in several ways."""
     same = [item for item in live if item.get("name") == source["name"]]
     untold = same[0] if len(same) == 1 and not any(_filters(same[0])) else {}  # servers do not always say what it takes
@@ -137,7 +132,7 @@ def _unknown(found: Listing, stream: str) -> list[Dependent]:
 
 
 def _readers(
-    infos: Sequence[dict[str, Any]],
+    infos: Sequence[StreamInfo],
     known: Mapping[str, StreamConfig],
     stream: str,
     silent: Container[str],
@@ -159,7 +154,7 @@ def _readers(
     return list(found.values())
 
 
-async def cost(api: Api, before: StreamConfig, info: dict[str, Any], after: StreamConfig) -> Cost:
+async def cost(api: Api, before: StreamConfig, info: StreamInfo, after: StreamConfig) -> Cost:
     """What the change would cost, measured as far as it can cost anything."""
     state, stream = info["state"], before["name"]
     aspects = looks_at(before, after) if state["messages"] else set()
@@ -190,25 +185,24 @@ async def _count_larger(api: Api, stream: str, size: int) -> int:
     return count
 
 
-def _upstream(source: dict[str, Any], live: dict[str, Any]) -> Upstream:
-    external = source.get("external") or {}
-    prefix = external.get("api") or None
+def _upstream(source: dict[str, Any], live: SourceState) -> Upstream:
+    parsed = Source.parse(source)
+    prefix = parsed.api or None
     domain = prefix.split(".")[1] if prefix and prefix.startswith(_FOREIGN_DOMAIN) and prefix.count(".") == 2 else None
-    transforms = tuple((pair["src"], pair.get("dest", "")) for pair in source.get("subject_transforms") or ())
     active, error = live.get("active", _NEVER), live.get("error")
     return Upstream(
-        stream=source["name"],
+        stream=parsed.name,
         lag=live.get("lag", 0),
         active=None if active < 0 else active / 1e9,
         error=f"{error.get('description')} ({error.get('err_code')})" if error else None,
-        filters=(source["filter_subject"],) if source.get("filter_subject") else (),
-        transforms=transforms,
+        filters=(parsed.filter_subject,) if parsed.filter_subject else (),
+        transforms=parsed.transforms,
         domain=domain,
         api=prefix,
     )
 
 
-def _filters(source: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells two sources of one stream apart."""
-    rules = tuple((rule["src"], rule.get("dest", "")) for rule in source.get("subject_transforms") or ())
-    return source.get("filter_subject") or "", rules
+def _filters(source: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the part that tells two sources of one stream apart."""
+    found = Source.parse(source)
+    return found.filter_subject, found.transforms

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.topology.discover.links import live_part
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, name_of
 from kvctl.units import format_time, parse_time
-
-StreamInfo = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kvctl.errors import (
     BucketNotFound,
@@ -21,9 +20,10 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv import reserved_streams, resolve
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.hazards import cycle
 from kvctl.topology.hazards.cycle import Node, Reading
 from kvctl.topology.hazards.hazards import Hazard
@@ -45,7 +45,7 @@ class Seen:
     origin: Origin
     """With its bucket and stream named."""
     api: Api
-    info: dict[str, Any] | None
+    info: StreamInfo | None
     """None where it does not exist, or may not be asked."""
     exists: bool | None
     """None: not known."""
@@ -183,8 +183,8 @@ async def cycles(api: Api, config: StreamConfig, seen: Iterable[Seen]) -> list[H
 
 def suspected(stream: str, origin: StreamConfig) -> Iterable[Hazard]:
     """An origin in another account that itself reads a stream of our name, from a further one as far as can be told."""
-    for source in filter(None, [origin.get("mirror"), *(origin.get("sources") or ())]):
-        prefix = (source.get("external") or {}).get("api")
+    for source in sources_of(origin):
+        prefix = Source.parse(source).api
         if source["name"] == stream and prefix and External(prefix).domain is None:
             name, ours = (text.removeprefix(STREAM_PREFIX) for text in (origin["name"], stream))
             text = f"`{name}` itself reads a `{ours}` under `{prefix}`"
@@ -211,8 +211,8 @@ def _place_of(origin: Origin, domain: str | None) -> Node | None:
 def _readings(config: StreamConfig, domain: str | None) -> list[Reading]:
     """What a stream reads in this account."""
     found = []
-    for source in filter(None, [config.get("mirror"), *(config.get("sources") or ())]):
-        prefix = (source.get("external") or {}).get("api")
+    for source in sources_of(config):
+        prefix = Source.parse(source).api
         there = External(prefix).domain if prefix else domain
         if there is not None or not prefix:
             found.append(Reading((domain, config["name"]), (there, source["name"]), source))
@@ -224,7 +224,7 @@ def _suspected_of(stream: str, item: Seen) -> Iterable[Hazard]:
     return suspected(stream, item.config) if elsewhere and item.config else ()
 
 
-async def _info_at(api: Api, place: Node) -> dict[str, Any] | None:
+async def _info_at(api: Api, place: Node) -> StreamInfo | None:
     domain, stream = place
     there = api if domain is None else api.at(External.of_domain(domain).api)
     with suppress(KvctlError):
@@ -239,7 +239,7 @@ def _candidates(origin: Origin) -> list[str]:
     return [STREAM_PREFIX + origin.bucket, origin.bucket, reserved_streams.WHOLE + origin.bucket]
 
 
-async def _first(api: Api, names: list[str], patience: float | None) -> dict[str, Any] | None:
+async def _first(api: Api, names: list[str], patience: float | None) -> StreamInfo | None:
     for number, name in enumerate(names):
         try:
             info = await streams.info(api, name, timeout=patience)
@@ -265,7 +265,7 @@ def _named(origin: Origin, *, exists: bool = True) -> Origin:
     )
 
 
-async def _completed(api: Api, origin: Origin, info: dict[str, Any]) -> Origin:
+async def _completed(api: Api, origin: Origin, info: StreamInfo) -> Origin:
     """With the stream that was found, and the bucket whose keys it holds."""
     stream = info["config"]["name"]
     if origin.stream and origin.bucket:

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source, parsed_sources, sources_of
 from kvctl.jetstream.streams import Listing
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
@@ -23,7 +24,6 @@ from kvctl.topology.discover.inventory import (
     Link,
     Place,
     World,
-    reads,
 )
 from kvctl.topology.discover.links import Dependent
 from kvctl.topology.discover.mirror_origin import Lineage, lineage
@@ -33,8 +33,6 @@ from kvctl.topology.hazards.inspection import of_replica, origins_of, seen
 
 ASKED = 6
 """Reads that find out who answers: servers share them out among replicas equally near."""
-
-StreamInfo = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ async def _from_inside(api: Api, description: Description) -> Sight:
     status = description.status
     mirror = status.config.get("mirror")
     origins, lineages, answered_by = await asyncio.gather(
-        origins_of(api, status.info),
+        origins_of(api, status.config),
         _lineages(api, status.info, description.known.values()),
         answering(api, mirror["name"] if mirror else status.stream),
     )
@@ -115,7 +113,7 @@ async def _from_inside(api: Api, description: Description) -> Sight:
         answered_by=answered_by,
         origins=origins,
         lineage=lineage(status.info, origins[0]) if mirror and origins[0] else None,
-        hazards=of_replica(status.info, origins) if reads(status.info) else [],
+        hazards=of_replica(status.info, origins) if sources_of(status.info["config"]) else [],
         doubts=await _doubts(api, description, origins),
     )
 
@@ -124,15 +122,18 @@ async def _doubts(api: Api, description: Description, origins: Sequence[StreamIn
     """What counts prove about the links from and to a bucket; of stale mirrors their lineage tells."""
     info, known = description.status.info, {**description.known, description.status.stream: description.status.info}
     place, stream = Place("", api, None, known), description.status.stream
-    joined = [Link(place, info, source, place, origin) for source, origin in zip(reads(info), origins, strict=True)]
+    joined = [
+        Link(place, info, source, place, origin)
+        for source, origin in zip(sources_of(info["config"]), origins, strict=True)
+    ]
     joined += [
         Link(place, other, source, place, known[source["name"]])
         for other in known.values()
-        for source in reads(other)
+        for source in sources_of(other["config"])
         if source["name"] in known
-        and not source.get("external")
+        and not Source.parse(source).is_external
         and other is not info
-        and any(one["name"] == stream and not one.get("external") for one in reads(other))
+        and any(one.reads_locally(stream) for one in parsed_sources(other["config"]))
     ]
     found = await standings(World({"": place}, tuple(joined)))
     told = [item for item in found if item.state is State.MISSING_ENTRIES or _recreated(item)]
@@ -174,12 +175,12 @@ async def _lineages(api: Api, info: StreamInfo, known: Iterable[StreamInfo]) -> 
 
 
 def _mirrors(info: StreamInfo, stream: str) -> bool:
-    mirror = info["config"].get("mirror") or {}
-    return mirror.get("name") == stream and not mirror.get("external")
+    mirror = info["config"].get("mirror")
+    return mirror is not None and Source.parse(mirror).reads_locally(stream)
 
 
 def _alternates(info: StreamInfo) -> list[dict[str, str]] | None:
     found = info.get("alternates")
     if not found:
         return None
-    return [{key: item.get(key, "") for key in ("name", "cluster", "domain")} for item in found]
+    return [{key: str(item.get(key, "")) for key in ("name", "cluster", "domain")} for item in found]

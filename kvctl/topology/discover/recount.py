@@ -10,6 +10,8 @@ from typing import Any
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover.completeness import (
@@ -18,7 +20,7 @@ from kvctl.topology.discover.completeness import (
     late_start,
     surplus,
 )
-from kvctl.topology.discover.inventory import Link, StreamInfo, reads
+from kvctl.topology.discover.inventory import Link
 from kvctl.topology.discover.origin_lookup import PATIENCE, Seen
 from kvctl.topology.discover.replicas import origin_api
 from kvctl.topology.hazards.replica_hazards import name_of
@@ -51,7 +53,7 @@ async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
             readings = [Reading(item.number, item.source, item.origin) for item in readings]
         if text := lacking(info, readings) or await _emptied(links, info):
             return [Doubt(True, text)] * len(links)
-        if before == after and len(links) == len(reads(info)) and (text := surplus(info, readings)):
+        if before == after and len(links) == len(sources_of(info["config"])) and (text := surplus(info, readings)):
             return [Doubt(False, text)] * len(links)
         return [_late(link, item.origin) for link, item in zip(links, readings, strict=True)]
     return [_late(link, link.origin) for link in links]
@@ -90,7 +92,7 @@ async def _emptied(links: Sequence[Link], info: StreamInfo) -> str:
 
 def _reading(link: Link, info: StreamInfo, origin: StreamInfo | None, pending: int) -> Reading:
     assert origin is not None
-    return Reading(reads(info).index(link.source), link.source, origin, pending)
+    return Reading(sources_of(info["config"]).index(link.source), link.source, origin, pending)
 
 
 def _goal(link: Link) -> Goal:

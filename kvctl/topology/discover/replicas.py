@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
@@ -25,7 +26,7 @@ class Replica:
     """A mirror or an aggregate, with what it reads."""
 
     place: Place
-    info: dict[str, Any]
+    info: StreamInfo
     kind: Kind
     name: str
     """As users type it."""
@@ -75,7 +76,7 @@ def origin_api(link: Link) -> Api:
     """Where a link's origin is asked: in its own place, where that is in view, else the way that servers have."""
     if link.origin_place is not None:
         return link.origin_place.api
-    prefix = (link.source.get("external") or {}).get("api")
+    prefix = Source.parse(link.source).api
     return link.place.api.at(prefix) if prefix else link.place.api
 
 
@@ -86,7 +87,7 @@ def origin_name(link: Link) -> str:
 
 def where(link: Link) -> str | None:
     """The domain or the API prefix of an origin elsewhere."""
-    prefix = (link.source.get("external") or {}).get("api")
+    prefix = Source.parse(link.source).api
     return (External(prefix).domain or prefix) if prefix else None
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError, UsageError
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import parsed_sources
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.config_diff import (
     UNSET,
@@ -18,21 +20,8 @@ from kvctl.kv.config_diff import (
 )
 from kvctl.kv.config_edit import FIELDS, Republish, edited
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import (
-    KIND,
-    TOPOLOGY,
-    Kind,
-    StreamConfig,
-    bucket_name,
-    started,
-)
-from kvctl.topology.discover.inventory import (
-    Place,
-    StreamInfo,
-    World,
-    kind_in,
-    reads,
-)
+from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
+from kvctl.topology.discover.inventory import Place, World, kind_in
 from kvctl.topology.file.document import DEFAULT_NAME, VERSION, read_topology
 from kvctl.topology.file.fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
@@ -149,7 +138,7 @@ def _tell(name: str, info: StreamInfo, origins: Sequence[StreamConfig | None], i
     section, first = _beginning(config)
     inherited = _meant(section, name, first, config, origins)
     # What is inherited from an origin elsewhere may be something else where the file is applied.
-    near = all(item["name"] in included and not (item.get("external") or {}).get("api") for item in reads(info))
+    near = all(source.name in included and not source.api for source in parsed_sources(info["config"]))
     alone = inherited if near else _meant(section, name, first, config, [None] * len(origins))
     fields = {**first, **_settings(section, config, inherited, alone)}
     left = differences(_meant(section, name, fields, config, origins), started(config))

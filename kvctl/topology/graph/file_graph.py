@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.discover.inventory import reads
 from kvctl.topology.file.document import Topology
 from kvctl.topology.graph.graph import (
     OUTSIDE,
@@ -28,7 +28,7 @@ def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
     replicas: dict[str, Mirror | Aggregate] = {**topology.mirrors, **topology.aggregates}
     for name, replica in replicas.items():
         reader = next(node for node in nodes.values() if node.name == name and node.kind != OUTSIDE)
-        for origin, source in zip(_origins(replica), reads({"config": replica.to_stream()}), strict=True):
+        for origin, source in zip(_origins(replica), sources_of(replica.to_stream()), strict=True):
             read = _origin_in_file(topology, nodes, reader, origin)
             nodes.setdefault(read.id, read)
             edges.append(Edge(read.id, reader.id, rules_of(source, reader.stream)))

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.discover.health import Standing
-from kvctl.topology.discover.inventory import (
-    Link,
-    Place,
-    StreamInfo,
-    World,
-    kind_in,
-)
+from kvctl.topology.discover.inventory import Link, Place, World, kind_in
 from kvctl.topology.graph.graph import (
     MISSING,
     Edge,
@@ -90,14 +86,15 @@ def _kind(info: StreamInfo, place: Place | None) -> Kind:
 
 
 def _origin_node(link: Link) -> Node:
-    stream, external = link.source["name"], link.source.get("external") or {}
+    source = Source.parse(link.source)
+    stream = source.name
     if link.origin is not None and link.origin_place is not None:
         return _node(link.origin_place, link.origin)
-    if not external.get("api"):
+    if not source.api:
         if stream in link.place.offline:
             return _node(link.place, link.place.offline[stream])
         return _unseen(link.place, stream, str(Kind.UNREACHABLE) if stream in link.place.unreachable else MISSING)
-    node = outside(External(external["api"]), stream, stream.removeprefix(STREAM_PREFIX))
+    node = outside(External(source.api), stream, stream.removeprefix(STREAM_PREFIX))
     if link.origin is None:
         return node
     return replace(node, kind=str(_kind(link.origin, None)), cluster=_cluster(link.origin))

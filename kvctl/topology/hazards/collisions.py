@@ -5,8 +5,9 @@ from __future__ import annotations
 from kvctl.errors import KvctlError, StreamNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import SUBJECT_PREFIX, matches
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.replica_hazards import (
     COLLISION,
@@ -51,7 +52,7 @@ async def stored(api: Api, config: StreamConfig, since: int = 0) -> tuple[list[H
 
 async def _landed(api: Api, landing: Landing, other: Landing) -> set[str]:
     """Where the rule's stored keys land, as far as that is within reach of the other one."""
-    prefix = (landing.source.get("external") or {}).get("api")
+    prefix = Source.parse(landing.source).api
     there = api.at(prefix) if prefix else api
     try:
         subjects = await streams.subjects(there, landing.source["name"], landing.rule.src)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvctl.errors import HazardRefused
+from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import reserved_streams
 from kvctl.kv.config_diff import shown
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.units import duration_from_ns, format_size
 
 LOSSY_EDIT = "lossy-edit"

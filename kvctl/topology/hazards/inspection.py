@@ -12,10 +12,10 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.discover import links
-from kvctl.topology.discover.inventory import reads
 from kvctl.topology.discover.links import upstreams
 from kvctl.topology.discover.mirror_origin import lineage
 from kvctl.topology.discover.origin_lookup import PATIENCE
@@ -27,18 +27,17 @@ from kvctl.units import duration_ns, parse_time
 GRACE = timedelta(seconds=10)
 """How long a new replica may take to be connected."""
 
-StreamInfo = dict[str, Any]
 _NOT_FOUND = "(10059)"
 
 
 async def hazards(api: Api, info: StreamInfo) -> list[Hazard]:
     """What is wrong with a mirror or an aggregate, as far as its origins can be seen."""
-    return of_replica(info, await origins_of(api, info))
+    return of_replica(info, await origins_of(api, info["config"]))
 
 
-async def origins_of(api: Api, info: StreamInfo) -> list[StreamInfo | None]:
+async def origins_of(api: Api, config: StreamConfig) -> list[StreamInfo | None]:
     """The infos of what a stream reads from, in the order of its sources; None where they cannot be seen."""
-    return list(await asyncio.gather(*(_origin(api, source) for source in reads(info))))
+    return list(await asyncio.gather(*(_origin(api, source) for source in sources_of(config))))
 
 
 def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[Hazard]:
@@ -68,8 +67,8 @@ async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[H
         known = {info["config"]["name"]: info["config"] for info in infos} | known
         found += links.unknown(links.dependents_among(listed, before["name"]))
     for reader in known.values():
-        sources = reads({"config": reader})
-        feeding = [known.get(source["name"]) if not source.get("external") else None for source in sources]
+        sources = sources_of(reader)
+        feeding = [known.get(source["name"]) if not Source.parse(source).is_external else None for source in sources]
         if before not in feeding:
             continue
         fed = [after if config == before else config for config in feeding]
@@ -92,7 +91,7 @@ def is_new(info: StreamInfo) -> bool:
 
 
 async def _configs_read(api: Api, config: StreamConfig) -> list[StreamConfig | None]:
-    return [origin["config"] if origin else None for origin in await origins_of(api, {"config": config})]
+    return [origin["config"] if origin else None for origin in await origins_of(api, config)]
 
 
 def _brought(
@@ -120,5 +119,5 @@ def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iter
 
 
 async def _origin(api: Api, source: Mapping[str, Any]) -> StreamInfo | None:
-    prefix = (source.get("external") or {}).get("api")
+    prefix = Source.parse(source).api
     return await seen(api.at(prefix) if prefix else api, source["name"])

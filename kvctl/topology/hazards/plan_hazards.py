@@ -7,12 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kvctl.errors import RefusedError
-from kvctl.kv.stream_kind import (
-    Kind,
-    StreamConfig,
-    bucket_name,
-    kind_of,
-)
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import sources_of
+from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.hazards import cycle, replica_hazards
 from kvctl.topology.hazards.cycle import Node, Reading
 from kvctl.topology.hazards.hazards import (
@@ -36,10 +33,10 @@ from kvctl.topology.hazards.replica_hazards import (
 from kvctl.topology.plan.desired import Draft, Drafts
 from kvctl.topology.plan.origin_place import Located, Where
 from kvctl.topology.plan.plan import Action, Change, links_from
-from kvctl.topology.source import source_key, sources_of
+from kvctl.topology.source import source_key
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.inventory import Link, StreamInfo, World
+    from kvctl.topology.discover.inventory import Link, World
 
 OF_PLANS = tuple(
     dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, UNREACHABLE_STREAM, FOREIGN_KIND))

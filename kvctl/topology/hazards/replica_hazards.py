@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_source import Source, SourceConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.kv.stream_kind import StreamConfig
 from kvctl.topology.hazards.hazards import (
     FOREIGN_KIND,
     UNREACHABLE_STREAM,
@@ -50,7 +50,6 @@ OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNR
 
 COLLISION = "the last one wins, and a deletion in one hides the other's"
 
-Source = dict[str, Any]
 _OF_BOTH = (
     "max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl",
     "duplicate_window", "sources",
@@ -67,7 +66,7 @@ def of_mirror(config: StreamConfig, origin: StreamConfig | None) -> list[Hazard]
     """What is wrong with a mirror; `origin` is the configuration of what it reads, None where it cannot be seen."""
     if origin is None:
         return []
-    external = bool((config["mirror"].get("external") or {}).get("api"))
+    external = bool(Source.parse(config["mirror"]).api)
     found = [*_ages(config, origin), *_history(config, origin), *_limits(config, [origin])]
     if config["mirror"].get("filter_subject") or config["mirror"].get("subject_transforms"):
         found += of_foreign(origin)  # a whole mirror keeps every entry and revision: it harms no table
@@ -120,7 +119,7 @@ class Landing:
 
     number: int
     """Of the source."""
-    source: Source
+    source: SourceConfig
     rule: Transform
     pattern: str
     """The subjects under which they are stored, as a filter."""
@@ -142,12 +141,12 @@ def whose(one: Landing, other: Landing) -> str:
     return f"Keys of `{first}`" if first == second else f"Keys of `{first}` and `{second}`"
 
 
-def landing(source: Source) -> list[str]:
+def landing(source: SourceConfig) -> list[str]:
     """The subjects under which a source's messages are stored, as filters."""
     return [_pattern(rule) for rule in _rules(source)]
 
 
-def name_of(stream: StreamConfig | Source) -> str:
+def name_of(stream: StreamConfig | SourceConfig) -> str:
     """How a stream is called in messages."""
     return str(stream["name"]).removeprefix(STREAM_PREFIX)
 
@@ -283,7 +282,7 @@ def _window(config: StreamConfig) -> Iterator[Hazard]:
         )
 
 
-def _rules(source: Source) -> list[Transform]:
+def _rules(source: SourceConfig) -> list[Transform]:
     whole = Transform(source.get("filter_subject") or ">", "")
     return parse(source.get("subject_transforms") or ()) or [whole]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kvctl.jetstream.api import Api
-from kvctl.kv.stream_kind import StreamConfig
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.topology.discover import links
 from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.hazards import (
@@ -35,7 +33,7 @@ OF_STREAM_EDITS = (
 """What can stand in the way of an edit, and be overridden."""
 
 
-async def hazards_of(api: Api, info: dict[str, Any], after: StreamConfig) -> list[Hazard]:
+async def hazards_of(api: Api, info: StreamInfo, after: StreamConfig) -> list[Hazard]:
     """What speaks against giving the stream this configuration: data lost, foreign owners, replicas harmed."""
     before: StreamConfig = info["config"]
     cost = await links.cost(api, before, info, after)

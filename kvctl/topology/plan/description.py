@@ -83,7 +83,7 @@ def summary(plan: Plan) -> str:
 
 def _started(change: Change) -> str:
     """The origins whose sources did not say where they begin."""
-    before = (change.live or {}).get("config", {}).get("sources") or []
+    before = (change.live["config"].get("sources") if change.live else None) or []
     stay = {meaning(source) for source in (change.after or {}).get("sources") or []}
     names = [name_of(source) for source in before if not begins_somewhere(source) and meaning(source) in stay]
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))

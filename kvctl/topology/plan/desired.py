@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.config_edit import FIELDS, edited
-from kvctl.kv.stream_kind import (
-    LEAVING,
-    TOPOLOGY,
-    Kind,
-    StreamConfig,
-    started,
-)
+from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Aggregate, Mirror
 from kvctl.topology.plan.origin_place import Located, Locator, Where
@@ -28,11 +24,7 @@ from kvctl.topology.source import (
     removed,
     same_mirror,
     source_key,
-    sources_of,
 )
-
-if TYPE_CHECKING:
-    from kvctl.topology.discover.inventory import StreamInfo
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
 """What replicas have from their origins, and the field by which a file says it itself."""

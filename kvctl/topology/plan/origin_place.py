@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Origin
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.inventory import StreamInfo
     from kvctl.topology.discover.origin_lookup import Seen
 
 Where = tuple[str, str]

@@ -11,22 +11,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import BucketExists, UnreachableError
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import (
-    SERVER_METADATA,
-    TOPOLOGY,
-    Kind,
-    StreamConfig,
-    bucket_name,
-    kind_of,
-)
+from kvctl.kv.stream_kind import SERVER_METADATA, TOPOLOGY, Kind, bucket_name, kind_of
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.plan.desired import Draft, Drafts
 from kvctl.topology.plan.origin_place import Where
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.inventory import Link, StreamInfo, World
+    from kvctl.topology.discover.inventory import Link, World
 
 
 class Action(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvctl.kv.stream_kind import StreamConfig
+from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.topology.file.document import Topology
 from kvctl.topology.plan.desired import Draft, Drafts
 from kvctl.topology.plan.origin_place import Locator, Unseen

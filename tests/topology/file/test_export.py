@@ -10,6 +10,7 @@ import pytest
 import kvctl
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config import BucketConfig, Republish
 from kvctl.kv.config_diff import differences
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
@@ -17,7 +18,6 @@ from kvctl.topology.discover.inventory import (
     Link,
     Place,
     World,
-    reads,
     survey,
 )
 from kvctl.topology.file.document import read_topology
@@ -43,7 +43,7 @@ def world_of(*configs: dict[str, Any]) -> World:
     links = [
         Link(place, info, source, place, None if source.get("external") else infos.get(source["name"]))
         for info in infos.values()
-        for source in reads(info)
+        for source in sources_of(info["config"])
     ]
     return World({"": place}, tuple(links))
 
