@@ -210,7 +210,7 @@ class MoreOperations:
             changed = content[:at] + bytes([content[at] ^ 1 << self.chance.randrange(8)]) + content[at + 1 :]
             self.told("damage", file.name, at)
             file.write_bytes(self.chance.choice([changed, changed, content[:at]]))
-            with pytest.raises(ConflictError, match="is damaged"):
+            with pytest.raises((ConflictError, UsageError)):  # a bit in its heading makes it another kind or version
                 await bucket_backup.restore(self.client.api, damaged)
             assert "B" not in await self.client.bucket_names()
             shutil.rmtree(damaged)
