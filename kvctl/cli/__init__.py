@@ -1,1 +1,1 @@
-"""The command line: parameters, one library call, one view."""
+"""The command line: parameters in, one library call, one view out."""

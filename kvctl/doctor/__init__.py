@@ -1,1 +1,1 @@
-"""Findings over connection, account, buckets and replicas, each with its evidence and what mends it."""
+"""Checks of connection, account, buckets and replicas, each finding with its evidence and its fix."""

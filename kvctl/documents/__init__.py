@@ -1,1 +1,1 @@
-"""Documents: YAML and JSON read safely, and their values taken with complaints that say where."""
+"""Safe, bounded reading of YAML and JSON documents, with line numbers for errors."""

@@ -1,1 +1,1 @@
-"""Streams as the server knows them: ADR-31, ADR-37, ADR-50."""
+"""Streams as the server knows them: the JetStream API, publishing, placement, server snapshots."""

@@ -1,1 +1,1 @@
-"""Buckets: ADR-8's naming convention on a stream."""
+"""Buckets (ADR-8): names, configuration, entries, the client, handles and name resolution."""

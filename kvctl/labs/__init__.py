@@ -1,4 +1,4 @@
-"""Sample layouts to try topologies on: a cluster, a supercluster, a hub with a leaf node, two accounts.
+"""Sample server layouts to try topologies on: a cluster, a supercluster, a leaf node, two accounts.
 
 The servers' configurations are the templates beside this file.
 """

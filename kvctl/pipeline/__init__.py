@@ -1,4 +1,6 @@
-"""Buckets in Spark: the data source `nats-kv`, and the jobs of `kvctl pipeline`. Needs the extra `kvctl[spark]`.
+"""Buckets in Spark: the data source `nats-kv` and the jobs of `kvctl pipeline`.
+
+Needs the extra `kvctl[spark]`.
 
 spark.read.format("nats-kv").option("bucket", "orders").load()
 

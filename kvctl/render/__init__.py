@@ -1,1 +1,1 @@
-"""Rendering of results as bytes, independent of buckets."""
+"""Rendering of results in every format, for a terminal or a pipe, independent of buckets."""

@@ -1,1 +1,1 @@
-"""Key-value tables (PDP-39): partitions, key families, versions, conditional atomic batches, iterators."""
+"""Key-value tables (PDP-39): partitions, key families, versions, atomic batches, ordered scans."""

@@ -1,1 +1,1 @@
-"""Buckets fed by other buckets."""
+"""Buckets that replicate from other buckets: the model, subject transforms, sources."""

@@ -1,1 +1,1 @@
-"""Versioned buckets: lakeFS's metadata design on JetStream."""
+"""Versioned buckets, after lakeFS: repositories, refs, commits, diff, merge."""

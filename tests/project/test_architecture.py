@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import house_map
+
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "kvctl"
 TREES = {
@@ -177,6 +179,22 @@ def test_private_names_of_libraries_are_touched_in_adapters_alone() -> None:
         if (private := {name for name in _private_names(tree) if name not in own}) and str(module) not in PRIVATE
     }
     assert not users
+
+
+def test_map_in_architecture_page_equals_tree() -> None:
+    assert house_map.page_map() == house_map.house_map(), f"run `{house_map.COMMAND}`"
+
+
+def test_every_folder_has_a_purpose_in_one_line() -> None:
+    purposes = {path.parent: house_map.purpose(path.parent) for path in PACKAGE.rglob("__init__.py")}
+    assert not [folder for folder, text in purposes.items() if not text.endswith(".") or len(text) > 110]
+
+
+def test_files_named_in_architecture_page_exist() -> None:
+    text = house_map.PAGE.read_text(encoding="utf-8").partition(house_map.END)[2]
+    named = {path for path in re.findall(r"`([a-z_/]+(?:\.py|/))`", text) if "/" in path.rstrip("/")}
+    assert named
+    assert not [path for path in named if not (PACKAGE / path).exists() and not (PROJECT / path).exists()]
 
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

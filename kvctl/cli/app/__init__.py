@@ -1,1 +1,1 @@
-"""The command framework: registry, shared options, help, completion, errors to exit codes."""
+"""The command framework: registry, shared options, sessions, help, completion, errors to exit codes."""

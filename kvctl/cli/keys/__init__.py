@@ -1,1 +1,1 @@
-"""Commands for keys: one file for each command or pair of commands."""
+"""Commands for keys: `get`, `put`, `delete`, `watch`, `load` and the others."""

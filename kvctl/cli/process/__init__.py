@@ -1,1 +1,1 @@
-"""Commands that run a program: `lock`, `env`, `--exec`."""
+"""Commands that run a program: `lock`, `env` and `--exec`."""

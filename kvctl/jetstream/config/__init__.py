@@ -1,1 +1,1 @@
-"""Stream and consumer configurations: as people write them, merged, changed under a lock."""
+"""Stream and consumer configurations: parsing, merging, and edits under a lock."""

@@ -1,1 +1,1 @@
-"""Consumers (ADR-37): pull requests and their statuses; fetch, next, consume; ordered reading."""
+"""Consumers (ADR-37): pull requests, fetch, consume, ordered reading."""

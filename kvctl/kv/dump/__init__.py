@@ -1,1 +1,1 @@
-"""Buckets dumped into files."""
+"""Dumps of buckets into files."""

@@ -1,1 +1,1 @@
-"""Rows and dumps loaded into a bucket."""
+"""Bulk load of rows and dumps: input, checkpoints, resumption, reconciliation."""

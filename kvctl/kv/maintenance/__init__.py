@@ -1,1 +1,1 @@
-"""Buckets as a whole: compared, copied, compacted, backed up."""
+"""Operations on complete buckets: compare, copy, compact, back up, restore."""

@@ -1,1 +1,1 @@
-"""Buckets as of a revision or time."""
+"""Reading a bucket as of a revision or a time."""

@@ -1,1 +1,1 @@
-"""Reads of a bucket: watch, finite readings, many keys at once."""
+"""Reads of many keys: listings, selections, watches, bulk get."""

@@ -1,1 +1,1 @@
-"""Transactions: conditions and changes on several keys, together or not at all."""
+"""Transactions: conditions and changes on several keys, applied together or not at all."""

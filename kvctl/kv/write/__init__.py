@@ -1,1 +1,1 @@
-"""Writes of a bucket: single and bulk, each with an identity and an outcome."""
+"""Writes: single and bulk, each with an identity and an outcome."""

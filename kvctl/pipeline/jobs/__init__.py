@@ -1,1 +1,1 @@
-"""What operators do with the pipeline: one job a file, a plain function of an engine."""
+"""Spark jobs, one file each: a plain function of an engine."""

@@ -1,1 +1,1 @@
-"""The data source's readers: batch and stream."""
+"""Readers of the data source: batch and stream."""

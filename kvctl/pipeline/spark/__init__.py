@@ -1,1 +1,1 @@
-"""Spark itself: Java, session, configuration, errors, progress."""
+"""The Spark session: Java, start, configuration, errors, progress."""

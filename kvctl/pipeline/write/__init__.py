@@ -1,1 +1,1 @@
-"""The data source's writers: tasks, rows, retries, overwrite."""
+"""Writers of the data source: tasks, rows, retries, overwrite."""

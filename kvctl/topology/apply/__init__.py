@@ -1,1 +1,1 @@
-"""Changes applied, replicas waited for and repaired."""
+"""Applying changes: create, fill, wait, promote, repair."""

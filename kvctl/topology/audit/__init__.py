@@ -1,1 +1,1 @@
-"""Contents of replicas compared with those of their origins."""
+"""Audits: comparison of replicas with their origins, key by key."""

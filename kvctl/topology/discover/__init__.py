@@ -1,1 +1,1 @@
-"""What is there: inventory, replicas and origins, health."""
+"""Discovery of what exists: inventory, replicas, origins, health."""

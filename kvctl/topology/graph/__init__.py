@@ -1,1 +1,1 @@
-"""Graphs of what reads from what."""
+"""Drawings of what replicates from what: text, Mermaid, DOT, SVG."""

@@ -1,1 +1,1 @@
-"""Configurations and changes that silently lose, hide, duplicate or loop data."""
+"""Hazards: configurations and changes that silently lose, hide, duplicate or loop data."""

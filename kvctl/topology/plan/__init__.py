@@ -1,1 +1,1 @@
-"""Wanted and found state to ordered changes."""
+"""Plans: the difference between desired and actual state, as ordered changes."""

@@ -1,1 +1,1 @@
-"""Repositories examined and tidied."""
+"""Maintenance of repositories: garbage collection and checks."""

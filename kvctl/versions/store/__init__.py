@@ -1,1 +1,1 @@
-"""The narrow Store: protocol, memory, JetStream."""
+"""The narrow key-value Store under a repository: protocol, in memory, on JetStream."""

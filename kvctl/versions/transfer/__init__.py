@@ -1,1 +1,1 @@
-"""Commits to and from live buckets and files."""
+"""Transfers between commits and live buckets or files."""
