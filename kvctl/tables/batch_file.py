@@ -21,7 +21,7 @@ _ENCODINGS = ("utf-8", "base64")
 
 
 def read_changes(content: bytes, source: str) -> list[Change]:
-    """The changes in a file, in their order. Raises UsageError that says where something is wrong."""
+    """Return the changes in a file, in their order. Raises UsageError with the place of the problem."""
     lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
     if _is_ndjson([line.strip() for line in lines if line.strip()]):
         places = [f"{source}:{number}" for number, line in enumerate(lines, 1) if line.strip()]
@@ -31,12 +31,12 @@ def read_changes(content: bytes, source: str) -> list[Change]:
     if isinstance(document.data, dict):
         return _changes([document.data], lambda _: document.where())
     if not isinstance(document.data, list) or not document.data:
-        raise UsageError(f"{source}: A batch is a list of changes", hint="As in `[{put: KEY, value: TEXT}]`")
+        raise UsageError(f"{source}: A batch must be a list of changes", hint="For example `[{put: KEY, value: TEXT}]`")
     return _changes(document.data, document.where)
 
 
 def _is_ndjson(lines: list[bytes]) -> bool:
-    """Whether these, none of them empty, are an object a line, and not one object over several."""
+    """Return whether these non-empty lines are one object per line, not one object over several lines."""
     return len(lines) > 1 and lines[0].startswith(b"{") and (lines[0].endswith(b"}") or lines[1].startswith(b"{"))
 
 
@@ -46,7 +46,7 @@ def _object(line: bytes, where: str) -> Any:
     except UsageError as error:
         raise UsageError(f"{where}: {error.message}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{where}: This is no JSON object") from None
+        raise UsageError(f"{where}: The line is not a JSON object") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _changes(items: Sequence[Any], where: Callable[[int], str]) -> list[Change]:
-    """The changes, each key once; `where` says of an item's number where it stands."""
+    """Return the changes, each key once; `where` returns the place of an item by its number."""
     found: dict[tuple[str | None, bytes], int] = {}
     changes = []
     for number, item in enumerate(items):
@@ -65,7 +65,9 @@ def _changes(items: Sequence[Any], where: Callable[[int], str]) -> list[Change]:
             change = _change(item)
             first = found.setdefault((change.family, change.key), number)
             if first != number:
-                raise UsageError(f"{named(change.family, change.key)} is twice in the batch, first at {where(first)}")
+                raise UsageError(
+                    f"{named(change.family, change.key)} appears twice in the batch, first at {where(first)}"
+                )
         except UsageError as error:
             raise UsageError(f"{where(number)}: {error.message}", hint=error.hint) from None
         changes.append(change)
@@ -74,7 +76,7 @@ def _changes(items: Sequence[Any], where: Callable[[int], str]) -> list[Change]:
 
 def _change(item: Any) -> Change:
     if not isinstance(item, dict):
-        raise UsageError("A change is a mapping", hint="As in `{put: KEY, value: TEXT}`")
+        raise UsageError("A change must be a mapping", hint="For example `{put: KEY, value: TEXT}`")
     _check_fields(item)
     verb = next(verb for verb in VERBS if verb in item)
     family = _text(item, "family") if item.get("family") is not None else None
@@ -88,35 +90,37 @@ def _change(item: Any) -> Change:
 
 
 def _check_fields(item: dict[str, Any]) -> None:
-    """Raises UsageError for unknown fields, and for what is missing or does not go together."""
+    """Raise UsageError for fields that are unknown, missing, or cannot be combined."""
     for name in item:
         if name not in FIELDS:
             near = get_close_matches(str(name), FIELDS, n=1)
-            hint = f"Did you mean `{near[0]}`?" if near else f"One of {', '.join(FIELDS)}"
+            hint = f"Did you mean `{near[0]}`?" if near else f"Use one of {', '.join(FIELDS)}"
             raise UsageError(f"`{name}` is not a field of a change", hint=hint)
     verbs = [verb for verb in VERBS if verb in item]
     if len(verbs) != 1:
-        raise UsageError("A change has one of `insert`, `put` and `remove`", hint="It names the key")
+        raise UsageError("A change needs exactly one of `insert`, `put` and `remove`", hint="Its value is the key")
     if verbs == ["remove"] and "value" in item:
         raise UsageError("`remove` takes no `value`")
     if verbs != ["remove"] and "value" not in item:
-        raise UsageError(f"`{verbs[0]}` needs a `value`", hint="`''` is an empty one")
+        raise UsageError(f"`{verbs[0]}` needs a `value`", hint="Use `''` for an empty value")
     if verbs == ["insert"] and item.get("version") is not None:
-        raise UsageError("`insert` takes no `version`: the entry must not exist", hint="`put` takes one")
+        raise UsageError(
+            "`insert` takes no `version`: the entry must not exist", hint="Use `put` to write a given version"
+        )
 
 
 def _text(item: dict[str, Any], name: str) -> str:
     value = item[name]
     if not isinstance(value, str):
-        raise UsageError(f"`{name}` is text, this is `{json.dumps(value)}`", hint="Put it into quotes")
+        raise UsageError(f"`{name}` must be text, not `{json.dumps(value)}`", hint="Quote the value")
     return value
 
 
 def _bytes(item: dict[str, Any], name: str, encoding: Any) -> bytes:
     text = _text(item, name)
     if encoding not in _ENCODINGS:
-        raise UsageError(f"`{encoding}` is not an encoding", hint=f"One of {', '.join(_ENCODINGS)}")
+        raise UsageError(f"`{encoding}` is not an encoding", hint=f"Use one of {', '.join(_ENCODINGS)}")
     try:
         return b64decode(text, validate=True) if encoding == "base64" else text.encode()
     except ValueError:
-        raise UsageError(f"`{name}` is no {'base64' if encoding == 'base64' else 'UTF-8'}") from None
+        raise UsageError(f"`{name}` is not valid {'base64' if encoding == 'base64' else 'UTF-8'}") from None

@@ -1,4 +1,4 @@
-"""What may be done to the entries of a table, and the versions that conditions are made of. [pure]"""
+"""Changes to the entries of a table, and the versions in their conditions. [pure]"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kvctl.errors import UsageError
 from kvctl.tables.keys import check_key, partition_of
 
 MAX_BATCH = 1000
-"""Changes in one batch (Pravega: 256)."""
+"""Maximum number of changes in one batch (Pravega: 256)."""
 MAX_BATCH_BYTES = 32 << 20
-"""Bytes of keys and values in one batch: a server drops batches when some 128 MiB of them wait in memory."""
+"""Maximum bytes of keys and values in one batch: a server drops batches when some 128 MiB of them wait in memory."""
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TEXT = re.compile(r"([1-9a-z][0-9a-z]{0,11})\.(0|[1-9]\d{0,4})\.(0|[1-9]\d{0,18})\Z")
@@ -20,10 +20,10 @@ _TEXT = re.compile(r"([1-9a-z][0-9a-z]{0,11})\.(0|[1-9]\d{0,4})\.(0|[1-9]\d{0,18
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A state of one entry, opaque: it changes with every write and holds for as long as nobody writes the entry.
+    """An opaque state of one entry: it changes with every write, and stays valid until the entry is written.
 
-    Bound to one life of the table and to the entry's partition: made anew or restored, a table knows none of the
-    versions that it gave out before. `str` and `parse` are its text form.
+    Bound to one instance of the table and to the entry's partition: a recreated or restored table accepts none of the
+    earlier versions. `str` and `parse` convert it to text and back.
     """
 
     life: int
@@ -40,18 +40,20 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """The version of a text form. Raises UsageError."""
+        """Return the version of a text form. Raises UsageError."""
         if text in _SPECIAL:
             return _SPECIAL[text]
         if not (found := _TEXT.match(text)):
-            raise UsageError(f"`{text}` is no version", hint="As `kvctl table get -o json` and every write show them")
+            raise UsageError(
+                f"`{text}` is not a version", hint="Use a version that `kvctl table get -o json` or a write returned"
+            )
         return cls(int(found[1], 36), int(found[2]), int(found[3]))
 
 
 NO_VERSION = Version(0, 0, -1)
 """No condition."""
 NOT_EXISTS = Version(0, 0, -2)
-"""The condition that there is no such entry."""
+"""The condition that the entry does not exist."""
 
 _SPECIAL = {"no-version": NO_VERSION, "not-exists": NOT_EXISTS}
 _SPECIAL_TEXTS = {version: text for text, version in _SPECIAL.items()}
@@ -59,7 +61,7 @@ _SPECIAL_TEXTS = {version: text for text, version in _SPECIAL.items()}
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write an entry: whatever is there, or only while it has this version."""
+    """Write an entry unconditionally, or only if it has this version."""
 
     key: bytes
     value: bytes
@@ -77,13 +79,13 @@ class Insert:
 
     @property
     def version(self) -> Version:
-        """The condition: there is no such entry."""
+        """The condition that the entry does not exist."""
         return NOT_EXISTS
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove an entry: whatever is there, only while it has this version, or (NOT_EXISTS) only if there is none."""
+    """Remove an entry unconditionally, only if it has this version, or (NOT_EXISTS) only if it does not exist."""
 
     key: bytes
     version: Version = NO_VERSION
@@ -94,14 +96,14 @@ Change = Put | Insert | Remove
 
 
 def check_batch(changes: Sequence[Change], partitions: int, *, apart: bool) -> None:
-    """Raises UsageError for what no server shall see: keys that no table takes, one twice, too many changes.
+    """Raise UsageError for a batch that must not be sent: invalid keys, repeated keys, too many changes.
 
-    `apart`: every partition is a stream of its own, and a batch stays within one.
+    `apart`: every partition is a separate stream, and a batch stays within one.
     """
     if len(changes) > MAX_BATCH:
         raise UsageError(
-            f"The batch has {len(changes):,} changes, {MAX_BATCH:,} are the most",
-            hint="Several batches, one after the other",
+            f"The batch has {len(changes):,} changes, the maximum is {MAX_BATCH:,}",
+            hint="Use several batches",
         )
     size = sum(len(change.key) + len(getattr(change, "value", b"")) for change in changes)
     if size > MAX_BATCH_BYTES:
@@ -112,17 +114,17 @@ def check_batch(changes: Sequence[Change], partitions: int, *, apart: bool) -> N
     for change in changes:
         check_key(change.family, change.key)
         if (change.family, change.key) in seen:
-            raise UsageError(f"{named(change.family, change.key)} is twice in the batch")
+            raise UsageError(f"{named(change.family, change.key)} appears twice in the batch")
         seen.add((change.family, change.key))
     if apart and len({partition_of(*key, partitions) for key in seen}) > 1:
         raise UsageError(
-            "The batch has keys of several partitions, each of which is a stream of its own here",
-            hint="Keys of one family are in one partition; tables without `--partition-streams` take any keys together",
+            "The batch has keys of several partitions, which are separate streams in this table",
+            hint="Use keys of one family, which share a partition, or a table without `--partition-streams`",
         )
 
 
 def named(family: str | None, key: bytes) -> str:
-    """A key in messages."""
+    """Return a key as shown in messages."""
     try:
         text = key.decode()
     except UnicodeDecodeError:
@@ -131,7 +133,7 @@ def named(family: str | None, key: bytes) -> str:
 
 
 def base36(number: int) -> str:
-    """A positive number in digits and lower-case letters."""
+    """Return a positive number in digits and lower-case letters."""
     text = ""
     while number:
         number, digit = divmod(number, 36)

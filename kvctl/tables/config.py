@@ -1,8 +1,8 @@
-"""What a table is configured to be, and the streams that make it so. [pure]
+"""Configuration of a table, and its streams. [pure]
 
-A table is the stream `KVT_<name>`, whose entries live below `$KVT.<name>.<life>.`, out of reach of what is written to
-buckets, and of handles on an earlier table of the same name, whose life is another. With a stream for each partition it
-holds nothing but the configuration, and partition 3 is `KVTP_<name>_0003`.
+A table is the stream `KVT_<name>`, whose entries are below `$KVT.<name>.<life>.`, separate from subjects of buckets and
+from handles on an earlier instance of the table, whose `life` differs. With partition streams it holds only the
+configuration, and partition 3 is `KVTP_<name>_0003`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from kvctl.tables.changes import base36
 from kvctl.tables.keys import MAX_PARTITIONS, MAX_TABLE
 
 TABLE = "table"
-"""The value of the metadata mark of a table's streams."""
+"""Value of the metadata mark of a table's streams."""
 STREAM_PREFIX, PARTITION_PREFIX = "KVT_", "KVTP_"
 SUBJECT_PREFIX = "$KVT."
 PARTITIONS = "kvctl.table.partitions"
 APART = "kvctl.table.partition-streams"
 MAX_STREAMS = 256
-"""Partitions that may each be a stream."""
+"""Maximum number of partitions with separate streams."""
 SETTINGS = tuple(name for name in FIELDS if name not in ("history", "marker_ttl", "atomic"))
-"""Fields of a bucket that a table has too; history is one, batches and ttls of markers are always on."""
+"""Fields of a bucket that a table has too; history is 1, batches and marker TTLs are always on."""
 
 _HEAD = "head"
 _NAME = re.compile(rf"{BUCKET_PATTERN}\Z")
@@ -37,14 +37,14 @@ _NAME = re.compile(rf"{BUCKET_PATTERN}\Z")
 
 @dataclass(frozen=True, slots=True)
 class TableConfig:
-    """A table, by its name, its partitions and the settings of its streams."""
+    """A table: name, partitions and the settings of its streams."""
 
     name: str
     _: KW_ONLY
     partitions: int = 16
-    """Never changes."""
+    """Number of partitions, which never changes."""
     apart: bool = False
-    """Whether every partition is a stream of its own."""
+    """Whether every partition is a separate stream."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of BucketConfig (SETTINGS)."""
 
@@ -57,12 +57,12 @@ class TableConfig:
             raise UsageError(f"`{unknown[0]}` is not a setting of a table")
 
     def head(self, life: int, prefix: str = "") -> StreamConfig:
-        """The stream that is the table; `life` is its first sequence, `prefix` that of an older layout's subjects."""
+        """Return the table's own stream; `life` is its first sequence, `prefix` that of an older layout's subjects."""
         subject = f"{prefix or life_prefix(self.name, life)}{_HEAD if self.apart else '>'}"
         return self._stream(stream_name(self.name), subject, life)
 
     def streams(self, life: int, prefix: str = "") -> list[StreamConfig]:
-        """The streams of the partitions; none when they share the table's own."""
+        """Return the partition streams; none if partitions share the table's own stream."""
         prefix = prefix or life_prefix(self.name, life)
         return [
             self._stream(partition_stream(self.name, number), f"{prefix}{number:04x}.>", life)
@@ -71,7 +71,7 @@ class TableConfig:
 
     @classmethod
     def from_stream(cls, stream: StreamConfig) -> TableConfig:
-        """The table that a stream is, which must be one."""
+        """Return the table of a stream, which must be one."""
         metadata = stream["metadata"]
         bucket = BucketConfig.from_stream(stream)
         return cls(
@@ -89,43 +89,43 @@ class TableConfig:
 
 
 def check_table(name: str) -> str:
-    """The name itself. Raises UsageError."""
+    """Return the name. Raises UsageError."""
     if not _NAME.match(name):
-        what = f"`{name}` is not a table name" if name else "The table's name is empty"
-        raise UsageError(what, hint="A table's name is made of letters, digits, `_` and `-`")
+        what = f"`{name}` is not a table name" if name else "The table name is empty"
+        raise UsageError(what, hint="Use letters, digits, `_` and `-`")
     if len(name) > MAX_TABLE:
-        raise UsageError(f"The table's name has {len(name)} characters, {MAX_TABLE} are the most")
+        raise UsageError(f"The table name has {len(name)} characters, the maximum is {MAX_TABLE}")
     return name
 
 
 def is_table(stream: StreamConfig) -> bool:
-    """Whether the stream is a table, not one of its partitions."""
+    """Return whether the stream is a table, not one of its partitions."""
     metadata = stream.get("metadata") or {}
     return stream["name"].startswith(STREAM_PREFIX) and metadata.get(KIND) == TABLE and PARTITIONS in metadata
 
 
 def stream_name(table: str) -> str:
-    """The stream that is the table."""
+    """Return the name of a table's own stream."""
     return STREAM_PREFIX + table
 
 
 def partition_stream(table: str, partition: int) -> str:
-    """The stream of a partition that has its own."""
+    """Return the name of a partition's separate stream."""
     return f"{PARTITION_PREFIX}{table}_{partition:04x}"
 
 
 def subject_prefix(table: str) -> str:
-    """What the subjects of all entries of any table of this name begin with."""
+    """Return the common prefix of the subjects of all instances of a table."""
     return f"{SUBJECT_PREFIX}{table}."
 
 
 def life_prefix(table: str, life: int) -> str:
-    """What the subjects of all entries begin with."""
+    """Return the prefix of the subjects of all entries."""
     return f"{subject_prefix(table)}{base36(life)}."
 
 
 def prefix_of(stream: StreamConfig) -> str:
-    """The same for the table that a stream is: until November 2026 tables had no life in their subjects."""
+    """Return the prefix of a stream's table: until November 2026 subjects did not contain the life."""
     table = stream["name"].removeprefix(STREAM_PREFIX)
     subject = next(iter(stream.get("subjects") or ()), "")
     older = subject in (subject_prefix(table) + ">", subject_prefix(table) + _HEAD)

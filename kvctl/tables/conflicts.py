@@ -1,4 +1,4 @@
-"""Errors that name every entry in the way, though servers name none. [pure]"""
+"""Errors that name every conflicting entry, which servers do not. [pure]"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kvctl.tables.entry import Entry
 
 
 def refusal(changes: Iterable[tuple[str, Change]], found: Mapping[str, Entry | None]) -> ConditionalUpdateError:
-    """The error for changes, each with its place, whose conditions do not hold for what was found there.
+    """Return the error for changes, each with its place, whose conditions fail for the entries found there.
 
-    Places that are missing in `found` are not looked at.
+    Places that are missing in `found` are not checked.
     """
     failed: list[tuple[str | None, bytes, str | None]] = []
     lines: list[str] = []
@@ -21,24 +21,26 @@ def refusal(changes: Iterable[tuple[str, Change]], found: Mapping[str, Entry | N
             failed.append((change.family, change.key, str(there.version) if there else None))
             lines.append(f"{named(change.family, change.key)} {problem}")
     kind = BadKeyVersion if any(version for *_, version in failed) or not failed else NoSuchKey
-    message = "\n".join(lines) or "An entry was changed meanwhile, and back"
-    return kind(message, failed=tuple(failed), hint="Nothing was written; `kvctl table get -o json` shows versions")
+    message = "\n".join(lines) or "An entry was changed concurrently, and changed back"
+    return kind(
+        message, failed=tuple(failed), hint="Nothing was written; see current versions with `kvctl table get -o json`"
+    )
 
 
 def unknown(table: str, family: str | None, key: bytes) -> OutcomeUnknown:
-    """The error for a write whose acknowledgement was lost, and which could not be resolved."""
+    """Return the error for a write whose acknowledgement was lost and could not be resolved."""
     return OutcomeUnknown(
-        f"It is not known whether the write to {named(family, key)} was stored",
-        hint=f"`kvctl table get {table} KEY -o json` shows what is there now",
+        f"The outcome of the write to {named(family, key)} is unknown",
+        hint=f"Check the entry with `kvctl table get {table} KEY -o json`",
     )
 
 
 def _problem(change: Change, there: Entry | None) -> str | None:
-    """Why a change's condition does not hold; None when it does."""
+    """Return why a change's condition fails; None if it holds."""
     if change.version == NO_VERSION or (change.version == NOT_EXISTS and there is None):
         return None
     if there is None:
         return f"is not at version {change.version}: it does not exist"
     if change.version == NOT_EXISTS:
-        return f"exists, at version {there.version}"
+        return f"exists at version {there.version}"
     return None if there.version == change.version else f"is at version {there.version}, not {change.version}"

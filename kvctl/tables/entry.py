@@ -1,4 +1,4 @@
-"""What a table gives out: entries, and keys without their values. [pure]"""
+"""Entries of a table, and keys without their values. [pure]"""
 
 from __future__ import annotations
 

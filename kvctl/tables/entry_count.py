@@ -1,4 +1,4 @@
-"""How many entries each partition of a table holds."""
+"""Number of entries in each partition of a table."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
-from kvctl.tables.catalog import AT_ONCE, Found
+from kvctl.tables.catalog import MAX_CONCURRENT_STREAMS, Found
 from kvctl.tables.config import partition_stream, stream_name
 
 
 async def counts(api: Api, table: Found) -> list[int]:
-    """The entries of each partition, removed ones included: their markers cannot be told apart.
+    """Return the number of entries of each partition, removed ones included: their markers are counted too.
 
-    As consumers made for it count them; nothing is read.
+    The server counts them for temporary consumers; nothing is read.
     """
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(MAX_CONCURRENT_STREAMS)
 
     async def count(partition: int) -> int:
         async with slots:

@@ -1,6 +1,6 @@
-"""Keys of a table as subjects, and the partition that a key is in. [pure]
+"""Keys of a table as subjects, and their partitions. [pure]
 
-An entry's subject is the table's prefix, then partition, family and key, a token each: no two concatenations collide.
+An entry's subject is the table's prefix, then partition, family and key, one token each, so that no two collide.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from kvctl.errors import UsageError
 from kvctl.kv.ordered_token import token, untoken
 
 MAX_KEY = 2560
-"""Bytes of family and key together: four characters for three bytes have to fit into the protocol's line of 4,096.
+"""Maximum bytes of family and key together.
 
-Pravega's limit is 8,190.
+Encoded as four characters for three bytes, they have to fit into the protocol's line of 4,096. Pravega's limit is
+8,190.
 """
 MAX_TABLE = 128
-"""Characters of a table's name, which stands twice in that line."""
+"""Maximum characters of a table's name, which appears twice in that line."""
 MAX_PARTITIONS = 4096
-KEPT = 1024
-"""Families whose token and partition are remembered: entries come family by family."""
+CACHED_FAMILIES = 1024
+"""Families whose token and partition are cached: entries arrive by family."""
 
 _NO_FAMILY, _FAMILY = "0", "1"
 _SEED = b"kvctl.tables"
@@ -32,59 +33,59 @@ _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*\Z")
 
 
 def check_key(family: str | None, key: bytes) -> None:
-    """Raises UsageError for an empty key, a family that is no text, and what is too long together."""
+    """Raise UsageError for an empty key, an invalid family, and too many bytes."""
     if not key:
-        raise UsageError("The key is empty", hint="A key has one byte at least; an empty family or value is allowed")
+        raise UsageError("The key is empty", hint="A key has at least one byte; only family and value may be empty")
     try:
         size = len(key) + len((family or "").encode())
     except UnicodeEncodeError:
-        raise UsageError("A key family is text, this one is no UTF-8") from None
+        raise UsageError("The key family is not valid UTF-8") from None
     if size > MAX_KEY:
         what = "Family and key are" if family else "The key is"
-        raise UsageError(f"{what} {size:,} bytes, {MAX_KEY:,} are the most")
+        raise UsageError(f"{what} {size:,} bytes, the maximum is {MAX_KEY:,}")
 
 
 def tail(partition: int, family: str | None, key: bytes) -> str:
-    """The last three tokens of an entry's subject."""
+    """Return the last three tokens of an entry's subject."""
     return f"{partition:04x}.{within_family(family)}.{token(key).decode()}"
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_FAMILIES)
 def within_family(family: str | None) -> str:
-    """The token that stands for a family; None: for there being none."""
+    """Return the token of a family; None: no family."""
     return _NO_FAMILY if family is None else _FAMILY + token(family.encode()).decode()
 
 
 def read_tail(text: str) -> tuple[int, str | None, bytes]:
-    """Partition, family and key of a subject's last three tokens. Raises ValueError for what `tail` never makes."""
+    """Return partition, family and key of a subject's last three tokens. Raises ValueError for any other text."""
     with suppress(ValueError):
         first, second, third = text.encode().split(b".")
         return *read_group(first, second), read_key(third)
-    raise ValueError(f"`{text}` is no key of a table")
+    raise ValueError(f"`{text}` is not a key of a table")
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_FAMILIES)
 def read_group(partition: bytes, family: bytes) -> tuple[int, str | None]:
-    """Partition and family of their tokens. Raises ValueError."""
+    """Return partition and family of their tokens. Raises ValueError."""
     number, text = int(partition, 16), family.decode()
     name = None if text == _NO_FAMILY else untoken(text.removeprefix(_FAMILY).encode()).decode()
     if b"%04x" % number != partition or within_family(name) != text:
-        raise ValueError(f"`{text}` is no family of a table")
+        raise ValueError(f"`{text}` is not a family of a table")
     return number, name
 
 
 def read_key(text: bytes) -> bytes:
-    """The key of its token. Raises ValueError."""
+    """Return the key of its token. Raises ValueError."""
     key = untoken(text)
     if not key or token(key) != text:
-        raise ValueError("This is no key of a table")
+        raise ValueError("The token is not a key of a table")
     return key
 
 
 def partition_of(family: str | None, key: bytes, count: int) -> int:
-    """The partition of a key among `count`: that of its family, or its own where it has none.
+    """Return the partition of a key among `count`: that of its family, or its own without one.
 
-    A uniform hash (BLAKE2b of 64 bits, with a seed that never changes) over contiguous ranges of equal size.
+    A uniform hash (BLAKE2b of 64 bits, with a constant seed) over contiguous ranges of equal size.
     """
     return _hash(b"\0" + key) * count >> 64 if family is None else _hash_of_family(family) * count >> 64
 
@@ -93,26 +94,28 @@ def _hash(data: bytes) -> int:
     return int.from_bytes(blake2b(data, digest_size=8, person=_SEED).digest())
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_FAMILIES)
 def _hash_of_family(family: str) -> int:
     return _hash(b"\1" + family.encode())
 
 
 def hash_range(partition: int, count: int) -> tuple[int, int]:
-    """The first and the last hash of a partition, 64 bits each."""
+    """Return the first and the last hash of a partition, 64 bits each."""
     return -(-(partition << 64) // count), -(-(partition + 1 << 64) // count) - 1
 
 
 def parse_key(text: str) -> bytes:
-    """A key as people write it: text, `hex:...` or `base64:...`. Raises UsageError."""
+    """Return a key as people write it: text, `hex:...` or `base64:...`. Raises UsageError."""
     kind, colon, rest = text.partition(":")
     if colon and kind == "hex":
         if not _HEX.match(rest):
-            raise UsageError(f"`{text}` is no hexadecimal key", hint="As in `hex:00ff`, two digits a byte")
+            raise UsageError(
+                f"`{text}` is not a hexadecimal key", hint="Use two digits per byte, for example `hex:00ff`"
+            )
         return bytes.fromhex(rest)
     if colon and kind == "base64":
         try:
             return b64decode(rest, validate=True)
         except (binascii.Error, ValueError):
-            raise UsageError(f"`{text}` is no base64 key", hint="As in `base64:AP8=`") from None
+            raise UsageError(f"`{text}` is not a base64 key", hint="For example `base64:AP8=`") from None
     return text.encode("utf-8", "surrogateescape")

@@ -1,7 +1,7 @@
-"""Remove the markers of removed entries, on demand.
+"""Removal of the markers of removed entries, on demand.
 
-A removal leaves its marker permanently: a nats-server up to 2.15 that is killed may bring back a removed entry whose
-marker is no longer there (nats-server issue 8505), which is what happened to markers with a ttl.
+A removal leaves its marker permanently: a nats-server up to 2.15 that is killed may restore a removed entry whose
+marker no longer exists (nats-server issue 8505), as happened with markers that had a ttl.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kvctl.tables.table import Table
 
 
 async def find(table: Table, *, older_than: timedelta = timedelta()) -> list[Tombstones]:
-    """The markers of removals that are this old or older, stream by stream. Raises TableNotFound."""
+    """Return the markers of removals that are at least this old, stream by stream. Raises TableNotFound."""
     await table.layout.check_life()
     buckets = table.layout.buckets
-    return [await table.layout.tell(compaction.find(bucket, older_than=older_than)) for bucket in buckets]
+    return [await table.layout.mapped(compaction.find(bucket, older_than=older_than)) for bucket in buckets]
 
 
 async def remove(table: Table, found: list[Tombstones]) -> int:
-    """Remove them, but for those of keys that were written since; returns their number. Raises PartlyDone."""
+    """Remove the markers, except of keys written since, and return their number. Raises PartlyDone."""
     pairs = zip(table.layout.buckets, found, strict=True)
     return sum([await compaction.remove(bucket, tombstones) for bucket, tombstones in pairs])

@@ -1,4 +1,4 @@
-"""Parts of a table to go through, and tokens that resume a scan where its last page ended. [pure]"""
+"""Ranges of a table for scans, and tokens that resume a scan after its last page. [pure]"""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kvctl.tables.keys import within_family
 
 
 class Families(Enum):
-    """Instead of one family."""
+    """Special value in place of one family."""
 
     ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Entries of one family (None: those without one) or of all, whose keys begin with a prefix or lie between bounds.
+    """Entries of one family (None: without a family) or of all, with a key prefix or between bounds.
 
-    Bounds are inclusive and compared as unsigned bytes. All families come one after the other: entries without one
-    first, then family by family in the order of its bytes.
+    Bounds are inclusive and compared as unsigned bytes. Families are in the order of their bytes, after entries without
+    one.
     """
 
     family: str | Families | None = Families.ALL
@@ -35,51 +35,51 @@ class Range:
 
     @property
     def tokens(self) -> str:
-        """Family and key in the subjects that hold it, with wildcards."""
+        """Family and key in the subjects of the range, with wildcards."""
         return "*.*" if isinstance(self.family, Families) else f"{within_family(self.family)}.*"
 
     def takes(self, key: bytes) -> bool:
-        """Whether a key token is in it: the tokens sort as the keys do."""
+        """Return whether a key token is in the range: tokens sort as keys do."""
         low, high, top = self._bounds()
         return low <= key and (high is None or key <= high) and (top is None or key < top)
 
     @property
-    def whole(self) -> bool:
-        """Whether every key of its families is in it."""
+    def complete(self) -> bool:
+        """Whether the range contains every key of its families."""
         return not self.prefix and self.start is None and self.end is None
 
     def _bounds(self) -> tuple[bytes, bytes | None, bytes | None]:
-        """The lowest token, the highest, and one that is out of reach."""
+        """Return the lowest token, the highest, and the first one above the prefix."""
         low = max(token(self.prefix), token(self.start or b""))
         following = _following(self.prefix)
         return low, None if self.end is None else token(self.end), None if following is None else token(following)
 
 
 def continuation(table: str, life: int, of: Range, last: bytes) -> str:
-    """What resumes a scan after the entry whose family and key tokens are `last`."""
+    """Return the token that resumes a scan after the entry whose family and key tokens are `last`."""
     content = json.dumps([1, table, life, _described(of), last.decode()], separators=(",", ":"))
     return urlsafe_b64encode(content.encode()).rstrip(b"=").decode()
 
 
 def resume(text: str, table: str, life: int, of: Range) -> bytes:
-    """The tokens of the last entry that was seen. Raises UsageError for a token of something else, or of no scan."""
+    """Return the tokens of the last entry of a page. Raises UsageError for an invalid token, or one of another scan."""
     try:
         version, *about, last = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         tokens = last.encode()
     except (ValueError, TypeError, AttributeError, RecursionError):
         version, about, tokens = 0, [], b""
     if version != 1 or len(about) != len(_ABOUT):
-        raise UsageError(f"`{text}` is no continuation token", hint="A listing that was cut prints one")
+        raise UsageError(f"`{text}` is not a continuation token", hint="Use the token that a limited listing printed")
     for found, wanted, what in zip(about, (table, life, _described(of)), _ABOUT, strict=True):
         if found != wanted:
-            raise UsageError(f"The continuation token is of another {what}", hint="Begin anew, without a token")
+            raise UsageError(f"The continuation token belongs to another {what}", hint="Start over without a token")
     return bytes(tokens)
 
 
 _ABOUT = (
     "table",
-    "life of the table: it was deleted and made anew",
-    "range: family, prefix and bounds must be the same",
+    "instance of the table: it was deleted and recreated",
+    "range: family, prefix and bounds must not change",
 )
 
 
@@ -89,6 +89,6 @@ def _described(of: Range) -> list[Any]:
 
 
 def _following(prefix: bytes) -> bytes | None:
-    """The first key above all those that begin with the prefix; None when there is none."""
+    """Return the first key above all those that begin with the prefix; None if there is none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

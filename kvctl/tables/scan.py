@@ -1,7 +1,7 @@
-"""Go through a table in the order of its keys, page by page (PDP-39's key and entry iterators).
+"""Scan of a table in the order of its keys, page by page (PDP-39's key and entry iterators).
 
-No server sorts: the keys of the range are listed, sorted here, and their entries are fetched page by page. A key that
-lives through the scan appears once; others may or may not, and values may be newer than the listing.
+Servers do not sort: the keys of the range are listed, sorted here, and their entries are fetched page by page. A key
+that lives through the scan appears once; others may or may not, and values may be newer than the listing.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from kvctl.tables.ranges import Range, continuation, resume
 if TYPE_CHECKING:
     from kvctl.tables.table import Table
 
-PAGE = 1000
-"""Entries a page, unless said otherwise."""
+PAGE_ENTRIES = 1000
+"""Default number of entries per page."""
 
-AHEAD = 4
-"""Pages that are fetched at once."""
+PAGES_AHEAD = 4
+"""Pages that are fetched concurrently."""
 
 _TAIL = 8 + 4 + 2
-"""Bytes of a record after the tokens: zero, partition, sequence, whether it lives."""
+"""Bytes of a record after the tokens: zero, partition, sequence, and whether it lives."""
 _SUBJECT = -9
-"""The end of what stands for the subject in a record."""
+"""End of the part of a record that identifies the subject."""
 _GONE, _LIVE = b"\0", b"\1"
 
 
@@ -44,7 +44,7 @@ class Page:
 
     entries: Sequence[Entry | Key]
     next: str | None
-    """A token that resumes after them; None for the last page."""
+    """Token that resumes after them; None for the last page."""
 
 
 async def pages(
@@ -52,14 +52,14 @@ async def pages(
     of: Range,
     *,
     values: bool = True,
-    size: int = PAGE,
+    size: int = PAGE_ENTRIES,
     after: str | None = None,
     limit: int | None = None,
 ) -> AsyncGenerator[Page, None]:
-    """The entries of a range (without `values` their keys), `size` a page, each full except the last.
+    """Yield the entries of a range (without `values` their keys), `size` per page, each full except the last.
 
-    `after` is the token of a page of any scan of the same range; `limit` ends it after so many entries. Holds some
-    100 bytes a key of the range, or of `limit` where that is given. Raises UsageError for a foreign token.
+    `after` is the token of a page of any scan of the same range; `limit` is the maximum number of entries. Holds about
+    100 bytes per key of the range, or of `limit` if given. Raises UsageError for a token of another scan.
     """
     await table.layout.check_life()
     begin = resume(after, table.name, table.life, of) if after is not None else b""
@@ -69,8 +69,8 @@ async def pages(
     left = len(records) if limit is None else limit
     found: list[tuple[bytes, Entry | Key]] = []
     while True:
-        wanted = min(size, left) + 1  # one more than shown tells whether anything follows
-        while len(found) < wanted and (some := list(islice(waiting, AHEAD * size))):
+        wanted = min(size, left) + 1  # one more than shown, to know whether anything follows
+        while len(found) < wanted and (some := list(islice(waiting, PAGES_AHEAD * size))):
             found += await _entries(table, some) if values else list(_keys(table, some))
         shown, found = found[: wanted - 1], found[wanted - 1 :]
         left -= len(shown)
@@ -82,7 +82,7 @@ async def pages(
 
 
 async def _listed(table: Table, of: Range, begin: bytes, most: int | None) -> list[bytes]:
-    """The records of a range after `begin`, sorted, the first `most` of them.
+    """Return the first `most` records of a range after `begin`, sorted.
 
     A record is the family and key tokens, a zero byte, the partition token, the sequence, and whether the entry lives:
     it sorts as the key.
@@ -106,11 +106,11 @@ async def _listed(table: Table, of: Range, begin: bytes, most: int | None) -> li
 
 
 def _records(batch: Iterable[tuple[bytes, bytes, bytes, bytes]], cut: int, of: Range, begin: bytes) -> list[bytes]:
-    whole = of.whole
+    complete = of.complete
     found = []
     for subject, reply, header, _ in batch:
         tokens = subject[cut:]
-        if tokens > begin and (whole or of.takes(tokens.partition(b".")[2])):
+        if tokens > begin and (complete or of.takes(tokens.partition(b".")[2])):
             mark = _GONE if is_tombstone(header) else _LIVE
             partition = subject[cut - 5 : cut - 1]
             found.append(b"%b\0%b%b%b" % (tokens, partition, delivery(reply)[0].to_bytes(8), mark))
@@ -118,7 +118,7 @@ def _records(batch: Iterable[tuple[bytes, bytes, bytes, bytes]], cut: int, of: R
 
 
 def _newest(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Of each key's records, which stand together, the last: one written under the listing may come twice."""
+    """Yield the last of each key's adjacent records: a key written during the listing may appear twice."""
     before = b""
     for record in records:
         if before and record[:_SUBJECT] != before[:_SUBJECT]:
@@ -129,9 +129,9 @@ def _newest(records: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Smallest:
-    """The smallest records, as many as are wanted, of any number that come.
+    """The smallest `most` records of any number that are added.
 
-    Removed entries are left out at once: none is listed again as living with an older sequence.
+    Removed entries are left out immediately: none is listed again as live with an older sequence.
     """
 
     def __init__(self, most: int) -> None:
@@ -154,7 +154,7 @@ def _keys(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, Key]]
 
 
 async def _entries(table: Table, records: Sequence[bytes]) -> list[tuple[bytes, Entry | Key]]:
-    """The entries of records that live still; where a replica is behind the listing, the leader is asked."""
+    """Return the entries of records that still live; if a replica is behind the listing, ask the leader."""
     decoded = list(_decoded(table, records))
     places = [f"{partition:04x}.{tokens.decode()}" for _, tokens, partition, *_ in decoded]
     names = [(family, key) for *_, family, key in decoded]
@@ -172,7 +172,7 @@ async def _entries(table: Table, records: Sequence[bytes]) -> list[tuple[bytes, 
 
 
 def _decoded(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int, str | None, bytes]]:
-    """Record, tokens, partition, family and key; without what others have put among the entries."""
+    """Yield record, tokens, partition, family and key, without messages that others put among the entries."""
     count = table.config.partitions
     for record in records:
         tokens = record[:-_TAIL]

@@ -1,4 +1,4 @@
-"""Keys and values of a kind as bytes (PDP-39's Serializer). [pure]"""
+"""Typed keys and values as bytes (PDP-39's Serializer). [pure]"""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ T = TypeVar("T")
 
 
 class Serializer(Protocol[T]):
-    """To bytes and back, without loss; keys sort as their bytes do."""
+    """Lossless conversion to bytes and back; keys sort as their bytes do."""
 
     def serialize(self, value: T) -> bytes:
-        """The value as bytes."""
+        """Return the value as bytes."""
 
     def deserialize(self, data: bytes) -> T:
-        """The value that bytes stand for. Raises ValueError for what `serialize` does not write."""
+        """Return the value of bytes. Raises ValueError for bytes that `serialize` does not return."""
 
 
 class Bytes:
-    """Bytes as they are."""
+    """Bytes, unchanged."""
 
     def serialize(self, value: bytes) -> bytes:
-        """The same."""
+        """Return the value unchanged."""
         return value
 
     def deserialize(self, data: bytes) -> bytes:
-        """The same."""
+        """Return the bytes unchanged."""
         return data
 
 
@@ -34,22 +34,22 @@ class Text:
     """Text as UTF-8, which sorts by code points."""
 
     def serialize(self, value: str) -> bytes:
-        """The text as UTF-8."""
+        """Return the text as UTF-8."""
         return value.encode()
 
     def deserialize(self, data: bytes) -> str:
-        """The text. Raises ValueError."""
+        """Return the text. Raises ValueError."""
         return data.decode()
 
 
 class Json:
-    """What JSON has, in one form for equal values: members sorted, nothing between them."""
+    """JSON values in canonical form: members sorted, no whitespace."""
 
     def serialize(self, value: Any) -> bytes:
-        """The value as JSON. Raises ValueError, TypeError for what JSON has not."""
+        """Return the value as JSON. Raises ValueError, TypeError for values that JSON does not have."""
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         return text.encode()
 
     def deserialize(self, data: bytes) -> Any:
-        """The value. Raises ValueError."""
+        """Return the value. Raises ValueError."""
         return json.loads(data)

@@ -1,4 +1,4 @@
-"""Where the entries of a table are: streams, subjects, and stored messages as entries."""
+"""Storage of a table's entries: streams, subjects, and stored messages as entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kvctl.tables.keys import check_key, partition_of, read_tail, tail
 from kvctl.tables.ranges import Families, Range
 
 LIFE_CHECK_S = 1.0
-"""Seconds between two looks at whether the table is still the one that was opened, when entries are missing."""
+"""Minimum seconds between checks that the table is still the opened instance, when entries are missing."""
 
 _SEALED = 10109
 
@@ -40,7 +40,7 @@ Name = tuple[str | None, bytes]
 
 
 class Layout:
-    """The streams of a table as buckets, whose keys are the ends of the entries' subjects (`keys.tail`): places."""
+    """The streams of a table as buckets, with the ends of the entries' subjects (`keys.tail`) as keys: places."""
 
     def __init__(self, api: Api, found: Found) -> None:
         self.config = found.config
@@ -51,35 +51,35 @@ class Layout:
         self._checked = time.monotonic()
 
     def place(self, family: str | None, key: bytes) -> str:
-        """Where an entry is. Raises UsageError."""
+        """Return the place of an entry. Raises UsageError."""
         check_key(family, key)
         return tail(partition_of(family, key, self.config.partitions), family, key)
 
     def check_values(self, changes: Iterable[Change]) -> None:
-        """Raises UsageError for a value that no message has room for; of many changes it has to be said whose."""
+        """Raise UsageError, with the key, for a value that does not fit into a message."""
         limit = self._api.connection.max_payload
         for change in changes:
             if not isinstance(change, Remove) and len(change.value) > limit:
                 raise UsageError(
                     f"The value of {named(change.family, change.key)} is {len(change.value):,} bytes, "
-                    f"the server takes {limit:,}",
-                    hint="The limit is the server's `max_payload`; headers count",
+                    f"the maximum is {limit:,}",
+                    hint="The limit is the server's `max_payload`, headers included",
                 )
 
     def bucket(self, place: str) -> Bucket:
-        """The handle on the stream that holds a place."""
+        """Return the handle on the stream of a place."""
         return self._bucket(_partition(place))
 
     @property
     def buckets(self) -> list[Bucket]:
-        """The handles on all streams that hold entries."""
+        """Handles on all streams with entries."""
         return [self._bucket(number) for number in (range(self.config.partitions) if self.config.apart else (0,))]
 
     def readings(self, of: Range) -> list[tuple[Bucket, str]]:
-        """Where a range is, stream by stream, and the subjects to read there. Raises UsageError for a bad family."""
+        """Return the streams of a range, and the subjects to read there. Raises UsageError for an invalid family."""
         prefix, count = self.prefix, self.config.partitions
         if not isinstance(of.family, Families) and of.family is not None:
-            check_key(of.family, b"\0")  # the shortest there is
+            check_key(of.family, b"\0")  # the shortest key
             partition = partition_of(of.family, b"", count)
             return [(self._bucket(partition), f"{prefix}{partition:04x}.{of.tokens}")]
         if self.config.apart:
@@ -87,9 +87,9 @@ class Layout:
         return [(self._bucket(0), f"{prefix}*.{of.tokens}")]
 
     def entry(self, place: str, stored: StoredEntry | None, name: Name | None = None) -> Entry | None:
-        """What is stored there, as an entry; None for nothing, or the trace of a removal.
+        """Return a stored message as an entry; None if there is none, or if it marks a removal.
 
-        `name` is what is there, where that is known. Raises ValueError for what no table stores.
+        `name` is its family and key, if known. Raises ValueError for a message that no table stores.
         """
         if stored is None or stored.operation is not Operation.PUT:
             return None
@@ -97,19 +97,19 @@ class Layout:
         return Entry(key, stored.value, self.version(place, stored.revision), family)
 
     def version(self, place: str, sequence: int) -> Version:
-        """The version of what has this sequence."""
+        """Return the version of a sequence."""
         return Version(self.life, _partition(place), sequence - self.life)
 
     def sequence(self, version: Version) -> int:
-        """The sequence that a version stands for."""
+        """Return the sequence of a version."""
         return version.life + version.number
 
     def ours(self, place: str, version: Version) -> bool:
-        """Whether the version can be one of this place, in this life of the table."""
+        """Return whether the version can belong to this place, in this instance of the table."""
         return (version.life, version.partition) == (self.life, _partition(place))
 
-    async def tell(self, work: Awaitable[T], place: str = "") -> T:
-        """A bucket's answer, its errors in the words of tables."""
+    async def mapped(self, work: Awaitable[T], place: str = "") -> T:
+        """Return a bucket's result, with its errors rewritten for tables."""
         try:
             return await work
         except BucketNotFound:
@@ -127,7 +127,7 @@ class Layout:
             raise unknown(self.config.name, family, key) from None
 
     async def check_life(self, *, now: bool = False) -> None:
-        """Raises TableNotFound when the table was deleted, or recreated, since it was opened; looks once a second."""
+        """Raise TableNotFound if the table was deleted or recreated since it was opened; checks once a second."""
         if not now and time.monotonic() < self._checked + LIFE_CHECK_S:
             return
         info = await streams.find(self._api, stream_name(self.config.name))
@@ -138,7 +138,7 @@ class Layout:
     def _replaced(self) -> TableNotFound:
         return TableNotFound(
             f"Table `{self.config.name}` was deleted since it was opened",
-            hint="If it was recreated since then, open it again",
+            hint="If it was recreated, open it again",
         )
 
     def _bucket(self, partition: int) -> Bucket:

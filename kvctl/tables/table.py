@@ -1,4 +1,4 @@
-"""One table: entries read and written one by one, together, and on condition (PDP-39's KeyValueTable)."""
+"""One table: single, batched and conditional reads and writes (PDP-39's KeyValueTable)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from kvctl.tables.stored_entries import Layout, Name
 
 __all__ = ["Entry", "Table"]
 
-BATCHES_AT_ONCE = 8
-"""Batches of a handle that are under way at once: a stream takes 50, and carries them out one after the other."""
+MAX_CONCURRENT_BATCHES = 8
+"""Concurrent batches of a handle: a stream accepts 50, and applies them one after the other."""
 EVERYTHING = Range()
 
 
 class Table:
-    """A handle on a table. Reads never show less than this handle has written."""
+    """A handle on a table. Reads include at least everything that this handle has written."""
 
     def __init__(self, api: Api, found: Found, *, read_only: bool = False) -> None:
         self.config = found.config
@@ -43,15 +43,15 @@ class Table:
         self.layout = Layout(api, found)
         self._read_only = read_only
         self._closed = False
-        self._batches = asyncio.Semaphore(BATCHES_AT_ONCE)
+        self._batches = asyncio.Semaphore(MAX_CONCURRENT_BATCHES)
 
     @classmethod
     async def open(cls, api: Api, name: str, *, read_only: bool = False) -> Table:
-        """The table of this name, its partitions compared with those it was made with.
+        """Open the table of this name, after checking that its partitions exist.
 
-        Raises TableNotFound, KvctlError when some are gone.
+        Raises TableNotFound, KvctlError if some do not exist.
         """
-        return cls(api, await catalog.find_whole(api, name), read_only=read_only)
+        return cls(api, await catalog.find_complete(api, name), read_only=read_only)
 
     @property
     def name(self) -> str:
@@ -59,26 +59,26 @@ class Table:
         return self.config.name
 
     def close(self) -> None:
-        """Use it no more: every operation afterwards raises UsageError."""
+        """Close the handle: every later operation raises UsageError."""
         self._closed = True
 
     # -- reading -------------------------------------------------------------------------------------------
 
     async def get(self, key: bytes, *, family: str | None = None, leader: bool = False) -> Entry | None:
-        """The entry, None where there is none; without `leader` any replica answers, which may be behind.
+        """Return the entry, None if there is none; without `leader` any replica answers, which may be behind.
 
         Raises TableNotFound, UsageError.
         """
         return await self._read(self._place(family, key), leader=leader)
 
     async def exists(self, key: bytes, *, family: str | None = None) -> bool:
-        """Whether there is such an entry."""
+        """Return whether the entry exists."""
         return await self.get(key, family=family) is not None
 
     async def get_all(
         self, keys: Sequence[bytes], *, family: str | None = None, leader: bool = False
     ) -> list[Entry | None]:
-        """The entries of many keys in the order asked, None for those that are not there; `leader` as in `get`."""
+        """Return the entries of many keys in the requested order, None for missing ones; `leader` as in `get`."""
         places = [self._place(family, key) for key in keys]
         found = await self.entries_at(places, [(family, key) for key in keys], leader=leader)
         if None in found:
@@ -88,9 +88,9 @@ class Table:
     async def entries_at(
         self, places: Sequence[str], names: Sequence[Name] = (), *, leader: bool = False
     ) -> list[Entry | None]:
-        """The entries at these ends of subjects, in their order; with `leader` never stale ones.
+        """Return the entries at these ends of subjects, in their order; with `leader` never stale ones.
 
-        `names` are theirs, where they are known.
+        `names` are their families and keys, if known.
         """
         known = dict(zip(places, names, strict=False))
         asked: dict[Bucket, list[str]] = {}
@@ -99,7 +99,7 @@ class Table:
         found: dict[str, Entry | None] = {}
 
         async def read(bucket: Bucket, some: list[str]) -> None:
-            entries = await self.layout.tell(bucket.get_many(some, leader=leader))
+            entries = await self.layout.mapped(bucket.get_many(some, leader=leader))
             pairs = zip(some, entries, strict=True)
             found.update((place, self.layout.entry(place, entry, known.get(place))) for place, entry in pairs)
 
@@ -107,25 +107,25 @@ class Table:
         return [found[place] for place in places]
 
     def pages(
-        self, of: Range = EVERYTHING, *, values: bool = True, size: int = scan.PAGE, after: str | None = None,
+        self, of: Range = EVERYTHING, *, values: bool = True, size: int = scan.PAGE_ENTRIES, after: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[Page, None]:  # fmt: skip
-        """The entries of a range in order, page by page, each with a token that resumes after it; see `scan.pages`."""
+        """Yield the entries of a range in order, page by page, with tokens to resume after each; see `scan.pages`."""
         self._check_open()
         return scan.pages(self, of, values=values, size=size, after=after, limit=limit)
 
     # -- writing one ---------------------------------------------------------------------------------------
 
     async def put(self, key: bytes, value: bytes, *, family: str | None = None) -> Version:
-        """Write the entry, whatever is there. Raises TableSealed, OutcomeUnknown, TableNotFound, UsageError."""
+        """Write the entry unconditionally. Raises TableSealed, OutcomeUnknown, TableNotFound, UsageError."""
         bucket, place = self._target(family, key)
-        return self.layout.version(place, await self.layout.tell(bucket.put(place, value), place))
+        return self.layout.version(place, await self.layout.mapped(bucket.put(place, value), place))
 
     async def put_if_absent(self, key: bytes, value: bytes, *, family: str | None = None) -> Version:
         """Write an entry that does not exist. Raises BadKeyVersion, and as `put`."""
         bucket, place = self._target(family, key)
         try:
-            return self.layout.version(place, await self.layout.tell(bucket.create(place, value), place))
+            return self.layout.version(place, await self.layout.mapped(bucket.create(place, value), place))
         except (KeyExists, WrongRevision):
             raise await self._conflict([Insert(key, value, family)]) from None
 
@@ -140,13 +140,13 @@ class Table:
         if not self._ours(place, change):
             raise await self._conflict([change])
         try:
-            made = await self.layout.tell(bucket.update(place, value, self.layout.sequence(version)), place)
+            made = await self.layout.mapped(bucket.update(place, value, self.layout.sequence(version)), place)
         except WrongRevision:
             raise await self._conflict([change]) from None
         return self.layout.version(place, made)
 
     async def remove(self, key: bytes, version: Version = NO_VERSION, *, family: str | None = None) -> None:
-        """Remove the entry; without a version also one that is not there. Raises BadKeyVersion, NoSuchKey, as `put`."""
+        """Remove the entry; without a version it may be missing. Raises BadKeyVersion, NoSuchKey, and as `put`."""
         change = Remove(key, version, family)
         bucket, place = self._target(family, key)
         if version.special and await self._read(place, leader=True) is None:
@@ -155,16 +155,16 @@ class Table:
             raise await self._conflict([change])
         expected = None if version.special else self.layout.sequence(version)
         try:
-            await self.layout.tell(bucket.purge(place, revision=expected), place)
+            await self.layout.mapped(bucket.purge(place, revision=expected), place)
         except (KeyNotFound, WrongRevision):
             raise await self._conflict([change]) from None
 
     # -- writing together ----------------------------------------------------------------------------------
 
     async def update(self, changes: Sequence[Change]) -> list[Version | None]:
-        """Carry out all changes or none; the versions in their order, None for removals.
+        """Apply all changes or none, and return the versions in their order, None for removals.
 
-        Raises ConditionalUpdateError, which names every entry whose condition failed, UsageError for what is no batch,
+        Raises ConditionalUpdateError, which names every entry whose condition failed, UsageError for an invalid batch,
         and as `put`.
         """
         if not changes:
@@ -189,16 +189,16 @@ class Table:
             return await self._commit(places, changes, fresh=False)
 
     async def check(self, changes: Sequence[Change]) -> None:
-        """Whether the conditions hold now; writes nothing. Raises as `update`."""
+        """Check that the conditions hold now, without writing. Raises as `update`."""
         await self._checked_batch(changes)
         error = await self._conflict(changes)
         if error.failed:
             raise error
 
     async def _checked_batch(self, changes: Sequence[Change]) -> list[str]:
-        """The places of the changes.
+        """Return the places of the changes.
 
-        Raises UsageError, ReadOnly, ConditionalUpdateError for versions that cannot be of these entries.
+        Raises UsageError, ReadOnly, ConditionalUpdateError for versions that cannot belong to these entries.
         """
         self._check_writable()
         check_batch(changes, self.config.partitions, apart=self.config.apart)
@@ -209,14 +209,14 @@ class Table:
         return places
 
     async def _alone(self, change: Change) -> Version | None:
-        """A batch of one, which servers take several times as fast as a message by itself."""
+        """Apply a batch of one as a single message, which servers process several times as fast."""
         if isinstance(change, Remove):
             await self.remove(change.key, change.version, family=change.family)
             return None
         return await self.replace(change.key, change.value, change.version, family=change.family)
 
     async def _absent(self, places: Sequence[str], changes: Sequence[Change]) -> set[str]:
-        """The places of removals without a condition that have nothing to remove, as the leader knows it."""
+        """Return the places of unconditional removals without an entry at the leader."""
         pairs = zip(places, changes, strict=True)
         asked = [place for place, one in pairs if isinstance(one, Remove) and one.version == NO_VERSION]
         found = await self.entries_at(asked, leader=True) if asked else []
@@ -225,10 +225,10 @@ class Table:
     async def _commit(
         self, places: Sequence[str], changes: Sequence[Change], *, fresh: bool, absent: Container[str] = ()
     ) -> list[Version | None]:
-        """Carry out a batch, at first as if no inserted key had ever been written (`fresh`): that needs no reading.
+        """Apply a batch, at first assuming that no inserted key was ever written (`fresh`), which needs no reading.
 
-        What is `absent` is to stay so instead of being removed. When nothing but the traces of removed entries is in
-        the way, or what was absent has come, the error names nothing.
+        Places in `absent` must stay absent instead of being removed. If only markers of removed entries conflict, or an
+        absent entry has appeared, the error names nothing.
         """
         transaction = Transaction()
         for place, change in zip(places, changes, strict=True):
@@ -237,7 +237,7 @@ class Table:
             else:
                 self._add(transaction, place, change, fresh=fresh)
         try:
-            revisions = await self.layout.tell(self.layout.bucket(places[0]).commit(transaction), places[0])
+            revisions = await self.layout.mapped(self.layout.bucket(places[0]).commit(transaction), places[0])
         except ConditionsFailed as error:
             found = {failure.key: self.layout.entry(failure.key, failure.found) for failure in error.failures}
             raise refusal(zip(places, changes, strict=True), found) from None
@@ -251,7 +251,7 @@ class Table:
         ]
 
     def _add(self, transaction: Transaction, place: str, change: Change, *, fresh: bool) -> None:
-        """What a change is to the stream."""
+        """Add a change to the transaction."""
         version = change.version
         revision = None if version.special else self.layout.sequence(version)
         if isinstance(change, Remove):
@@ -271,12 +271,12 @@ class Table:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _place(self, family: str | None, key: bytes) -> str:
-        """Where an entry is. Raises UsageError."""
+        """Return the place of an entry. Raises UsageError."""
         self._check_open()
         return self.layout.place(family, key)
 
     def _target(self, family: str | None, key: bytes) -> tuple[Bucket, str]:
-        """Where an entry is written. Raises UsageError, ReadOnly."""
+        """Return the bucket and the place to write an entry. Raises UsageError, ReadOnly."""
         self._check_writable()
         place = self._place(family, key)
         return self.layout.bucket(place), place
@@ -287,20 +287,20 @@ class Table:
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise ReadOnly(f"Table `{self.name}` is open for reading only")
+            raise ReadOnly(f"Table `{self.name}` is open read-only")
 
     async def _read(self, place: str, *, leader: bool = False) -> Entry | None:
-        stored = await self.layout.tell(self.layout.bucket(place).last_entry(place, leader=leader), place)
+        stored = await self.layout.mapped(self.layout.bucket(place).last_entry(place, leader=leader), place)
         if stored is None:
             await self.layout.check_life()
         return self.layout.entry(place, stored)
 
     def _ours(self, place: str, change: Change) -> bool:
-        """Whether the version can be one of this entry in this life of the table."""
+        """Return whether the version can belong to this entry in this instance of the table."""
         return change.version.special or self.layout.ours(place, change.version)
 
     async def _conflict(self, changes: Sequence[Change]) -> ConditionalUpdateError:
-        """The error that names every condition that does not hold at the leader, though the server names none."""
+        """Return the error that names every condition that fails at the leader, which the server does not."""
         places = [self._place(change.family, change.key) for change in changes]
         names = [(change.family, change.key) for change in changes]
         found = await self.entries_at(places, names, leader=True)

@@ -1,4 +1,4 @@
-"""All tables of one connection (PDP-39's KeyValueTableManager and KeyValueTableFactory)."""
+"""Manager for all tables of one connection (PDP-39's KeyValueTableManager and KeyValueTableFactory)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvctl.tables.typed import K, TypedTable, V
 
 
 class Tables:
-    """Creates, opens, changes, seals, lists and deletes tables."""
+    """Creates, opens, edits, seals, lists and deletes tables."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -25,7 +25,7 @@ class Tables:
     async def create(self, config: TableConfig | str, **settings: Any) -> Table:
         """Create a table, from a configuration or a name and its settings (`partitions`, `apart`, SETTINGS).
 
-        The same again changes nothing.
+        Repeating it changes nothing.
 
         Raises TableExists (another configuration), OutcomeUnknown, ServerError, UsageError.
         """
@@ -35,15 +35,15 @@ class Tables:
         return Table(self._api, found)
 
     async def open(self, name: str) -> Table:
-        """A handle on the table. Raises TableNotFound."""
+        """Return a handle on the table. Raises TableNotFound."""
         return await Table.open(self._api, name, read_only=self._client.connection.context.read_only)
 
     async def open_typed(self, name: str, keys: Serializer[K], values: Serializer[V]) -> TypedTable[K, V]:
-        """A handle whose keys and values are of these kinds. Raises TableNotFound."""
+        """Return a handle with typed keys and values. Raises TableNotFound."""
         return TypedTable(await self.open(name), keys, values)
 
     async def update(self, name: str, **settings: Any) -> None:
-        """Change settings of a table (SETTINGS in kvctl.tables.config). Smaller limits lose what exceeds them.
+        """Change settings of a table (SETTINGS in kvctl.tables.config). Smaller limits delete entries that exceed them.
 
         Raises TableNotFound, OutcomeUnknown, ServerError, UsageError.
         """
@@ -51,26 +51,26 @@ class Tables:
         await catalog.apply_edit(self._api, await catalog.plan_edit(self._api, name, settings))
 
     async def seal(self, name: str) -> bool:
-        """Make a table read-only for ever; False when it was so already. Raises TableNotFound."""
+        """Make a table permanently read-only; return False if it already was. Raises TableNotFound."""
         self._check_writable()
         return await catalog.seal(self._api, name)
 
     async def delete(self, name: str) -> None:
-        """Delete a table with all it holds. Raises TableNotFound."""
+        """Delete a table with all its entries. Raises TableNotFound."""
         self._check_writable()
         await catalog.delete(self._api, name)
 
     async def listing(self) -> list[Found]:
-        """All tables, by name."""
+        """Return all tables, by name."""
         return await catalog.listing(self._api)
 
     async def counts(self, name: str) -> list[int]:
-        """The entries of each partition, those removed in the last hour included. Raises TableNotFound."""
+        """Return the number of entries in each partition, removed ones included. Raises TableNotFound."""
         return await entry_count.counts(self._api, await catalog.find(self._api, name))
 
     def _check_writable(self) -> None:
         if self._client.connection.context.read_only:
-            raise ReadOnly("The connection is for reading only")
+            raise ReadOnly("The connection is read-only")
 
 
 def _config(name: str, settings: Mapping[str, Any]) -> TableConfig:

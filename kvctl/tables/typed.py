@@ -1,4 +1,4 @@
-"""A table whose keys and values are of a kind of their own: text, JSON, or whatever has a serializer."""
+"""A table with typed keys and values: text, JSON, or anything that has a serializer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TypedEntry(Generic[K, V]):
 
 
 class TypedTable(Generic[K, V]):
-    """`Table` with serializers; what it raises, this raises, and ValueError for bytes that are not of the kind."""
+    """`Table` with serializers; raises as it does, and ValueError for bytes of another type."""
 
     def __init__(self, table: Table, keys: Serializer[K], values: Serializer[V]) -> None:
         self.table = table
@@ -36,20 +36,20 @@ class TypedTable(Generic[K, V]):
         self._values = values
 
     async def get(self, key: K, *, family: str | None = None) -> TypedEntry[K, V] | None:
-        """The entry, None where there is none."""
+        """Return the entry, None if there is none."""
         return self._typed(await self.table.get(self._keys.serialize(key), family=family))
 
     async def get_all(self, keys: Sequence[K], *, family: str | None = None) -> list[TypedEntry[K, V] | None]:
-        """The entries of many keys in the order asked, None for those that are not there."""
+        """Return the entries of many keys in the requested order, None for missing ones."""
         found = await self.table.get_all([self._keys.serialize(key) for key in keys], family=family)
         return [self._typed(entry) for entry in found]
 
     async def exists(self, key: K, *, family: str | None = None) -> bool:
-        """Whether there is such an entry."""
+        """Return whether the entry exists."""
         return await self.table.exists(self._keys.serialize(key), family=family)
 
     async def put(self, key: K, value: V, *, version: Version = NO_VERSION, family: str | None = None) -> Version:
-        """Write the entry, with a version only while it has that one (NOT_EXISTS: if there is none)."""
+        """Write the entry, with a version only if it has that one (NOT_EXISTS: if it does not exist)."""
         data = self._values.serialize(value)
         return await self.table.replace(self._keys.serialize(key), data, version, family=family)
 
@@ -58,23 +58,23 @@ class TypedTable(Generic[K, V]):
         await self.table.remove(self._keys.serialize(key), version, family=family)
 
     async def update(self, changes: Sequence[Change]) -> list[Version | None]:
-        """`Table.update`, for changes that this table's `insertion`, `putting` and `removal` make."""
+        """Apply changes as `Table.update`, created by this table's `insertion`, `putting` and `removal`."""
         return await self.table.update(changes)
 
     def insertion(self, key: K, value: V, *, family: str | None = None) -> Change:
-        """A change that writes an entry which must not exist."""
+        """Return a change that writes an entry which must not exist."""
         return Insert(self._keys.serialize(key), self._values.serialize(value), family)
 
     def putting(self, key: K, value: V, *, version: Version = NO_VERSION, family: str | None = None) -> Change:
-        """A change that writes an entry."""
+        """Return a change that writes an entry."""
         return Put(self._keys.serialize(key), self._values.serialize(value), version, family)
 
     def removal(self, key: K, *, version: Version = NO_VERSION, family: str | None = None) -> Change:
-        """A change that removes an entry."""
+        """Return a change that removes an entry."""
         return Remove(self._keys.serialize(key), version, family)
 
     async def entries(self, of: Range = EVERYTHING) -> AsyncGenerator[TypedEntry[K, V], None]:
-        """The entries of a range, in the order of the keys' bytes."""
+        """Yield the entries of a range, in the order of the keys' bytes."""
         async with aclosing(self.table.pages(of)) as pages:
             async for page in pages:
                 for entry in page.entries:

@@ -42,17 +42,20 @@ def test_one_change_alone(text: str) -> None:
 
 
 WRONG = {
-    "3": "a change is a mapping", "[1]": "a change is a mapping", '{"put": "a"}': "needs a `value`",
-    '{"put": "a", "value": 1}': "is text", '{"put": "a", "value": null}': "is text", '{"value": "x"}': "has one of",
-    '{"put": 1, "value": "x"}': "is text", '{"put": "a", "value": "x", "valeu": "y"}': "`valeu` is not a field",
-    '{"put": "a", "insert": "b", "value": "x"}': "has one of", '{"remove": "a", "value": "x"}': "takes no `value`",
+    "3": "a change must be a mapping", "[1]": "a change must be a mapping", '{"put": "a"}': "needs a `value`",
+    '{"put": "a", "value": 1}': "must be text", '{"put": "a", "value": null}': "must be text",
+    '{"value": "x"}': "exactly one of",
+    '{"put": 1, "value": "x"}': "must be text", '{"put": "a", "value": "x", "valeu": "y"}': "`valeu` is not a field",
+    '{"put": "a", "insert": "b", "value": "x"}': "exactly one of", '{"remove": "a", "value": "x"}': "takes no `value`",
     '{"insert": "a", "value": "x", "version": "not-exists"}': "takes no `version`",
-    '{"put": "", "value": "x"}': "key is empty", '{"put": "a", "value": "***", "encoding": "base64"}': "no base64",
+    '{"put": "", "value": "x"}': "key is empty",
+    '{"put": "a", "value": "***", "encoding": "base64"}': "not valid base64",
     '{"put": "a", "value": "x", "encoding": "hex"}': "`hex` is not an encoding",
     '{"put": "a", "value": "x", "encoding": ["utf-8"]}': "is not an encoding",
-    '{"put": "a", "value": "x", "version": "what"}': "`what` is no version",
-    '{"put": "a", "value": "x", "version": 3}': "is text", '{"put": "a", "value": "x", "family": 3}': "is text",
-    '{"put": "ok", "value": "x"}': "`ok` is twice in the batch, first at",
+    '{"put": "a", "value": "x", "version": "what"}': "`what` is not a version",
+    '{"put": "a", "value": "x", "version": 3}': "must be text",
+    '{"put": "a", "value": "x", "family": 3}': "must be text",
+    '{"put": "ok", "value": "x"}': "`ok` appears twice in the batch, first at",
     '{"put": "a", "value": "x", "put": "b"}': "appears twice",
     '{"put": "%s", "value": "x"}' % ("k" * 2561): "2,561 bytes",
 }  # fmt: skip
@@ -88,8 +91,8 @@ def test_what_is_no_batch_at_all_is_refused(text: str) -> None:
 
 def test_places_are_looked_for_only_when_something_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """In JSON each look goes through the whole file."""
-    where: Callable[..., str] = batch_file.documents.Document.where
+    where: Callable[..., str] = batch_file.parser.Document.where
     asked = []
-    monkeypatch.setattr(batch_file.documents.Document, "where", lambda *args: asked.append(args) or where(*args))
+    monkeypatch.setattr(batch_file.parser.Document, "where", lambda *args: asked.append(args) or where(*args))
     assert len(read_changes(json.dumps(ITEMS).encode(), "x")) == 4
     assert asked == []

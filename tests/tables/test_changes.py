@@ -31,7 +31,7 @@ def test_the_two_special_ones_have_texts_of_their_own(version: Version) -> None:
     "text", ["", "1", "1.2", "x.y.z", "0.1.1", "1.01.1", "1.1.-1", "1.1.1.1", "1.1.1\n", "Z.1.1", "1" * 13 + ".1.1"]
 )
 def test_what_is_no_version_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no version"):
+    with pytest.raises(UsageError, match="is not a version"):
         Version.parse(text)
 
 
@@ -44,9 +44,9 @@ def test_a_batch_takes_a_thousand_changes_and_no_more() -> None:
 
 def test_a_key_stands_once_in_a_batch() -> None:
     check_batch([Put(b"a", b""), Put(b"a", b"", family=""), Remove(b"a", family="f")], 16, apart=False)
-    with pytest.raises(UsageError, match="`a` of family `f` is twice"):
+    with pytest.raises(UsageError, match="`a` of family `f` appears twice"):
         check_batch([Put(b"a", b"", family="f"), Remove(b"a", family="f")], 16, apart=False)
-    with pytest.raises(UsageError, match="`hex:ff` is twice"):
+    with pytest.raises(UsageError, match="`hex:ff` appears twice"):
         check_batch([Put(b"\xff", b""), Insert(b"\xff", b"")], 16, apart=False)
 
 
@@ -106,7 +106,7 @@ def test_version_is_written_in_base_36_and_decimals(version: Version, text: str)
 
 def test_version_of_too_many_digits_is_refused() -> None:
     for text in ("1.100000.1", "1.1." + "1" * 20, "z" * 13 + ".1.1"):
-        with pytest.raises(UsageError, match="is no version"):
+        with pytest.raises(UsageError, match="is not a version"):
             Version.parse(text)
 
 

@@ -62,7 +62,7 @@ def test_families_come_one_after_the_other_in_the_order_of_their_bytes(found: li
     ["0000.0.", "0000.0.a-", "0000.2.00", "00.0.00", "0000.0.0", "0000.0.01", "zzzz.0.00", "0000.00", "0000.1zz.00"],
 )
 def test_what_no_table_writes_is_not_read(text: str) -> None:
-    with pytest.raises(ValueError, match="is no key of a table"):
+    with pytest.raises(ValueError, match="is not a key of a table"):
         keys.read_tail(text)
 
 
@@ -109,7 +109,7 @@ def test_sizes_are_checked_before_anything_is_sent() -> None:
 def test_table_has_a_name_of_at_most_128_characters_and_at_most_4096_partitions() -> None:
     config = TableConfig("x" * 128, partitions=4096)
     assert (len(config.name), config.partitions) == (128, 4096)
-    with pytest.raises(UsageError, match="129 characters, 128"):
+    with pytest.raises(UsageError, match="129 characters, the maximum is 128"):
         TableConfig("x" * 129)
     with pytest.raises(UsageError, match="1 to 4,096 partitions, not 4,097"):
         TableConfig("x", partitions=4097)

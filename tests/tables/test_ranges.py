@@ -25,11 +25,11 @@ def test_range_takes_the_keys_with_its_prefix_between_its_bounds(prefix: bytes) 
 
 
 def test_range_is_whole_without_a_prefix_and_bounds() -> None:
-    assert Range().whole
-    assert Range("f").whole
-    assert not Range(prefix=b"a").whole
-    assert not Range(start=b"").whole
-    assert not Range(end=b"\xff").whole
+    assert Range().complete
+    assert Range("f").complete
+    assert not Range(prefix=b"a").complete
+    assert not Range(start=b"").complete
+    assert not Range(end=b"\xff").complete
 
 
 def test_range_reads_the_subjects_of_its_families() -> None:
@@ -71,5 +71,5 @@ def test_token_of_another_table_or_life_is_refused() -> None:
     text = continuation("T", 7, Range(), b"0.61")
     with pytest.raises(UsageError, match="another table"):
         resume(text, "U", 7, Range())
-    with pytest.raises(UsageError, match="another life"):
+    with pytest.raises(UsageError, match="another instance of the table"):
         resume(text, "T", 8, Range())

@@ -178,7 +178,7 @@ async def test_tokens_of_something_else_are_refused(
     page = await anext(table.pages(Range("a"), size=1))
     with pytest.raises(UsageError, match="another range"):
         await anext(table.pages(Range("ab"), after=page.next))
-    with pytest.raises(UsageError, match="is no continuation token"):
+    with pytest.raises(UsageError, match="is not a continuation token"):
         await anext(table.pages(Range("a"), after="nonsense"))
     other, _ = await catalog.create(client.api, TableConfig(unique("T")))
     with pytest.raises(UsageError, match="another table"):
@@ -186,7 +186,7 @@ async def test_tokens_of_something_else_are_refused(
     await catalog.delete(client.api, table.name)
     await catalog.create(client.api, table.config)
     again = await Table.open(client.api, table.name)
-    with pytest.raises(UsageError, match="another life"):
+    with pytest.raises(UsageError, match="another instance of the table"):
         await anext(again.pages(Range("a"), after=page.next))
 
 
@@ -194,13 +194,13 @@ async def test_tokens_of_something_else_are_refused(
     "content", ["5", "{}", "[]", "[1]", '[1,"T"]', '[1,"T",1,[],5]', '[2,"T",1,[],"x"]', '[1,2,3,4,5,6,"x"]']
 )
 def test_what_is_no_token_is_refused(content: str) -> None:
-    with pytest.raises(UsageError, match="is no continuation token"):
+    with pytest.raises(UsageError, match="is not a continuation token"):
         resume(urlsafe_b64encode(content.encode()).decode(), "T", 1, Range())
 
 
 @pytest.mark.parametrize("text", ["", "é", "a", "-", "WzEs"])
 def test_nor_is_anything_else(text: str) -> None:
-    with pytest.raises(UsageError, match="is no continuation token"):
+    with pytest.raises(UsageError, match="is not a continuation token"):
         resume(text, "T", 1, Range())
 
 

@@ -64,7 +64,7 @@ async def test_a_version_stays_valid_however_much_else_is_written(table: Table) 
 @pytest.mark.guarantee("tables-4")
 async def test_conditionally_insert_update_or_remove_one_entry_at_a_time(table: Table) -> None:
     version = await table.put_if_absent(b"k", b"1")
-    with pytest.raises(BadKeyVersion, match=f"`k` exists, at version {version}"):
+    with pytest.raises(BadKeyVersion, match=f"`k` exists at version {version}"):
         await table.put_if_absent(b"k", b"2")
     newer = await table.replace(b"k", b"2", version)
     with pytest.raises(BadKeyVersion, match=f"`k` is at version {newer}, not {version}") as caught:

@@ -183,7 +183,7 @@ async def test_seal_without_an_answer_of_every_partition_seals_nothing(
     table = await Tables(client).create(name, partitions=4, apart=True)
     part = await streams.info(client.api, partition_stream(name, 3))
     await streams.delete(client.api, partition_stream(name, 3))
-    with pytest.raises(UnreachableError, match=f"`KVTP_{name}_0003`, .* does not answer; nothing was changed"):
+    with pytest.raises(UnreachableError, match=f"`KVTP_{name}_0003`, .* does not answer: nothing was changed"):
         await catalog.seal(client.api, name)
     await streams.create(client.api, part["config"])
     for key in (b"%d" % number for number in range(40)):

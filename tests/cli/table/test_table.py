@@ -131,14 +131,14 @@ def test_a_batch_from_ndjson_and_yaml(table: Tables) -> None:
     failed = table("update", "-f", "-", stdin=yaml)
     assert failed.exit_code == 4
     assert "`a` is at version" in failed.err
-    assert "`c` exists, at version" in failed.err
+    assert "`c` exists at version" in failed.err
     assert table("update", "-f", "-", "--dry-run", stdin=yaml).exit_code == 4
 
 
 def test_what_is_no_batch_is_refused_with_its_line(table: Tables) -> None:
     lines = b'{"put": "a", "value": "x"}\n\n{"put": "b", "value": 1}\n'
     result = table("update", "-f", "-", stdin=lines)
-    assert (result.exit_code, "standard input:3: `value` is text" in result.err) == (2, True)
+    assert (result.exit_code, "standard input:3: `value` must be text" in result.err) == (2, True)
     assert table.json("keys")["keys"] == []
 
 
