@@ -1,4 +1,4 @@
-"""All that doctor looks at, in one go."""
+"""All checks of doctor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvctl.topology.discover.inventory import Place, survey
 
 
 async def examine(api: Api) -> list[Finding]:
-    """Findings, the worst first. What cannot be looked at is a finding, too; raises nothing but a lost connection."""
+    """Return findings, the worst first. A failed check is a finding too; only a lost connection is raised."""
     parts = [server.examine(api.connection), account.examine(api), _streams(api)]
     return ordered(finding for found in await asyncio.gather(*map(_guarded, parts)) for finding in found)
 
@@ -22,12 +22,12 @@ async def _streams(api: Api) -> list[Finding]:
     try:
         world = await survey({"": api})
     except PermissionDenied as error:
-        text = f"The streams of this account cannot be listed, so nothing is known of its buckets: {error.message}"
-        return [Finding(WARNING, "unseen", "account", text, "Use an account that may list them")]
+        text = f"Could not list the streams of this account, so its buckets were not checked: {error.message}"
+        return [Finding(WARNING, "unseen", "account", text, "Use a user who may list streams")]
     except JetStreamDisabled:
-        return []  # which the account's part says
+        return []  # reported by the check of the account
     except KvctlError as error:
-        return [Finding(ERROR, "unseen", "account", f"The streams cannot be listed: {error.message}", error.hint or "")]
+        return [Finding(ERROR, "unseen", "account", f"Could not list the streams: {error.message}", error.hint or "")]
     place = world.places[""]
     found = [*storage.examine(place.infos, _servers(api)), *_unreachable(place)]
     found += tables.examine(place.infos, place.unreachable)
@@ -40,7 +40,7 @@ def _unreachable(place: Place) -> list[Finding]:
 
 
 async def _guarded(part: Awaitable[Iterable[Finding]]) -> list[Finding]:
-    """A part that fails as a whole is a finding: the others still say theirs."""
+    """Return the findings of a check; one that fails is a finding itself."""
     try:
         return list(await part)
     except KvctlError as error:
@@ -48,5 +48,5 @@ async def _guarded(part: Awaitable[Iterable[Finding]]) -> list[Finding]:
 
 
 def _servers(api: Api) -> int:
-    """Servers of the cluster that this one belongs to, as far as it tells."""
+    """Return the number of servers in this server's cluster, as far as it reports them."""
     return len(set(api.connection.server_info.get("connect_urls") or ())) or 1

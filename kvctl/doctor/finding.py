@@ -1,4 +1,4 @@
-"""One thing that doctor found. [pure]"""
+"""A finding of doctor. [pure]"""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     ERROR = "error"
-    """Data is lost, hidden, duplicated or out of reach, or will be."""
+    """Data is lost, hidden, duplicated or inaccessible, or will be."""
     WARNING = "warning"
-    """It works, and something is likely to go wrong."""
+    """Everything works, but something is likely to fail."""
     NOTE = "note"
     """Worth knowing."""
 
@@ -23,20 +23,20 @@ ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is amiss, with whom, what shows it, and what mends it."""
+    """A problem of a subject, with its evidence and remedy."""
 
     severity: Severity
     check: str
-    """Name of the kind of finding: a hazard's where it is one."""
+    """Name of the kind of finding; for a hazard, its name."""
     subject: str
     """The bucket, mirror, aggregate or stream as users type it, or `connection` or `account`."""
     evidence: str
     remedy: str = ""
-    """A command, or a sentence; empty where nothing helps."""
+    """A command, or a sentence; empty if there is none."""
 
 
 def ordered(found: Iterable[Finding]) -> list[Finding]:
-    """Errors first, then by check and subject; each once."""
+    """Return the findings without duplicates, errors first, then by check and subject."""
     order = list(Severity)
     return sorted(
         dict.fromkeys(found), key=lambda item: (order.index(item.severity), item.check, item.subject, item.evidence)

@@ -1,4 +1,4 @@
-"""JetStream imported from another account: whether all answers to a request come through."""
+"""Check of JetStream imported from another account: whether all answers to a request arrive."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kvctl.jetstream.stream_info import StreamInfo
 
 
 async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
-    """Ask one stream for one message, which takes two answers: the message, and the end."""
+    """Request one message from one stream, which takes two answers: the message, and the end."""
     if api.prefix.startswith("$JS."):
         return []
     for stream, info in infos.items():
         if info["state"]["messages"] and info["config"].get("allow_direct"):
             request = DirectRequest(sequence=info["state"]["first_seq"], batch=1)
-            with suppress(KvctlError):  # what is wrong beyond that is said elsewhere
+            with suppress(KvctlError):  # other errors are reported elsewhere
                 async with aclosing(pages(api, stream, request)) as answers:
                     await anext(answers)
             break
     if not single_reply.known(api):
         return []
-    text = f"Requests to `{api.prefix}` have one answer each: listings, watches and `consume` ask for every message"
+    text = f"Requests to `{api.prefix}` get only one answer: listings, watches and `consume` request each message"
     return [Finding(WARNING, "single-answers", "account", text, single_reply.HINT)]

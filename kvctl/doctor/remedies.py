@@ -1,4 +1,4 @@
-"""What mends a hazard in a mirror or an aggregate that exists. [pure]"""
+"""Remedies for the hazards of existing mirrors and aggregates. [pure]"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kvctl.units import duration_from_ns, format_duration
 
 
 def remedy(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence[StreamConfig | None]) -> str:
-    """The command for a replica of this name and configuration, whose origins are as far as they can be seen."""
+    """Return the command for a replica of this name and configuration; origins are None if not readable."""
     seen = [origin for origin in origins if origin is not None]
     if hazard.name in (SHORTER_TTL, TTL_NOT_INHERITED):
         return _ttl(name, config, seen)
@@ -39,7 +39,7 @@ def remedy(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence[St
         SMALLER_LIMITS: f"kvctl bucket edit {name} --clear {_limit(config)}",
         DUPLICATE_WINDOW: f"kvctl stream edit {config['name']} --set duplicate_window=0",
         ORIGIN_NOT_DIRECT: f"kvctl stream edit {seen[0]['name'] if seen else 'ORIGIN'} --set allow_direct=true",
-        OUTSIDE_PREFIX: _anew(name, config),
+        OUTSIDE_PREFIX: _recreate_origins(name, config),
     }
     if hazard.name in commands:
         return f"`{commands[hazard.name]}`"
@@ -54,17 +54,17 @@ def _ttl(name: str, config: StreamConfig, origins: Sequence[StreamConfig]) -> st
     if not wanted:
         return f"`kvctl bucket edit {name} --clear ttl`"
     shorter = not 0 < config.get("max_age", 0) < wanted
-    force = " --force lossy-edit" if shorter else ""  # what goes then, goes in the origin as well
+    force = " --force lossy-edit" if shorter else ""  # entries that expire here also expire in the origin
     return f"`kvctl bucket edit {name} --ttl {format_duration(duration_from_ns(wanted))}{force}`"
 
 
-def _anew(name: str, config: StreamConfig) -> str:
-    """Commands, apart by quotes, that let the origins land in the aggregate whose keys land outside of it."""
+def _recreate_origins(name: str, config: StreamConfig) -> str:
+    """Return commands, joined by quotes, that recreate origins with keys outside the aggregate's subjects."""
     sources = config.get("sources") or []
     own = f"{SUBJECT_PREFIX}{name_of(config)}."
     outside = [source for source in sources if any(not pattern.startswith(own) for pattern in landing(source))]
     specs = [_spec(source) for source in outside]
-    if len(outside) == len(sources):  # an aggregate does not let its last origin go
+    if len(outside) == len(sources):  # the last origin of an aggregate cannot be removed
         origins = " ".join(f"--origin {spec}" for spec in specs)
         return f"kvctl aggregate delete {name}` and `kvctl aggregate create {name} {origins}"
     commands = [f"kvctl aggregate remove-origin {name} {name_of(source)}" for source in outside]
@@ -72,7 +72,7 @@ def _anew(name: str, config: StreamConfig) -> str:
 
 
 def _spec(source: dict[str, Any]) -> str:
-    """The whole origin of a source, as it stands on a command line."""
+    """Return the origin of a source without filters, in command-line notation."""
     parsed = Source.parse(source)
     stream = parsed.name
     where = External(parsed.api, parsed.deliver) if parsed.is_external else None
@@ -81,7 +81,7 @@ def _spec(source: dict[str, Any]) -> str:
 
 
 def _history(origins: Sequence[StreamConfig]) -> int:
-    """ADR-8 has 64 at most."""
+    """Return the history that covers all origins; ADR-8 allows at most 64."""
     kept = [origin.get("max_msgs_per_subject", -1) for origin in origins]
     return max(kept, default=64) if all(number > 0 for number in kept) else 64
 

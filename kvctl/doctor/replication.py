@@ -1,4 +1,4 @@
-"""Mirrors and aggregates: hazards in their configuration, and whether anything arrives."""
+"""Checks of mirrors and aggregates: hazards in their configuration, and their replication."""
 
 from __future__ import annotations
 
@@ -44,29 +44,31 @@ _STATES: dict[State, tuple[Severity, str]] = {
     State.UNREACHABLE: (ERROR, "origin-unreachable"),
     State.UNCONFIRMED: (NOTE, "unconfirmed"),
 }
-"""What is said of replicas that are not well; one that is behind, and moves, is."""
+"""Findings for states of replicas; one that is behind but catching up is healthy."""
 
 
 async def examine(world: World) -> list[Finding]:
-    """All replicas in view."""
+    """Check all replicas in view."""
     sound = replace(world, links=tuple(link for link in world.links if not _of_repair(link)))
-    found = [*_repairs(world), *_hazards(sound), *_suspected(sound), *_circles(await _wider(sound))]
+    found = [*_repairs(world), *_hazards(sound), *_suspected(sound), *_cycles(await _wider(sound))]
     for standing in await standings(sound):
         found += of_standing(standing)
     return found
 
 
 def of_standing(standing: Standing) -> Iterator[Finding]:
-    """What is said of one replica and one of its origins."""
+    """Yield the finding on one replica and one of its origins."""
     if standing.link.silent:
-        return  # its stream is unreachable: that is said
+        return  # reported as an unreachable stream
     if standing.state not in _STATES or (standing.state is State.NEVER_CONNECTED and is_new(standing.link.info)):
         return
     severity, check = _STATES[standing.state]
     origin = name_of(standing.link.source)
     evidence = standing.evidence if standing.evidence.startswith("`") else f"`{origin}`: {standing.evidence}"
     if standing.state is State.NEVER_CONNECTED:
-        evidence = f"It was never connected to `{origin}`: nothing arrives, and its lag says 0"
+        evidence = (
+            f"`{standing.name}` never connected to `{origin}`: nothing arrives, although its lag is reported as 0"
+        )
     yield Finding(severity, check, standing.name, evidence, _remedy(standing))
 
 
@@ -74,30 +76,30 @@ def _remedy(standing: Standing) -> str:
     prefix = Source.parse(standing.link.source).api
     abroad = prefix and External(prefix).domain is None
     if standing.state is State.STALLED and abroad and not standing.arrived:
-        return "Check its deliver prefix, and the exports and imports of the accounts: `kvctl help topologies`"
+        return "Check its deliver prefix and the exports and imports of the accounts: `kvctl help topologies`"
     if standing.state is State.FAILING and _FLOW_CONTROL in standing.evidence:
-        return f"Let the origin's account export the service `$JS.FC.{standing.link.source['name']}.>`, and import it"
+        return f"Export the service `$JS.FC.{standing.link.source['name']}.>` from the origin's account, and import it"
     if standing.state is State.UNCONFIRMED and standing.link.origin is not None:
-        return f"`kvctl topology audit {standing.name}` compares the keys"
+        return f"Compare the keys with `kvctl topology audit {standing.name}`"
     repairs = "recreates" if standing.kind is Kind.MIRROR else "refills"
     return _REMEDIES[standing.state].format(name=standing.name, repairs=repairs)
 
 
 def _of_repair(link: Link) -> bool:
-    """Whether it is there only while a repair is at work."""
+    """Return whether it exists only during a repair."""
     return is_stand_in(link.info["config"]) or is_temporary(link.source)
 
 
 def _repairs(world: World) -> Iterator[Finding]:
     for link in filter(_of_repair, world.links):
         config = link.info["config"]
-        name = _called(link) if not is_stand_in(config) else original(config)["name"]
-        text = "An interrupted repair left something on the server, or one is under way"
-        yield Finding(WARNING, "unfinished", name, text, f"`kvctl topology audit {name} --repair` completes it")
+        name = _name(link) if not is_stand_in(config) else original(config)["name"]
+        text = "A repair was interrupted, or is still running"
+        yield Finding(WARNING, "unfinished", name, text, f"Complete it with `kvctl topology audit {name} --repair`")
 
 
 async def _wider(world: World) -> World:
-    """With the domains that its streams read from: a circle goes through them and back."""
+    """Return the inventory with the domains that its streams read from, as cycles may cross them."""
     (place,) = world.places.values()
     prefixes = {Source.parse(link.source).api for link in world.links if link.origin}
     domains = {domain for prefix in prefixes if prefix and (domain := External(prefix).domain)}
@@ -114,7 +116,7 @@ def _hazards(world: World) -> Iterator[Finding]:
     for link in world.links:
         grouped.setdefault(_node(link), []).append(link)
     for links in grouped.values():
-        name, config = _called(links[0]), links[0].info["config"]
+        name, config = _name(links[0]), links[0].info["config"]
         origins = [link.origin["config"] if link.origin else None for link in links]
         for hazard in replica_hazards.of_replica(config, origins):
             severity = ERROR if hazard.name in _ERRORS else WARNING
@@ -125,49 +127,47 @@ def _hazards(world: World) -> Iterator[Finding]:
 
 
 def _doubts(name: str, found: Lineage) -> Iterator[Finding]:
-    """A mirror that may hold what its origin held before: what is certain, its standing says."""
+    """Yield a mirror that may hold old values of its origin; if that is certain, its health reports it."""
     if found.same is None:
-        yield Finding(
-            WARNING, RECREATED_ORIGIN, name, found.evidence, f"`kvctl topology audit {name}` tells whether it does"
-        )
+        yield Finding(WARNING, RECREATED_ORIGIN, name, found.evidence, f"Check it with `kvctl topology audit {name}`")
 
 
-def _circles(world: World) -> Iterator[Finding]:
+def _cycles(world: World) -> Iterator[Finding]:
     readings = [
         Reading(_node(link), (link.origin_place.name, link.source["name"]), link.source)
         for link in world.links
         if link.origin_place is not None
     ]
-    for circle in cycle.circles(readings):
-        name = name_of({"name": circle[0][1]})
-        mend = f"Take one of them out: `kvctl aggregate remove-origin {name} BUCKET`"
-        yield Finding(ERROR, CYCLE, name, cycle.hazard(circle, "domain ").evidence, mend)
+    for streams in cycle.cycles(readings):
+        name = name_of({"name": streams[0][1]})
+        fix = f"Remove one of the origins: `kvctl aggregate remove-origin {name} BUCKET`"
+        yield Finding(ERROR, CYCLE, name, cycle.hazard(streams, "domain ").evidence, fix)
 
 
 def _suspected(world: World) -> Iterator[Finding]:
-    """Circles through accounts, as far as one account tells."""
+    """Yield possible cycles through other accounts, as far as this account shows them."""
     for link in world.links:
         if link.origin is not None and link.origin_place is None:
             for hazard in suspected(link.info["config"]["name"], link.origin["config"]):
-                yield Finding(WARNING, CYCLE, _called(link), hazard.evidence, "Run `kvctl doctor` in that account")
+                yield Finding(WARNING, CYCLE, _name(link), hazard.evidence, "Run `kvctl doctor` in that account")
 
 
 _FLOW_CONTROL = "(10228)"
-"""What servers report where nobody hears that a part has arrived."""
+"""Code that servers report if no acknowledgement of a part arrives."""
 _REMEDIES = {
-    State.STALLED: "Look at its limits (`kvctl bucket show {name}`): a value too large or a full replica stops all",
-    State.SILENT: "Look at the connection to the origin's servers; `kvctl topology status` follows it",
-    State.FAILING: "`kvctl bucket show {name}` shows the server's error",
+    State.STALLED: "Check its limits with `kvctl bucket show {name}`: too large values or a full replica stop it",
+    State.SILENT: "Check the connection to the origin's servers; watch it with `kvctl topology status --watch`",
+    State.FAILING: "See the server's error with `kvctl bucket show {name}`",
     State.NEVER_CONNECTED: "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
-    State.MISSING_ORIGIN: "Make the origin, or delete `{name}`; `kvctl mirror promote` makes a bucket of a mirror",
+    State.MISSING_ORIGIN: "Create the origin, or delete `{name}`; `kvctl mirror promote` turns a mirror into a bucket",
     State.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` {repairs} it",
     State.MISSING_ENTRIES: "`kvctl topology audit {name} --repair` {repairs} it",
     State.UNREACHABLE: "Start the origin's servers",
-    State.UNCONFIRMED: "Let the origin's account export its STREAM.INFO and DIRECT.GET: `kvctl help topologies`",
+    State.UNCONFIRMED: "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
 }
 
 
-def _called(link: Link) -> str:
+def _name(link: Link) -> str:
     config = link.info["config"]
     known = {stream: info["config"] for stream, info in link.place.infos.items()}
     return bucket_name(config, kind_of(config, known))

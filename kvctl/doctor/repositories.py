@@ -1,4 +1,4 @@
-"""Repositories: settings that break them, references that lead to nothing, what nobody knows any more."""
+"""Checks of repositories: settings that break them, dangling references, unreferenced records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvctl.versions.tree.chunks import BadRecord
 
 
 async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
-    """All repositories in view. One that cannot be read is a finding, too."""
+    """Check all repositories in view. One that cannot be read is a finding too."""
     found: list[Finding] = []
     for info in infos.values():
         if is_repository(info["config"]):
@@ -25,7 +25,7 @@ async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
 
 
 def settings(info: StreamInfo) -> Iterator[Finding]:
-    """What is configured as no repository is, and what it does."""
+    """Yield settings that no repository has, and their effects."""
     config: StreamConfig = info["config"]
     name, stream = RepositoryConfig.from_stream(config).name, config["name"]
     wanted = RepositoryConfig(name).stream(config.get("first_seq", 1))
@@ -39,20 +39,26 @@ def settings(info: StreamInfo) -> Iterator[Finding]:
 async def _content(api: Api, found: catalog.Found) -> list[Finding]:
     name = found.config.name
     if layout(found.info["config"]) > VERSION:
-        return [Finding(NOTE, "newer-kvctl", name, "It was made by a newer kvctl", "Use that one")]
-    if not found.info["state"]["messages"]:
-        text = "It is not complete: its creation was interrupted, or goes on"
         return [
-            Finding(WARNING, "unfinished", name, text, f"If nobody is at it, `kvctl repo init {name}` completes it")
+            Finding(
+                NOTE, "newer-kvctl", name, "The repository was created by a newer kvctl", "Use that version of kvctl"
+            )
+        ]
+    if not found.info["state"]["messages"]:
+        text = "The repository is incomplete: its creation was interrupted, or is still running"
+        return [
+            Finding(
+                WARNING, "unfinished", name, text, f"If it is not running, complete it with `kvctl repo init {name}`"
+            )
         ]
     try:
         flaws = await fsck.inspect(found, repositories.handle(api, found))
     except BadRecord as error:
         return [Finding(ERROR, "broken-record", name, error.message, _LOST)]
     except KvctlError as error:
-        return [Finding(WARNING, "unseen", name, f"It cannot be read: {error.message}", error.hint or "")]
+        return [Finding(WARNING, "unseen", name, f"Could not read the repository: {error.message}", error.hint or "")]
     except (KeyError, TypeError, ValueError) as error:
-        return [Finding(ERROR, "broken-record", name, f"A record in it cannot be understood: {error!r}", _LOST)]
+        return [Finding(ERROR, "broken-record", name, f"Could not decode a record: {error!r}", _LOST)]
     return [
         Finding(_SEVERITY.get(flaw.kind, ERROR), _CHECK.get(flaw.kind, "broken-reference"), name, flaw.evidence,
                 _REMEDY.get(flaw.kind, _LOST).format(name=name, branch=flaw.branch, commit=flaw.commit))
@@ -61,12 +67,12 @@ async def _content(api: Api, found: catalog.Found) -> list[Finding]:
 
 
 _NEEDED = {
-    "max_msgs_per_subject": "every record has one version",
-    "max_age": "what is old is lost, committed or not",
-    "max_msgs": "what is old is lost, committed or not",
+    "max_msgs_per_subject": "records need exactly one revision",
+    "max_age": "old records are lost, committed or not",
+    "max_msgs": "old records are lost, committed or not",
     "allow_atomic": "commits are refused",
     "allow_msg_ttl": "deletions are refused",
-    "subjects": "records are out of reach",
+    "subjects": "records are inaccessible",
 }
 _SEVERITY = {Kind.ORPHANED_EPOCHS: NOTE, Kind.INTERRUPTED_COLLECTION: NOTE, Kind.LOST_KEYS: WARNING}
 _CHECK = {
@@ -75,9 +81,9 @@ _CHECK = {
     Kind.LOST_KEYS: "lost-keys",
 }
 _REMEDY = {
-    Kind.ORPHANED_EPOCHS: "`kvctl repo gc {name}` removes what is left",
-    Kind.INTERRUPTED_COLLECTION: "`kvctl repo gc {name}` removes what is left",
-    Kind.LOST_KEYS: "`kvctl dump {name}@{commit} | kvctl load {name}@{branch} - --create-only` stages them again; "
+    Kind.ORPHANED_EPOCHS: "Remove the remains with `kvctl repo gc {name}`",
+    Kind.INTERRUPTED_COLLECTION: "Remove the remains with `kvctl repo gc {name}`",
+    Kind.LOST_KEYS: "Stage them again with `kvctl dump {name}@{commit} | kvctl load {name}@{branch} - --create-only`, "
     "then commit",
 }
-_LOST = "A mirror or a backup of its stream may have it; what other branches and tags hold can be read"
+_LOST = "A mirror or a backup of its stream may have the record; other branches and tags remain readable"

@@ -1,4 +1,4 @@
-"""The connection and the servers at its other end."""
+"""Checks of the connection and its server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from kvctl.errors import KvctlError, NoResponders, PermissionDenied
 from kvctl.jetstream.permissions import round_trip
 
 SUBJECT = "connection"
-SLOW = 0.25
-"""Seconds there and back above which every command is felt."""
+SLOW_ROUND_TRIP_S = 0.25
+"""Round trip in seconds above which every command is noticeably slow."""
 LACKS = (
-    ((2, 10), "subject transforms, which aggregates need, nor metadata and compression"),
-    ((2, 11), "ttls of keys, nor reads of many keys in one request"),
-    ((2, 12), "atomic batches, which transactions need"),
+    ((2, 10), "subject transforms (required by aggregates), metadata, compression"),
+    ((2, 11), "per-key TTLs, reads of many keys in one request"),
+    ((2, 12), "atomic batches (required by transactions)"),
 )
-"""What servers before a version cannot do for kvctl."""
+"""Features that servers before a version do not support."""
 
 _VARZ = "$SYS.REQ.SERVER.PING.VARZ"
-_PATIENCE = 0.5
+_TIMEOUT_S = 0.5
 
 
 async def examine(connection: Connection) -> list[Finding]:
-    """Distance, versions, encryption, and when servers write to disk."""
+    """Check round trip, version, encryption, and disk syncs of the server."""
     context, url = connection.context, connection.url
     encrypted = url.startswith(("tls://", "wss://")) or bool(connection.server_info.get("tls_required"))
     secret = any((context.password, context.token, context.user_jwt)) or "@" in context.url
@@ -38,29 +38,29 @@ async def examine(connection: Connection) -> list[Finding]:
         seconds = await round_trip(connection)
     except KvctlError as error:
         return [*found, Finding(WARNING, "round-trip", SUBJECT, error.message)]
-    if seconds > SLOW:
+    if seconds > SLOW_ROUND_TRIP_S:
         text = f"A message takes {seconds * 1000:.0f} ms to the server and back"
         found.append(Finding(NOTE, "round-trip", SUBJECT, text, "Connect to a server nearby, or read from a mirror"))
     return [*found, *await _syncing(connection)]
 
 
 def version(number: tuple[int, ...]) -> Iterator[Finding]:
-    """What a server of this version cannot do for kvctl."""
+    """Yield the finding on missing features of a server of this version."""
     lacking = [text for since, text in LACKS if number < since]
     if lacking:
-        text = f"nats-server {'.'.join(map(str, number))} does not have {'; '.join(lacking)}"
+        text = f"nats-server {'.'.join(map(str, number))} does not support {'; '.join(lacking)}"
         yield Finding(WARNING if len(lacking) > 1 else NOTE, "server-version", SUBJECT, text, "Use a newer server")
 
 
 def clear(url: str, *, secret: bool) -> Iterator[Finding]:
-    """A connection without encryption, to another machine; `secret` if a password or a token goes over it."""
+    """Yield the finding on an unencrypted connection to another machine; `secret` if a password or token is sent."""
     if not _here(url):
-        text = "Everything goes over the network in the clear" + (", the password included" if secret else "")
+        text = "The connection is not encrypted" + (", and the password is sent in the clear" if secret else "")
         yield Finding(WARNING if secret else NOTE, "no-tls", SUBJECT, text, "Enable TLS on the server: `tls {}`")
 
 
 def _here(url: str) -> bool:
-    """Whether the server is on this machine."""
+    """Return whether the server is on this machine."""
     host = urlsplit(url if "://" in url else f"nats://{url}").hostname or ""
     with suppress(ValueError):
         return ip_address(host).is_loopback
@@ -68,21 +68,23 @@ def _here(url: str) -> bool:
 
 
 async def _syncing(connection: Connection) -> list[Finding]:
-    """Whether servers acknowledge before data is on disk; only a system account can see it."""
+    """Return the finding on servers that acknowledge before syncing to disk; only a system account sees the setting."""
     always: bool | None = None
     with suppress(KvctlError, NoResponders, PermissionDenied, ValueError, TimeoutError):
-        async with asyncio.timeout(_PATIENCE):
-            frame = await connection.request(_VARZ, timeout=_PATIENCE)
+        async with asyncio.timeout(_TIMEOUT_S):
+            frame = await connection.request(_VARZ, timeout=_TIMEOUT_S)
         config = json.loads(frame.payload)["data"]["jetstream"]["config"]
         always = bool(config.get("sync_always"))
     if always:
         return []
-    seen = "" if always is False else ", unless told otherwise, which cannot be seen from this account"
-    text = (
-        f"Servers acknowledge writes before they are on disk, and sync every two minutes{seen}: a power cut takes them"
-    )
+    seen = "" if always is False else " by default (the setting is not readable from this account)"
+    text = f"Servers acknowledge writes before syncing to disk, every two minutes{seen}: a power failure can lose them"
     return [
         Finding(
-            NOTE, "fsync", SUBJECT, text, "`jetstream { sync_interval: always }` on each server, at a price in speed"
+            NOTE,
+            "fsync",
+            SUBJECT,
+            text,
+            "Set `jetstream { sync_interval: always }` on each server; writes become slower",
         )
     ]

@@ -1,4 +1,4 @@
-"""Buckets one by one: servers that hold them, limits, settings that do harm. [pure]"""
+"""Checks of single buckets: their servers, limits and harmful settings. [pure]"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of, r
 from kvctl.units import format_size
 
 NEAR, FULL = 0.8, 1.0
-"""Parts of a bucket's limit at which there is a warning, and an error."""
-LAGGING = 1000
+"""Parts of a bucket's limit at which to warn, and to report an error."""
+MAX_LAG_OPERATIONS = 1000
 """Operations by which a server may be behind its leader."""
 
 
 def examine(infos: Mapping[str, StreamInfo], servers: int) -> Iterator[Finding]:
-    """All streams in view that have to do with buckets; `servers` are as many as the cluster says that it has."""
+    """Check all streams in view that belong to buckets; `servers` is the number that the cluster reports."""
     servers = max(servers, len(_named(infos)))
     known = {name: info["config"] for name, info in infos.items()}
     for info in infos.values():
@@ -28,11 +28,15 @@ def examine(infos: Mapping[str, StreamInfo], servers: int) -> Iterator[Finding]:
         name = bucket_name(config, kind)
         yield from _servers(name, info)
         if kind is Kind.INCOMPLETE:
-            text = "An interrupted restore or copy left it, or one is under way"
-            yield Finding(WARNING, "unfinished", name, text, f"Run it again, or `kvctl bucket delete {name}`")
+            text = "A restore or copy was interrupted, or is still running"
+            yield Finding(
+                WARNING, "unfinished", name, text, f"Run it again, or delete it with `kvctl bucket delete {name}`"
+            )
         elif kind is Kind.STREAM:
-            text = f"The stream `{name}` is named like a bucket, and is none"
-            yield Finding(NOTE, "no-bucket", name, text, f"`kvctl bucket show {name.removeprefix('KV_')}` tells why")
+            text = f"The stream `{name}` is named like a bucket, but is not one"
+            yield Finding(
+                NOTE, "no-bucket", name, text, f"See the reason with `kvctl bucket show {name.removeprefix('KV_')}`"
+            )
         elif kind in (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR):
             yield from _limits(name, info)
             yield from _settings(name, config, kind)
@@ -41,21 +45,19 @@ def examine(infos: Mapping[str, StreamInfo], servers: int) -> Iterator[Finding]:
 
 
 def _named(infos: Mapping[str, StreamInfo]) -> set[str]:
-    """The servers that hold any stream."""
+    """Return the servers that hold any stream."""
     clusters = [info.get("cluster") or {} for info in infos.values()]
     return {peer["name"] for cluster in clusters for peer in cluster.get("replicas") or ()}
 
 
 def unreachable(stream: str, info: StreamInfo | None = None) -> Finding:
-    """A stream that nobody answered for; `info` is what the cluster still knows of it."""
+    """Return the finding on an unreachable stream; `info` is what the cluster still reports of it."""
     name = stream.removeprefix("KV_")
     cluster = (info.get("cluster") if info else None) or {}
     peers = [peer["name"] for peer in cluster.get("replicas") or ()]
     if not peers:
-        text = (
-            f"No server that holds the stream `{stream}` answers: whether it is a mirror or an aggregate is not known"
-        )
-        return Finding(ERROR, "unreachable", name, text, "Start the servers that hold it")
+        text = f"No server of the stream `{stream}` answers; it may be a mirror or an aggregate"
+        return Finding(ERROR, "unreachable", name, text, "Start its servers")
     config = info["config"] if info else {}
     held = f"its only server {_listed(peers)} does" if len(peers) == 1 else f"its servers {_listed(peers)} do"
     sources = sources_of(config)
@@ -73,21 +75,25 @@ def _servers(name: str, info: StreamInfo) -> Iterator[Finding]:
     peers = cluster.get("replicas") or []
     if not cluster.get("leader"):
         yield Finding(
-            ERROR, "no-leader", name, "It has no leader: no writes, no listings", "Start the servers of its group"
+            ERROR,
+            "no-leader",
+            name,
+            "`{name}` has no leader: writes and listings fail",
+            "Start the servers of its group",
         )
     away = [peer["name"] for peer in peers if peer.get("offline") or not peer.get("current", True)]
     if away:
         led = bool(cluster.get("leader"))
-        last = led and len(away) * 2 >= len(peers)  # with one more of them gone it stops
+        last = led and len(away) * 2 >= len(peers)  # if one more fails, writes stop
         count = len(peers) + led
         among = f"of {count} servers" if count > 1 else "(its only server)"
-        text = f"{_listed(away)} {among} {'is' if len(away) == 1 else 'are'} offline, or far behind"
-        more = ": one more, and it takes no writes" if last else ""
-        yield Finding(WARNING, "server-away", name, text + more, "Start it, or replace it: `nats stream cluster`")
+        text = f"{_listed(away)} {among} {'is' if len(away) == 1 else 'are'} offline or far behind"
+        more = ": if one more fails, writes stop" if last else ""
+        yield Finding(WARNING, "server-away", name, text + more, "Start or replace the server: `nats stream cluster`")
     for peer in peers:
-        if peer["name"] not in away and peer.get("lag", 0) > LAGGING:
+        if peer["name"] not in away and peer.get("lag", 0) > MAX_LAG_OPERATIONS:
             text = f"`{peer['name']}` is {peer['lag']} operations behind the leader"
-            yield Finding(WARNING, "server-behind", name, text, "Look at its disk and its load")
+            yield Finding(WARNING, "server-behind", name, text, "Check its disk and its load")
 
 
 def _limits(name: str, info: StreamInfo) -> Iterator[Finding]:
@@ -102,21 +108,21 @@ def _limits(name: str, info: StreamInfo) -> Iterator[Finding]:
         text = f"{shown[0]} of {shown[1]} {'' if what == 'bytes' else 'entries '}are used"
         remedy = f"`kvctl bucket edit {name} --max-bytes SIZE`, or `kvctl bucket compact {name}`"
         if config.get("discard") != "new":
-            text += ": what is oldest goes, without a word"
+            text += ": the oldest entries are silently deleted"
             yield Finding(WARNING, "nearly-full", name, text, remedy)
         else:
             severity = ERROR if used >= FULL * limit else WARNING
-            yield Finding(severity, "nearly-full", name, f"{text}: then no new key fits", remedy)
+            yield Finding(severity, "nearly-full", name, f"{text}: when full, new keys are refused", remedy)
 
 
 def _settings(name: str, config: StreamConfig, kind: Kind) -> Iterator[Finding]:
     stream = config["name"]
     if kind is not Kind.MIRROR and not config.get("allow_direct"):
-        text = "Direct gets are off: every read goes to the leader, and mirrors cannot answer"
+        text = "Direct gets are off: every read goes to the leader, and mirrors serve none"
         yield Finding(WARNING, "no-direct-get", name, text, f"`kvctl stream edit {stream} --set allow_direct=true`")
     limited = max(config.get("max_bytes", -1), config.get("max_msgs", -1)) > 0
     if kind is Kind.BUCKET and limited and config.get("discard", "old") == "old":
-        text = "When it is full the oldest keys go, without a word: ADR-8's buckets refuse new ones instead"
+        text = "When full, the oldest keys are silently deleted: ADR-8 buckets refuse new keys instead"
         yield Finding(WARNING, "discards-old", name, text, f"`kvctl stream edit {stream} --set discard=new`")
     if kind is Kind.BUCKET and not config.get("allow_rollup_hdrs") and not config.get("sealed"):
         text = "Rollups are off: purges are refused"
@@ -124,37 +130,37 @@ def _settings(name: str, config: StreamConfig, kind: Kind) -> Iterator[Finding]:
     if renamed := renaming(config):
         yield Finding(ERROR, "renamed-keys", name, renamed, stop_renaming(config))
     if kind in (Kind.AGGREGATE, Kind.MIRROR) and config.get("deny_purge"):
-        text = "Purges are denied: what is purged at an origin stays readable here"
+        text = "Purges are denied: keys purged at an origin stay readable here"
         yield Finding(NOTE, "deny-purge", name, text, "`kvctl help topologies`")
     if kind is Kind.MIRROR and stream.startswith("KV_"):
-        text = f"A mirror under a bucket's name (`{stream}`): other clients open it, and find no key in it"
+        text = f"A mirror with a bucket's stream name (`{stream}`): other clients open it and find no keys"
         origin = config["mirror"]["name"].removeprefix("KV_")
-        remedy = f"`kvctl mirror create {name}_COPY --origin {origin}` makes one that answers under the origin's name"
+        remedy = f"Create a mirror that serves the origin's name: `kvctl mirror create {name}_COPY --origin {origin}`"
         yield Finding(NOTE, "mirror-name", name, text, remedy)
 
 
 def _starts(name: str, info: StreamInfo) -> Iterator[Finding]:
-    """Sources that do not begin with their origin's first entry; one that has brought something goes on from there."""
+    """Yield sources without a start position; one that has already replicated something continues from there."""
     sources = [source for source in info["config"].get("sources") or () if not begins_somewhere(source)]
-    brought = {told.get("name") for told in info.get("sources") or () if told.get("seq")}
-    audit = f"`kvctl topology audit {name}` finds what is missing"
-    remedy = f"Any edit sets it, as in `kvctl bucket edit {name} --description TEXT`; {audit}"
+    started = {source.get("name") for source in info.get("sources") or () if source.get("seq")}
+    audit = f"find missing keys with `kvctl topology audit {name}`"
+    remedy = f"Set it by any edit, such as `kvctl bucket edit {name} --description TEXT`; {audit}"
     for origin in dict.fromkeys(source["name"] for source in sources):
         text = f"The source `{origin.removeprefix('KV_')}` has no `opt_start_seq`"
-        if origin in brought:
+        if origin in started:
             yield Finding(NOTE, "no-first-entry", name, f"{text}: keys may have been lost before it connected", remedy)
         else:
-            text += ": once an entry of the aggregate is overwritten, what the origin holds by then does not arrive"
+            text += ": once an entry of the aggregate is overwritten, earlier entries of the origin do not arrive"
             yield Finding(WARNING, "no-first-entry", name, text, remedy)
 
 
 def _alone(name: str, info: StreamInfo, kind: Kind, servers: int) -> Iterator[Finding]:
-    """One server holds it, where there are others."""
+    """Yield a bucket with a single stream replica in a cluster."""
     config = info["config"]
     if kind is not Kind.BUCKET or config.get("num_replicas", 1) > 1 or servers < 3:
         return
     kept = "in memory" if config.get("storage") == "memory" else "on its disk"
-    text = f"One server alone of {servers} holds it, {kept}: without that one there are no reads and no writes"
+    text = f"Only one of {servers} servers holds `{name}`, {kept}: without that server, reads and writes fail"
     yield Finding(WARNING, "one-replica", name, text, f"`kvctl bucket edit {name} --replicas 3`")
 
 

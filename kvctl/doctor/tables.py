@@ -1,4 +1,4 @@
-"""Tables: whole, unfinished, damaged, and what is left of them. [pure]"""
+"""Checks of tables: incomplete, damaged, changed or left over. [pure]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvctl.tables.config import PARTITION_PREFIX, TableConfig, is_table, prefix_
 
 
 def examine(infos: Mapping[str, StreamInfo], unreachable: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """All tables in view, and streams of partitions whose table is gone."""
+    """Check all tables in view, and partition streams without a table."""
     parts = {name for name in infos if name.startswith(PARTITION_PREFIX)}
     for info in infos.values():
         if is_table(info["config"]):
@@ -21,31 +21,41 @@ def examine(infos: Mapping[str, StreamInfo], unreachable: tuple[str, ...] = ()) 
             yield from _table(table, info, {*infos, *unreachable})
     names = {name.removeprefix(PARTITION_PREFIX).rpartition("_")[0] for name in parts}
     for name in sorted(names - {name for name in names if stream_name(name) in unreachable}):
-        text = f"Streams of partitions are there, the table's own `{stream_name(name)}` is not"
-        mends = f"`kvctl table create {name}` with the same options, then `kvctl table delete {name}`"
-        yield Finding(WARNING, "table-leftovers", name, text, mends)
+        text = f"Partition streams exist without the table's own stream `{stream_name(name)}`"
+        fix = f"Run `kvctl table create {name}` with the same options, then `kvctl table delete {name}`"
+        yield Finding(WARNING, "table-leftovers", name, text, fix)
 
 
 def _table(table: catalog.Found, info: StreamInfo, there: set[str]) -> Iterator[Finding]:
     name, state = table.config.name, catalog.state(info)
     if state:
         doing, command = ("created", "create") if state == catalog.CREATING else ("deleted", "delete")
-        text = f"It is not complete: it is being {doing}, or that was interrupted"
+        text = f"The table is incomplete: it is being {doing}, or that was interrupted"
         yield Finding(
-            WARNING, "unfinished", name, text, f"If nobody is at it, `kvctl table {command} {name}` completes it"
+            WARNING,
+            "unfinished",
+            name,
+            text,
+            f"If that is not running, complete it with `kvctl table {command} {name}`",
         )
         return
     missing = [stream for stream in table.streams if stream not in there]
     if missing:
-        text = f"{len(missing)} of its streams are gone, `{missing[0]}` the first: their entries are lost"
-        yield Finding(ERROR, "table-damaged", name, text, f"`kvctl table delete {name}`, make it anew, and load a copy")
+        text = f"{len(missing)} of its streams do not exist, the first is `{missing[0]}`: their entries are lost"
+        yield Finding(
+            ERROR,
+            "table-damaged",
+            name,
+            text,
+            f"Delete it with `kvctl table delete {name}`, recreate it, and load a copy",
+        )
     for field, kept, meaning in _broken(table.config, info["config"]):
         text = f"`{field}` is {kept or 'off'}: {meaning}"
         yield Finding(ERROR, "table-changed", name, text, f"`nats stream edit {stream_name(name)}`: set it back")
 
 
 def _broken(config: TableConfig, stream: StreamConfig) -> Iterator[tuple[str, Any, str]]:
-    """Settings that no table has, and what they do to it."""
+    """Yield settings that no table has, and their effects."""
     wanted = config.head(stream.get("first_seq", 1), prefix_of(stream))
     for field, meaning in _NEEDED.items():
         if stream.get(field) != wanted.get(field):
@@ -53,8 +63,8 @@ def _broken(config: TableConfig, stream: StreamConfig) -> Iterator[tuple[str, An
 
 
 _NEEDED = {
-    "max_msgs_per_subject": "every entry has one version",
+    "max_msgs_per_subject": "entries need exactly one version",
     "allow_atomic": "batches are refused",
-    "allow_direct": "reads go to the leader alone",
-    "subjects": "entries are out of reach",
+    "allow_direct": "reads go only to the leader",
+    "subjects": "entries are inaccessible",
 }

@@ -1,4 +1,4 @@
-"""Where the subjects of a source or a mirror land, as bytes off the wire, and where they came from. [pure]"""
+"""Subject mapping of a source or a mirror, in both directions, on subjects as bytes off the wire. [pure]"""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Mapping:
         for rule in rules:
             _ = rule.pattern  # raises for what is unknown
         self.lossy = any(rule.dropped for rule in rules)
-        """Whether several subjects can land in one place."""
+        """True if several subjects can land in one place."""
         landers = [_lander(rule) for rule in rules]
         self.land: Lander = landers[0] if len(landers) == 1 else _first(landers)
-        """Where a subject lands; None for one that is not taken."""
+        """Function from a subject to where it lands; None for one that is not replicated."""
 
     @classmethod
     def of(cls, source: dict[str, Any]) -> Mapping:
-        """Of a source or a mirror, as a stream's configuration has it."""
+        """Return the mapping of a source or a mirror, as a stream's configuration has it."""
         rules = parse(source.get("subject_transforms") or ())
         return cls(rules or [Transform(source.get("filter_subject") or ">", "")])
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """The subjects that are taken, as filters."""
+        """The subjects that are replicated, as filters."""
         return tuple(rule.src for rule in self.rules)
 
     def origin(self, landed: str) -> str | None:
-        """The subject that lands there; None where there is none, or where it cannot be told."""
+        """Return the subject that lands there; None if none does, or if it cannot be determined."""
         for rule in self.rules:
             subject = _source_of(rule, landed)
             if subject is not None and self.land(_bytes(subject)) == _bytes(landed):
@@ -59,7 +59,7 @@ def _source_of(rule: Transform, landed: str) -> str | None:
 
 
 def _lander(rule: Transform) -> Lander:
-    """What `rule.apply` does, a prefix cut and set where that is all there is to do."""
+    """Return a function that does what `rule.apply` does; it only replaces a prefix where that is enough."""
     if "*" in rule.src or not rule.src.endswith(">") or not (rule.dest or ">").endswith(">"):
         return _general(rule)
     head, to = rule.src[:-1].encode(), (rule.dest or rule.src)[:-1].encode()

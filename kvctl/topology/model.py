@@ -22,7 +22,7 @@ _DOMAIN = "$JS."
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """The way to another domain or account: its API's prefix, and what its deliveries begin with."""
+    """Access to another domain or account: the prefix of its API, and the prefix of its delivery subjects."""
 
     api: str
     deliver: str = ""
@@ -34,34 +34,34 @@ class External:
 
     @classmethod
     def of_domain(cls, domain: str) -> External:
-        """Another JetStream domain. Raises UsageError."""
+        """Return the access to another JetStream domain. Raises UsageError."""
         check_prefix("domain", domain, tokens=1)
         return cls(f"{_DOMAIN}{domain}.API")
 
     @property
     def domain(self) -> str | None:
-        """The domain, where the prefix is a domain's."""
+        """The domain, if the prefix is that of a domain."""
         parts = self.api.split(".")
         return parts[1] if len(parts) == 3 and self.api.startswith(_DOMAIN) and parts[2] == "API" else None
 
     def to_json(self) -> dict[str, str]:
-        """As a stream's configuration has it."""
+        """Return the `external` field of a stream configuration."""
         return {"api": self.api, **({"deliver": self.deliver} if self.deliver else {})}
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is replicated: a bucket, or the stream that holds its keys (ADR-8's KVAggregateOrigin).
+    """A replicated bucket, or the stream that holds its keys (ADR-8's KVAggregateOrigin).
 
-    `keys` are filters that lose their literal head, `prefix` goes before what is left, `maps` say both sides
-    themselves, wildcards as `$1` (COMMANDS.md, `aggregate create`).
+    `keys` are filters that lose their literal head, `prefix` is put before the rest, `maps` give source and destination
+    with wildcards as `$1`.
     """
 
     bucket: str = ""
-    """Name in the keys' subjects; empty: what the stream replicates, where that can be seen."""
+    """Name in the keys' subjects; empty: the one that the stream replicates, if that can be determined."""
     _: KW_ONLY
     stream: str = ""
-    """Where to read; empty: the bucket's own stream."""
+    """Stream to read; empty: the bucket's own stream."""
     keys: tuple[str, ...] = ()
     prefix: str = ""
     maps: tuple[tuple[str, str], ...] = ()
@@ -77,7 +77,7 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """How it is called in messages."""
+        """Name in messages."""
         return self.bucket or self.stream.removeprefix(STREAM_PREFIX)
 
     @property
@@ -91,13 +91,13 @@ class Origin:
         return self.bucket or self.stream.removeprefix(STREAM_PREFIX)
 
     def transforms(self, target: str) -> list[Transform]:
-        """How its keys come into the target bucket. Raises UsageError, also where two filters take the same keys."""
+        """Return the rules that map its keys into the target. Raises UsageError, also if two filters match one key."""
         rules = render(self.key_space, target, self.keys, self.prefix, self.maps)
         _refuse_covering([rule.src for rule in rules], f"{SUBJECT_PREFIX}{self.key_space}.")
         return rules
 
     def to_source(self, target: str) -> dict[str, Any]:
-        """The source in the stream configuration of an aggregate."""
+        """Return the source for the stream configuration of an aggregate."""
         source: dict[str, Any] = {"name": self.source_stream}
         if self.external:
             source["external"] = self.external.to_json()
@@ -105,7 +105,7 @@ class Origin:
         return {**source, "opt_start_seq": FIRST_ENTRY, "subject_transforms": rules}
 
     def to_mirror(self) -> dict[str, Any]:
-        """The `mirror` in the stream configuration of a mirror: keys stay under their names. Raises UsageError."""
+        """Return the `mirror` of a stream configuration; keys keep their names. Raises UsageError."""
         subjects = [f"{SUBJECT_PREFIX}{self.key_space}.{text}" for text in self.keys]
         if overlapping(subjects):
             raise UsageError(f"Filters of a mirror must not overlap: {', '.join(f'`{text}`' for text in self.keys)}")
@@ -118,9 +118,9 @@ class Origin:
 
     @classmethod
     def from_source(cls, source: Mapping[str, Any], target: str = "") -> Origin:
-        """The origin of a live source or mirror; `target` is the aggregate. Raises UnknownTransform, UsageError.
+        """Return the origin of a live source or mirror; `target` is the aggregate. Raises UnknownTransform, UsageError.
 
-        Transforms that lead elsewhere than into the target raise UsageError.
+        Transforms into anything but the target raise UsageError.
         """
         rules = parse(source.get("subject_transforms") or ())
         if source.get("filter_subject"):
@@ -139,7 +139,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A copy of one bucket that answers its reads nearby (ADR-8's KVMirrorConfig). None: as the origin has it."""
+    """A copy of one bucket that serves its reads locally (ADR-8's KVMirrorConfig). None: same as the origin."""
 
     name: str
     origin: Origin
@@ -153,20 +153,20 @@ class Mirror:
     tags: tuple[str, ...] = ()
     description: str = ""
     deny_purge: bool = False
-    """Purges at the origin then leave the history readable here: servers take no rollups with it (10052)."""
+    """Leave history readable here after a purge at the origin: with it, servers accept no rollups (10052)."""
 
     def __post_init__(self) -> None:
         check_bucket(self.name)
         if self.name.startswith(STREAM_PREFIX):
             raise UsageError(
-                f"A mirror is no bucket, `{self.name}` is a bucket's stream",
-                hint="Name it without `KV_`: clients use the origin's name and are answered by the nearest replica",
+                f"`{self.name}` is a bucket stream name; the name of a mirror must not start with `KV_`",
+                hint="Leave out `KV_`: clients use the origin's name and read from the nearest replica",
             )
         if self.origin.prefix or self.origin.maps:
-            raise UsageError("A mirror keeps the names of its keys", hint="An aggregate can rename them")
+            raise UsageError("A mirror cannot rename keys", hint="Use an aggregate to rename them")
 
     def to_stream(self, origin: StreamConfig | None = None) -> StreamConfig:
-        """The stream configuration, given the origin's where it can be seen. Raises UsageError."""
+        """Return the stream configuration, given the origin's if it can be read. Raises UsageError."""
         found = origin or {}
         external = self.origin.external is not None
         stream = {
@@ -185,25 +185,25 @@ class Mirror:
 
     @classmethod
     def from_stream(cls, stream: StreamConfig) -> Mirror:
-        """The mirror that a stream is. Raises UsageError for what is none, UnknownTransform."""
+        """Return the mirror that a stream is. Raises UsageError if it is not one, UnknownTransform."""
         if not stream.get("mirror"):
-            raise UsageError(f"`{stream['name']}` is no mirror")
+            raise UsageError(f"`{stream['name']}` is not a mirror")
         return cls(stream["name"], Origin.from_source(stream["mirror"]), deny_purge=bool(stream.get("deny_purge")),
                    **_settings_of(stream, _MIRROR_SETTINGS))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """A bucket that other buckets feed (ADR-8's KVAggregateConfig). None: what suits the origins."""
+    """A bucket merged from other buckets (ADR-8's KVAggregateConfig). None: derived from the origins."""
 
     name: str
     origins: tuple[Origin, ...]
     _: KW_ONLY
     writable: bool = False
     history: int | None = None
-    """Without one, the longest of the origins'."""
+    """Default: the longest of the origins'."""
     ttl: timedelta | None = None
-    """Without one, the longest of the origins', if all are known to have one. It counts from the arrival."""
+    """Default: the longest of the origins', if all are known to have one. It counts from the arrival of an entry."""
     marker_ttl: timedelta | None = None
     replicas: int = 1
     storage: str = "file"
@@ -217,21 +217,21 @@ class Aggregate:
     description: str = ""
     atomic: bool = False
     deny_purge: bool = False
-    """Purges at the origins then leave the history readable here: servers take no rollups with it (10052)."""
+    """Leave history readable here after a purge at an origin: with it, servers accept no rollups (10052)."""
 
     def __post_init__(self) -> None:
         check_bucket(self.name)
         if not self.origins:
-            raise UsageError("An aggregate needs an origin", hint="`--origin BUCKET`, or several of them")
+            raise UsageError("An aggregate needs an origin", hint="Use `--origin BUCKET`, once or several times")
 
     def to_stream(self, origins: Iterable[StreamConfig | None] = ()) -> StreamConfig:
-        """The stream configuration, given those of the origins that can be seen. Raises UsageError."""
+        """Return the stream configuration, given those of the origins that can be read. Raises UsageError."""
         origins = list(origins)
         found = [config for config in origins if config is not None]
         ages = [config.get("max_age", 0) if config else 0 for config in origins]
         stream = {
             "name": STREAM_PREFIX + self.name,
-            # None for one that only reads; no duplicate_window: two origins may use the same message ids.
+            # Empty if read-only; no duplicate_window: two origins may use the same message ids.
             "subjects": [f"{SUBJECT_PREFIX}{self.name}.>"] if self.writable else [],
             "sources": sources_of(self.name, self.origins),
             **_common(self.deny_purge),
@@ -244,7 +244,7 @@ class Aggregate:
 
     @classmethod
     def from_stream(cls, stream: StreamConfig) -> Aggregate:
-        """The aggregate that a stream is. Raises UsageError for what is none, UnknownTransform."""
+        """Return the aggregate that a stream is. Raises UsageError if it is not one, UnknownTransform."""
         name = stream["name"].removeprefix(STREAM_PREFIX)
         origins = tuple(Origin.from_source(source, name) for source in stream.get("sources") or ())
         return cls(
@@ -257,12 +257,12 @@ class Aggregate:
 
 
 def sources_of(target: str, origins: Iterable[Origin]) -> list[dict[str, Any]]:
-    """The sources of an aggregate. Raises UsageError, also for one that is there twice."""
+    """Return the sources of an aggregate. Raises UsageError, also for a source that is given twice."""
     found: list[dict[str, Any]] = []
     for origin in origins:
         source = origin.to_source(target)
         if source in found:
-            raise UsageError(f"Origin `{origin.name}` is given twice, with the same keys")
+            raise UsageError(f"Origin `{origin.name}` is given twice with the same keys")
         found.append(source)
     return found
 
@@ -275,7 +275,7 @@ _MIRROR_SETTINGS = ("history", "ttl", "replicas", "storage", "max_bytes", "clust
 
 
 def _common(deny_purge: bool) -> StreamConfig:
-    """What mirrors and aggregates share with buckets."""
+    """Return the settings that mirrors and aggregates share with buckets."""
     stream: StreamConfig = {
         "retention": "limits",
         "max_consumers": -1,
@@ -320,13 +320,13 @@ def _limit(value: int | None) -> int | None:
 
 
 def _refuse_covering(sources: list[str], head: str) -> None:
-    """Servers refuse a source whose one filter lies within another (10147)."""
+    """Refuse filters that contain each other, as servers do (10147)."""
     for at, first in enumerate(sources):
         for second in sources[at + 1 :]:
             if Transform(first, "").covers(second) or Transform(second, "").covers(first):
                 one, other = first.removeprefix(head), second.removeprefix(head)
                 raise UsageError(
-                    f"`{one}` and `{other}` take the same keys", hint="Each key can land in one place only"
+                    f"`{one}` and `{other}` match the same keys", hint="Each key can have only one destination"
                 )
 
 
@@ -338,13 +338,13 @@ def _bucket_of(rules: list[Transform]) -> str:
 
 
 def _fields_of(rules: list[Transform], bucket: str, target: str) -> dict[str, Any]:
-    """`keys`, `prefix` and `maps` that render as these transforms, in the shortest words."""
+    """Return the shortest `keys`, `prefix` and `maps` that render as these transforms."""
     head, to = f"{SUBJECT_PREFIX}{bucket}.", f"{SUBJECT_PREFIX}{target}."
     pairs: list[tuple[str, str]] = []
     for rule in rules:
         dest = rule.dest or rule.src
         if not rule.src.startswith(head) or (target and not dest.startswith(to)):
-            raise UsageError(f"`{rule.src}` to `{dest}` leads out of the bucket")
+            raise UsageError(f"`{rule.src}` to `{dest}` maps keys out of the bucket")
         pairs.append((rule.src.removeprefix(head), dest.removeprefix(to if target else head)))
     if not target:
         return {"keys": tuple(src for src, _ in pairs)}
@@ -357,7 +357,7 @@ def _fields_of(rules: list[Transform], bucket: str, target: str) -> dict[str, An
 
 
 def _prefix(src: str, dest: str) -> str | None:
-    """What stands before a filter's usual destination; None when it lands elsewhere."""
+    """Return the prefix before a filter's default destination; None if the destination differs."""
     usual = places(default_dest(src))
     if dest == usual:
         return ""
@@ -365,7 +365,7 @@ def _prefix(src: str, dest: str) -> str | None:
 
 
 def dollars(dest: str) -> str:
-    """A destination as people write it."""
+    """Return a destination with wildcards as people write them, `$1`."""
     return ".".join(
         f"${token[len('{{wildcard(') : -len(')}}')]}" if token.startswith("{{wildcard(") else token
         for token in dest.split(".")

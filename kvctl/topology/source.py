@@ -1,4 +1,4 @@
-"""Sources and mirrors compared by what they take, however it is written. [pure]"""
+"""Sources and mirrors compared by what they replicate, independent of notation. [pure]"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kvctl.kv.stream_kind import LEAVING
 
 
 def source_key(source: SourceConfig) -> tuple[str, str]:
-    """What a source reads: stream and API prefix."""
+    """Return the stream and the API prefix that a source reads."""
     found = Source.parse(source)
     return found.name, found.api
 
 
 def meaning(source: SourceConfig) -> tuple[Any, ...]:
-    """What tells a source from another: where it reads, and each rule with its destination."""
+    """Return the identity of a source: the stream it reads, and each rule with its destination."""
     found = Source.parse(source)
     rules = found.transforms or ((found.filter_subject, ""),)
     taken = frozenset((src or ">", "" if dest == (src or ">") else dest) for src, dest in rules)
@@ -25,37 +25,37 @@ def meaning(source: SourceConfig) -> tuple[Any, ...]:
 
 
 def same_mirror(one: SourceConfig | None, other: SourceConfig | None) -> bool:
-    """Whether two mirrors, or none, read the same."""
+    """Return whether two mirrors replicate the same; two absent ones do."""
     if not one or not other:
         return bool(one) == bool(other)
-    return _whole(meaning(one)) == _whole(meaning(other))
+    return _widened(meaning(one)) == _widened(meaning(other))
 
 
 def leaving(config: Mapping[str, Any]) -> list[SourceConfig]:
-    """The sources that an aggregate reads no more, and whose keys are still to be taken out of it."""
+    """Return the former sources of an aggregate whose keys are still to be removed from it."""
     found: list[SourceConfig] = json.loads((config.get("metadata") or {}).get(LEAVING, "[]"))
     return found
 
 
 def marked_leaving(config: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The configuration with the mark that the keys of these sources are still to be taken out."""
+    """Return the configuration with the keys of these sources marked for removal."""
     metadata = {key: text for key, text in (config.get("metadata") or {}).items() if key != LEAVING}
     return {**config, "metadata": {**metadata, **({LEAVING: json.dumps(sources)} if sources else {})}}
 
 
 def removed(before: Iterable[SourceConfig], after: Iterable[SourceConfig]) -> list[SourceConfig]:
-    """The sources that are in the first and not in the second."""
+    """Return the sources that are in the first and not in the second."""
     kept = {meaning(source) for source in after}
     return [source for source in before if meaning(source) not in kept]
 
 
 def added(before: Iterable[SourceConfig], after: Iterable[SourceConfig]) -> list[SourceConfig]:
-    """The sources that are in the second and not in the first."""
+    """Return the sources that are in the second and not in the first."""
     return removed(after, before)
 
 
-def _whole(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """All of a bucket's subjects are all that its stream has."""
+def _widened(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Treat all subjects of a bucket as everything in its stream."""
     name, api, deliver, taken = found
     if taken == {(f"$KV.{name.removeprefix('KV_')}.>", "")}:
         taken = frozenset({(">", "")})

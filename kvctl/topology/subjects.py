@@ -1,7 +1,7 @@
-"""Subject transforms: render what people ask for, parse what a stream has, apply them to predict where keys land.
+"""Subject transforms: rendered from options, parsed from stream configurations, and applied to predict where keys land.
 
-A transform takes subjects that match `src`, whose wildcards are numbered from 1, to `dest`, where `{{wildcard(n)}}`
-stands for what the n-th `*` matched and a last `>` for what `>` did. People write `$1` for `{{wildcard(1)}}`.
+A transform maps subjects that match `src`, with wildcards numbered from 1, to `dest`, where `{{wildcard(n)}}` stands
+for the match of the n-th `*` and a last `>` for the match of `>`. People write `$1` for `{{wildcard(1)}}`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _LITERAL = re.compile(r"[-/_=a-zA-Z0-9]+\Z")
 
 
 class UnknownTransform(UsageError):
-    """A destination that uses functions other than wildcard(): its results cannot be predicted here."""
+    """A destination with functions other than wildcard(): its results cannot be predicted here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """One rule of a source or mirror, on whole subjects as streams hold them."""
+    """One rule of a source or mirror, on complete subjects as streams hold them."""
 
     src: str
     dest: str
 
     def apply(self, subject: str) -> str | None:
-        """Where the subject lands; None when the rule does not match it. Raises UnknownTransform."""
+        """Return where the subject lands; None if the rule does not match it. Raises UnknownTransform."""
         found = capture(self.src, subject)
         if found is None:
             return None
@@ -49,7 +49,7 @@ class Transform:
 
     @property
     def dropped(self) -> tuple[int, ...]:
-        """The numbers of the wildcards of `src` that do not show in `dest`: keys that differ only there become one."""
+        """Numbers of the wildcards of `src` that `dest` leaves out: keys that differ only there become one."""
         count = self.src.split(".").count("*")
         if not self.dest:
             return ()
@@ -58,7 +58,7 @@ class Transform:
         return (*lost, count + 1) if self.src.endswith(">") and not self.dest.endswith(">") else lost
 
     def covers(self, subjects: str) -> bool:
-        """Whether it takes every subject of the filter."""
+        """Return whether the rule matches every subject of the filter."""
         wide, narrow = self.src.split("."), subjects.split(".")
         for at, part in enumerate(wide):
             if part == ">":
@@ -69,16 +69,16 @@ class Transform:
 
     @property
     def pattern(self) -> str:
-        """The subjects it can produce, as a filter: every place a `*`."""
+        """The subjects that the rule can produce, as a filter: `*` for every wildcard."""
         return pattern_of(self.dest or self.src)
 
     def to_json(self) -> dict[str, str]:
-        """As a stream's configuration has it."""
+        """Return the rule as in a stream configuration."""
         return {"src": self.src, "dest": self.dest}
 
 
 def capture(pattern: str, subject: str) -> tuple[list[str], str | None] | None:
-    """What each `*` and the last `>` of the pattern match; None when the subject does not match."""
+    """Return the matches of each `*` and of the last `>` of the pattern; None if the subject does not match."""
     wild: list[str] = []
     tokens = subject.split(".")
     parts = pattern.split(".")
@@ -97,11 +97,11 @@ def capture(pattern: str, subject: str) -> tuple[list[str], str | None] | None:
 def render(
     origin: str, target: str, keys: Sequence[str] = (), prefix: str = "", maps: Iterable[tuple[str, str]] = ()
 ) -> list[Transform]:
-    """The transforms that bring an origin bucket's keys into the target bucket.
+    """Return the transforms that map an origin bucket's keys into the target bucket.
 
     Each filter in `keys` loses its literal head (`NEW.>` lands as `>`, `a.*.c` as `*.c`; a filter without wildcards
-    keeps its name), then gains `prefix`. `maps` say both sides themselves. Without either all keys land as they are, or
-    below the prefix. Raises UsageError.
+    keeps its name), then gains `prefix`. `maps` give source and destination. Without either all keys keep their names,
+    below the prefix if there is one. Raises UsageError.
     """
     rules = [(_checked_map(src, dest)) for src, dest in maps]
     rules += [(check_filter(text), default_dest(text)) for text in keys]
@@ -111,7 +111,7 @@ def render(
     for token in prefix.split(".") if prefix else ():
         if not _LITERAL.match(token):
             raise UsageError(
-                f"`{prefix}` is not a prefix", hint="A prefix is a key's beginning: parts joined by single dots"
+                f"`{prefix}` is not a prefix", hint="A prefix is one or more key tokens joined by single dots"
             )
     return [
         Transform(f"{SUBJECT_PREFIX}{origin}.{src}", f"{SUBJECT_PREFIX}{target}.{head}{places(dest)}")
@@ -120,14 +120,14 @@ def render(
 
 
 def parse(found: Iterable[dict[str, str]]) -> list[Transform]:
-    """The transforms of a live source or mirror."""
+    """Return the transforms of a live source or mirror."""
     return [Transform(rule.get("src") or ">", rule.get("dest") or "") for rule in found]
 
 
 def land(transforms: Sequence[Transform], subject: str) -> str | None:
-    """Where a subject lands under a source's transforms: the first that matches; None when none does.
+    """Return where a subject lands under a source's transforms, by the first that matches; None if none does.
 
-    A source without transforms leaves the subject as it is.
+    A source without transforms keeps the subject.
     """
     if not transforms:
         return subject
@@ -138,12 +138,12 @@ def land(transforms: Sequence[Transform], subject: str) -> str | None:
 
 
 def pattern_of(dest: str) -> str:
-    """A destination as a filter: every place a `*`. Raises UnknownTransform."""
+    """Return a destination as a filter, `*` for every wildcard. Raises UnknownTransform."""
     return ".".join("*" if wildcard_number(token) is not None else token for token in dest.split("."))
 
 
 def meet(first: str, second: str) -> bool:
-    """Whether some subject matches both filters."""
+    """Return whether some subject matches both filters."""
     ones, others = first.split("."), second.split(".")
     for one, other in zip(ones, others, strict=False):
         if ">" in (one, other):
@@ -154,7 +154,7 @@ def meet(first: str, second: str) -> bool:
 
 
 def default_dest(text: str) -> str:
-    """Where a filter's keys land without a map: what follows its literal head (COMMANDS.md, `aggregate create`)."""
+    """Return the destination of a filter without a map: everything after its literal head."""
     tokens = text.split(".")
     wild = [at for at, token in enumerate(tokens) if token in ("*", ">")]
     if not wild:
@@ -169,7 +169,7 @@ def default_dest(text: str) -> str:
 
 
 def places(dest: str) -> str:
-    """A destination with `$1` as servers have it: `{{wildcard(1)}}`."""
+    """Return a destination with `$1` as servers write it: `{{wildcard(1)}}`."""
     return ".".join(
         token if (number := wildcard_number(token)) is None else f"{{{{wildcard({number})}}}}"
         for token in dest.split(".")
@@ -177,7 +177,10 @@ def places(dest: str) -> str:
 
 
 def wildcard_number(token: str) -> int | None:
-    """Which wildcard the token of a destination stands for; None for literal text. Raises UnknownTransform."""
+    """Return the number of the wildcard that a token of a destination stands for; None for literal text.
+
+    Raises UnknownTransform.
+    """
     found = _PLACE.match(token)
     if found:
         return int(found[1] or found[2])
@@ -194,12 +197,12 @@ def _checked_map(src: str, dest: str) -> tuple[str, str]:
         number = wildcard_number(token) if token.startswith(("$", "{")) else None
         if number is not None and not 1 <= number <= count:
             raise UsageError(
-                f"`{dest}` names wildcard {number}, `{src}` has {count}", hint="Wildcards count from 1: `$1`"
+                f"`{dest}` uses wildcard {number}, but `{src}` has {count}", hint="Wildcards are numbered from 1: `$1`"
             )
         last = at == len(tokens) - 1 and token == ">" and src.endswith(">")
         if number is None and not last and not _LITERAL.match(token):
             raise UsageError(
-                f"`{token}` cannot stand in the destination `{dest}`",
-                hint="It has literal parts, `$1`, `$2` ... for the wildcards, and `>` at the end if the source has it",
+                f"`{token}` is not valid in the destination `{dest}`",
+                hint="Use literal tokens, `$1`, `$2` ... for the wildcards, and `>` at the end if the source has it",
             )
     return src, dest

@@ -87,7 +87,7 @@ async def test_epochs_that_no_branch_knows_are_named_and_collected(client: kvctl
     assert (left.severity, left.check, left.remedy) == (
         NOTE,
         "orphaned-epochs",
-        f"`kvctl repo gc {name}` removes what is left",
+        f"Remove the remains with `kvctl repo gc {name}`",
     )
 
 

@@ -29,7 +29,7 @@ system_account: SYS
 
 @pytest.mark.parametrize(
     ("number", "severity", "words"),
-    [((2, 9, 25), "warning", "aggregates"), ((2, 10, 29), "warning", "ttls of keys"), ((2, 11, 4), "note", "batches")],
+    [((2, 9, 25), "warning", "aggregates"), ((2, 10, 29), "warning", "per-key TTLs"), ((2, 11, 4), "note", "batches")],
 )
 def test_old_servers_lack_something(number: tuple[int, ...], severity: str, words: str) -> None:
     (finding,) = version(number)
@@ -47,7 +47,7 @@ def test_passwords_in_the_clear_are_worse_than_data() -> None:
 async def test_a_development_server_has_a_note_on_syncing_alone(client: kvctl.Client) -> None:
     (finding,) = await examine(client.connection)
     assert (str(finding.severity), finding.check) == ("note", "fsync")
-    assert "cannot be seen from this account" in finding.evidence
+    assert "not readable from this account" in finding.evidence
 
 
 @pytest.mark.parametrize(("setting", "checks"), [("", ["fsync"]), (", sync_interval: always", [])])
@@ -57,7 +57,7 @@ async def test_a_system_account_sees_when_servers_sync(setting: str, checks: lis
         async with kvctl.connect(kvctl.Context(url=server.url, user="sys", password="sys")) as system:
             found = await examine(system.connection)
             assert [finding.check for finding in found] == checks
-            assert all("cannot be seen" not in finding.evidence for finding in found)
+            assert all("not readable" not in finding.evidence for finding in found)
 
 
 async def test_limits_that_are_near_and_permissions_that_lack(unique: Callable[..., str]) -> None:
@@ -71,7 +71,7 @@ async def test_limits_that_are_near_and_permissions_that_lack(unique: Callable[.
                 ("warning", "account-limit"),
                 ("error", "account-limit"),
             ]
-            assert "of the streams that the account may have is used: 2 of 2" in found[1].evidence
+            assert "of the account's streams limit is used: 2 of 2" in found[1].evidence
         async with kvctl.connect(_user(server, "reader")) as reader:
             found = [finding for finding in await account.examine(reader.api) if finding.check == "permissions"]
             assert [finding.evidence for finding in found] == ["Not allowed to write a key, create buckets"]

@@ -155,21 +155,21 @@ UNFINISHED = info({**B["config"], "metadata": {"kvctl.unfinished": "1"}})
 @pytest.mark.parametrize(
     ("text", "streams", "said"),
     [
-        ("buckets: {A: {}}", [A, B, C], "`A` is an aggregate there, and a bucket here"),
-        ("buckets: {M: {}}", [M, B], "`M` is a mirror there, and a bucket here"),
+        ("buckets: {A: {}}", [A, B, C], "`A` is an aggregate on the server, not a bucket"),
+        ("buckets: {M: {}}", [M, B], "`M` is a mirror on the server, not a bucket"),
         ("buckets: {X: {}}", [info({"name": "KV_X", "mirror": {"name": "KV_B"}}), B],
-         "`X` is a mirror there, and a bucket here"),
-        ("mirrors: {B: {origin: C}}", [B, C], "`B` is a bucket there, and a mirror here"),
-        ("aggregates: {B: {origins: [C]}}", [B, C], "`B` is a bucket there, and an aggregate here"),
+         "`X` is a mirror on the server, not a bucket"),
+        ("mirrors: {B: {origin: C}}", [B, C], "`B` is a bucket on the server, not a mirror"),
+        ("aggregates: {B: {origins: [C]}}", [B, C], "`B` is a bucket on the server, not an aggregate"),
         ("mirrors: {S: {origin: B}}", [info({"name": "S", "subjects": ["s.>"]}), B],
-         "`S` is a stream of another use there, and a mirror here"),
-        ("buckets: {B: {}}", [UNFINISHED], "`B` is what an interrupted restore or copy left behind"),
+         "`S` is another kind of stream on the server, not a mirror"),
+        ("buckets: {B: {}}", [UNFINISHED], "`B` is incomplete, left by an interrupted restore or copy"),
     ],
 )  # fmt: skip
 def test_name_that_means_something_else_is_a_conflict(text: str, streams: list[Info], said: str) -> None:
     with pytest.raises(BucketExists) as caught:
         compared(text, world(*streams))
-    assert caught.value.message == f"A name means one thing:\n  {said}"
+    assert caught.value.message == f"Names in the file are already taken:\n  {said}"
 
 
 def test_all_conflicts_are_told_at_once() -> None:
@@ -200,7 +200,7 @@ def test_name_is_free_when_its_thing_is_deleted_in_the_same_plan() -> None:
 
 
 def test_stream_whose_servers_are_silent_is_not_planned() -> None:
-    with pytest.raises(UnreachableError, match="`B` cannot be seen"):
+    with pytest.raises(UnreachableError, match="`B` is unreachable"):
         compared(TEXT, world(C, unreachable=["KV_B"]))
     assert changes("buckets: {C: {}}", world(C, unreachable=["KV_B"])) == {}
 
@@ -375,14 +375,16 @@ def test_reader_that_may_be_silent_is_a_hazard_of_what_it_may_read(text: str, pr
 def test_message_of_a_stale_mirror_names_both_and_what_to_do() -> None:
     [hazard] = judged("buckets: {B: {storage: memory}}", world(B, M)).hazards["B"]
     assert hazard.evidence.startswith("Mirror `M` reads from `B` and is not in the file")
-    assert hazard.remedy == "Put `M` into the file, or delete it first"
+    assert hazard.remedy == "Add `M` to the file, or delete it first"
 
 
 def test_leaving_origin_takes_along_what_it_overwrote_of_those_that_stay() -> None:
     text = "aggregates: {A: {origins: [B]}}"
     both = aggregate("A", (Origin("B"), B), (Origin("C", prefix="c"), C))
     [warning] = judged(text, world(B, C, both)).warnings
-    assert warning.startswith("What `C` overwrote in `A` of other origins goes, too: `kvctl topology audit A --repair`")
+    assert warning.startswith(
+        "Removing `C` from `A` also removes keys that it overwrote: `kvctl topology audit A --repair`"
+    )
     assert judged(text.replace("[B]", "[{bucket: B, prefix: b}]"), world(B, C, A)).warnings == []
     third = bucket("D")
     three = aggregate("A", (Origin("B", prefix="b"), B), (Origin("C", prefix="c"), C), (Origin("D", prefix="c"), third))
@@ -395,7 +397,7 @@ def test_cycle_is_told_once_at_the_first_that_changes() -> None:
     found = {name: some for name, some in judged(text, world()).hazards.items() if some}
     [[hazard]] = found.values()
     assert hazard.name == "cycle"
-    assert hazard.evidence == "`Y` <- `X` <- `Y`: every write would go round for ever"
+    assert hazard.evidence == "`Y` <- `X` <- `Y`: every write would circulate endlessly"
 
 
 def test_cycle_through_a_stream_outside_of_the_file_is_found() -> None:
@@ -415,7 +417,9 @@ def test_origin_that_is_read_twice_is_refused() -> None:
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {stream: M, prefix: m}]}}"
     with pytest.raises(RefusedError) as caught:
         judged(text, world(B, M))
-    assert caught.value.message == ("`A` would read `B` twice, directly and through `M`: servers refuse that (10052)")
+    assert caught.value.message == (
+        "`A` would replicate `B` twice, directly and through `M`: servers refuse that (10052)"
+    )
 
 
 def test_cycle_of_a_stream_that_is_deleted_is_none() -> None:
@@ -433,7 +437,7 @@ def test_cycle_that_the_plan_ends_is_none() -> None:
 def test_aggregate_that_keeps_what_expires_in_an_origin_is_warned_of_once() -> None:
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
     [warning] = judged(text, world(bucket("B", ttl=timedelta(hours=1)), C)).warnings
-    assert warning.startswith("Keys of `B` that expire there (1h) stay in `A`")
+    assert warning.startswith("Keys of `B` expire there (1h) but stay in `A`")
 
 
 def test_origin_of_unknown_size_counts_as_empty() -> None:

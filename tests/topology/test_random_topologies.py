@@ -61,7 +61,7 @@ async def test_every_key_lands_where_it_was_predicted(
     origins = tuple(some_origin(dice, name) for name in buckets)
     aggregate = Aggregate(target, origins)
     if any(nested(origin) for origin in origins):
-        with pytest.raises(UsageError, match="take the same keys"):  # servers would refuse it, too
+        with pytest.raises(UsageError, match="match the same keys"):  # servers would refuse it, too
             await create_aggregate(client, aggregate)
         return
     rules = {origin.name: origin.transforms(target) for origin in origins}

@@ -151,14 +151,14 @@ def test_filter_or_map_of_something_else_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("src", "dest", "why"),
     [
-        ("*.*", "$3", "names wildcard 3, `.*` has 2"),
-        ("*.*", "$0", "names wildcard 0"),
+        ("*.*", "$3", "uses wildcard 3, but `.*` has 2"),
+        ("*.*", "$0", "uses wildcard 0"),
         ("a", "$1", "has 0"),
-        ("a.*", ">", "`>` cannot stand"),
-        ("a.>", "b.>.c", "`>` cannot stand"),
-        ("a.*", "b.*", "cannot stand in the destination"),
-        ("a.*", "b.", "`` cannot stand"),
-        ("a.*", "x$1", "cannot stand"),
+        ("a.*", ">", "`>` is not valid"),
+        ("a.>", "b.>.c", "`>` is not valid"),
+        ("a.*", "b.*", "is not valid in the destination"),
+        ("a.*", "b.", "`` is not valid"),
+        ("a.*", "x$1", "is not valid"),
     ],
 )
 def test_map_whose_destination_has_other_places_is_refused(src: str, dest: str, why: str) -> None:

@@ -72,7 +72,7 @@ async def _recreate(session: Session, replica: "Replica") -> None:
 
     try:
         with session.progress(f"Filling {replica.name}") as progress:
-            await repair.carry_out(repair.Repair(replica), advance=progress.advance)
+            await repair.run(repair.Repair(replica), advance=progress.advance)
     except KvctlError as error:
         session.warn(f"Could not recreate mirror `{replica.name}`: {error.message}")
     else:

@@ -218,7 +218,7 @@ async def remove_origin(
     if not keep_data and session.interactive:  # what goes can be had again from the origin
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with the keys that came from it?", yes=yes)
     with session.progress(f"Removing keys of {bucket}") as progress:
-        taken = await origin_removal.carry_out(api, found, force or (), progress.advance)
+        taken = await origin_removal.apply(api, found, force or (), progress.advance)
     row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after),
            "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
     if len(taken.kept) > len(found.mixed):

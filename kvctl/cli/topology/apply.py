@@ -230,7 +230,7 @@ async def _carried_out(
         left = unfilled(saved.topology(), await survey(apis))
         await filling.resume(apis, dict.fromkeys([*left, *(before.filling if before else ())]))
     with session.progress("Applying", len(applier.writes(saved.plan.changes))) as progress:
-        report = await applier.carry_out(apis, saved.plan, journal, filling, progress.advance)
+        report = await applier.apply(apis, saved.plan, journal, filling, progress.advance)
     if report.error is not None:
         return report
     with session.progress("Filling replicas", filling.total) as progress:

@@ -285,7 +285,7 @@ async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, y
             await _try(session, left.name, repair.complete(left, limit, progress.advance))
     for item in work.repairs:
         with session.progress(f"Repairing {item.replica.name}") as progress:
-            await _try(session, item.replica.name, repair.carry_out(item, limit, progress.advance))
+            await _try(session, item.replica.name, repair.run(item, limit, progress.advance))
 
 
 async def _try(session: Session, name: str, step: Awaitable[None]) -> None:
@@ -305,7 +305,7 @@ def _step(item: "Repair") -> str:
             f"Mirror `{name}` is made anew: first one beside it, which answers until the new one is filled; "
             f"for that time there is no `{name}`"
         )
-    parts = [f"{len(item.fed)} keys come again from their origins", f"{len(item.purged)} are removed"]
+    parts = [f"{len(item.refilled)} keys come again from their origins", f"{len(item.purged)} are removed"]
     if item.overwritten:
         parts.append(f"{len(item.overwritten)} of them were written here and are overwritten")
     return f"Aggregate `{name}`: {', '.join(parts)}"

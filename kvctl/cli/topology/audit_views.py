@@ -35,7 +35,7 @@ def repairs_view(repairs: "Iterable[Repair]") -> View:
             "replica": repair.replica.name,
             "kind": str(repair.replica.kind),
             "action": "recreate" if str(repair.replica.kind) == "mirror" else "feed",
-            "feed": len(repair.fed),
+            "feed": len(repair.refilled),
             "overwrite": len(repair.overwritten),
             "purge": len(repair.purged),
         }

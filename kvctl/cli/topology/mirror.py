@@ -196,7 +196,7 @@ async def promote(
     if delete_mirror:
         await _confirm_going(session, client.api, found, yes, confirm, force)
     with session.progress(f"Copying {name}", found.entries) as progress:
-        count = await promotion.carry_out(
+        count = await promotion.apply(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
         )
     row = {"bucket": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,

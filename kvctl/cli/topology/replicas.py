@@ -49,7 +49,7 @@ async def build(
         return
     if not dry_run:
         api = (await session.client()).api
-        await builders.carry_out(api, plan, force or ())
+        await builders.apply(api, plan, force or ())
         if not no_wait:
             with session.progress(f"Filling {plan.name}", arrival.total(plan.goals)) as progress:
                 await builders.wait(api, plan, wait_for or arrival.WAIT_FOR, progress.advance)

@@ -24,7 +24,7 @@ from kvctl.pipeline.read import worker_connection
 from kvctl.topology.audit.audit import Compared
 from kvctl.topology.audit.audit import audit as audit_replica
 from kvctl.topology.audit.comparison import DELETED
-from kvctl.topology.audit.confirmation import BLOCK, Feed, key_of
+from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import Side
 from kvctl.topology.audit.verdict import Held, difference, held
@@ -114,7 +114,7 @@ class _Audit:
         outcome = Outcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
         sides = [await Side(api, item.stream).ready() for item in (origin, other)]
         left, end = iter(found.suspects), time.monotonic() + self._patience.total_seconds()
-        while block := list(islice(left, BLOCK)):
+        while block := list(islice(left, BLOCK_KEYS)):
             names = {subject: str(rules.origin(subject)) for subject in block}
             await self._settle(outcome, sides[0], sides[1], names, end)
         return [outcome]

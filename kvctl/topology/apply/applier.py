@@ -1,7 +1,8 @@
-"""Carry out a plan: each write checked just before it, replicas waited for, the result compared with the file.
+"""Application of a plan: each write checked just before it, replicas waited for, the result compared with the file.
 
-Whoever is killed runs it again: what is left to do is told from the servers alone. So the writes of one change are
-ordered, and those of changes that depend on each other, such that every state in between leads to the same end.
+An apply that was killed is completed by running it again: the remaining work is derived from the servers alone.
+Therefore the writes of one change, and those of changes that depend on each other, are ordered such that every state in
+between leads to the same end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Apis = Mapping[str, Api]
 
 
 class Verb(StrEnum):
-    """One request that changes something."""
+    """Kind of a request that changes a stream."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -49,14 +50,14 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One request for one change; making anew takes two."""
+    """One request for one change; recreating takes two."""
 
     change: Change
     verb: Verb
 
     @property
     def ends(self) -> bool:
-        """Whether the change is made with it."""
+        """Whether this request completes the change."""
         return self.verb is not Verb.DELETE or self.change.action is Action.DELETE
 
     def __str__(self) -> str:
@@ -64,7 +65,7 @@ class Write:
 
 
 class Outcome(StrEnum):
-    """What became of a change."""
+    """Outcome of a change."""
 
     DONE = "done"
     FAILED = "failed"
@@ -73,40 +74,40 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class Report:
-    """What became of a plan."""
+    """Outcomes of a plan."""
 
     outcomes: dict[Where, Outcome] = field(default_factory=dict)
     written: int = 0
-    """Requests that changed something."""
+    """Number of requests that changed something."""
     error: KvctlError | None = None
-    """Why it ended early, or is not as it should be."""
+    """Reason why it ended early, or why the result differs from the file."""
 
     def outcome(self, change: Change) -> Outcome:
-        """What became of one change."""
+        """Return the outcome of one change."""
         return self.outcomes.get(change.where, Outcome.NOT_TRIED)
 
 
 def writes(changes: Sequence[Change]) -> list[Write]:
-    """The requests of a plan in their order.
+    """Return the requests of a plan in their order.
 
-    What is made anew, or loses keys, does so after what reads from it has gone, and before that comes again: were it
-    otherwise, a mirror that outlives its origin would go on with the old entries, and nothing would tell.
+    A stream that is recreated, or loses keys, is changed after its readers are deleted and before they are created
+    again: otherwise a mirror that outlives its origin would silently keep the old entries.
     """
-    anew = [change for change in changes if change.action is Action.RECREATE]
-    gone: set[Where] = set()
+    recreated = [change for change in changes if change.action is Action.RECREATE]
+    deleted: set[Where] = set()
     verbs = {Action.CREATE: Verb.CREATE, Action.CHANGE: Verb.UPDATE, Action.DELETE: Verb.DELETE}
     found: list[Write] = []
     for change in changes:
         if change.action is Action.RECREATE or change.leaving:
-            going = [item for item in _with_readers(change, anew) if item.action is Action.RECREATE]
-            found += [Write(item, Verb.DELETE) for item in going if item.where not in gone]
-            gone |= {item.where for item in going}
+            readers = [item for item in _with_readers(change, recreated) if item.action is Action.RECREATE]
+            found += [Write(item, Verb.DELETE) for item in readers if item.where not in deleted]
+            deleted |= {item.where for item in readers}
         found.append(Write(change, verbs.get(change.action, Verb.CREATE)))
     return found
 
 
 def _with_readers(change: Change, changes: Sequence[Change]) -> list[Change]:
-    """A change and those of what reads from it, readers first."""
+    """Return a change and those of its readers, readers first."""
     found = [change]
     for item in found:
         found += [other for other in changes if item.where in other.origins and other not in found]
@@ -114,7 +115,7 @@ def _with_readers(change: Change, changes: Sequence[Change]) -> list[Change]:
 
 
 def require_fresh(plan: Plan, world: World) -> None:
-    """Raises ConflictError, naming all of it, when anything is neither as it was seen nor as the plan leaves it."""
+    """Raise ConflictError, naming all streams that are neither as planned from nor as the plan leaves them."""
     changes = {change.where: change for change in plan.changes}
     moved = []
     for where, seen in plan.seen.items():
@@ -123,11 +124,11 @@ def require_fresh(plan: Plan, world: World) -> None:
             moved.append(_moved(where, seen, live))
     if moved:
         lines = "\n".join(f"  {text}" for text in moved)
-        raise ConflictError(f"The plan is stale:\n{lines}", hint="Plan again")
+        raise ConflictError(f"The plan is stale:\n{lines}", hint="Create a new plan with `kvctl topology plan`")
 
 
 def remaining(plan: Plan, world: World) -> Plan:
-    """What of a saved plan is still to be done. Raises ConflictError when it is stale."""
+    """Return the plan with the remaining changes. Raises ConflictError if it is stale."""
     require_fresh(plan, world)
     left = [
         change for change in plan.changes if not _is_done(change, plan.seen[change.where], _live(world, change.where))
@@ -135,14 +136,14 @@ def remaining(plan: Plan, world: World) -> Plan:
     return replace(plan, changes=left)
 
 
-async def carry_out(
+async def apply(
     apis: Apis,
     plan: Plan,
     journal: Journal,
     filling: Filling,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Report:
-    """Make the changes one after another, up to the first that fails."""
+    """Apply the changes in order, up to the first that fails."""
     report, todo = Report(), writes(plan.changes)
     if todo:
         journal.begin(len(todo), list(filling.goals))
@@ -163,14 +164,14 @@ async def carry_out(
 
 
 async def fill(report: Report, filling: Filling, advance: Callable[[int], None] = lambda _: None) -> None:
-    """Wait for what is still filling; what is late makes the report's error."""
+    """Wait for replicas that are still filling; a late one becomes the report's error."""
     await filling.wait_for(list(filling.goals), advance)
     if filling.late:
         report.error = _late(filling.late)
 
 
 async def verify(topology: Topology, apis: Apis, *, prune: bool, patience: float) -> KvctlError | None:
-    """Whether all is as the file says now; listings of clusters may be a moment behind. The error when it is not."""
+    """Return the error if the servers differ from the file; listings of clusters may be slightly behind."""
     deadline = time.monotonic() + patience
     while True:
         left = (await planner.plan(topology, apis, prune=prune)).changes
@@ -179,8 +180,8 @@ async def verify(topology: Topology, apis: Apis, *, prune: bool, patience: float
         if time.monotonic() > deadline:
             names = ", ".join(title(change) for change in left)
             return PartlyDone(
-                f"Applied, and still not as the file says: {names}",
-                hint="`kvctl topology plan` shows how; somebody else may have changed it meanwhile",
+                f"Applied, but still different from the file: {names}",
+                hint="Compare with `kvctl topology plan`; there may have been concurrent changes",
             )
         await asyncio.sleep(0.2)
 
@@ -189,7 +190,7 @@ async def verify(topology: Topology, apis: Apis, *, prune: bool, patience: float
 
 
 async def _make(api: Api, plan: Plan, write: Write, filling: Filling) -> bool:
-    """Make it, unless it was made before; whether anything was done. Raises ConflictError when the plan is stale."""
+    """Make a write unless it was made before, and return whether it was. Raises ConflictError if the plan is stale."""
     change = write.change
     if write.verb is not Verb.DELETE:
         await filling.wait_for(change.origins)
@@ -219,7 +220,7 @@ async def _update(api: Api, change: Change, live: StreamInfo) -> None:
 
 
 def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
-    """Whether the write is still to be made. Raises ConflictError when somebody else was here."""
+    """Return whether the write is still to be made. Raises ConflictError after a concurrent change."""
     change, seen = write.change, plan.seen[write.change.where]
     if write.verb is Verb.CREATE and live is None:
         return True
@@ -227,11 +228,13 @@ def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
         return True
     if _begun(change, live):
         return False
-    raise ConflictError(f"The plan is stale: {_moved(change.where, seen, live)}", hint="Plan again")
+    raise ConflictError(
+        f"The plan is stale: {_moved(change.where, seen, live)}", hint="Create a new plan with `kvctl topology plan`"
+    )
 
 
 def _begun(change: Change | None, live: StreamInfo | None) -> bool:
-    """Whether a state that was not seen is one that carrying out the change leads to."""
+    """Return whether a state that was not planned from is one that applying the change leads to."""
     if change is None:
         return False
     if live is None:
@@ -241,12 +244,12 @@ def _begun(change: Change | None, live: StreamInfo | None) -> bool:
 
 
 def _is_marked(live: StreamInfo | None) -> bool:
-    """Whether keys have still to be taken out of it."""
+    """Return whether keys are still to be removed from it."""
     return live is not None and LEAVING in (live["config"].get("metadata") or {})
 
 
 def _is_done(change: Change, seen: str, live: StreamInfo | None) -> bool:
-    """Whether a change was carried out before."""
+    """Return whether a change was applied before."""
     if live is None or fingerprint(live) == seen:
         return live is None and change.action is Action.DELETE
     return _begun(change, live) and not _is_marked(live)
@@ -259,23 +262,25 @@ def _live(world: World, where: Where) -> StreamInfo | None:
 def _moved(where: Where, seen: str, live: StreamInfo | None) -> str:
     name = f"`{where[1].removeprefix('KV_')}`" + (f" in `{where[0]}`" if where[0] else "")
     if live is None:
-        return f"{name} has gone"
+        return f"{name} was deleted"
     if seen == ABSENT:
-        return f"{name} has been made"
-    return f"{name} has been {'changed' if seen.startswith(live['created']) else 'made anew'}"
+        return f"{name} was created"
+    return f"{name} was {'changed' if seen.startswith(live['created']) else 'recreated'}"
 
 
 # -- what went wrong ---------------------------------------------------------------------------------------
 
 
 def _failed(plan: Plan, report: Report, write: Write, error: KvctlError) -> KvctlError:
-    """The error itself when nothing had been changed yet, else one that says how far it came."""
+    """Return the error itself if nothing was changed yet, else one that reports the progress."""
     if not report.written:
         return error
     lines = [f"  {report.outcome(change).replace('-', ' ')}: {title(change)}" for change in plan.changes]
     return PartlyDone(
         "\n".join([f"Could not {write}: {error.message}", *lines]),
-        hint=f"{error.hint}. Then run it again, which completes it" if error.hint else "Running it again completes it",
+        hint=f"{error.hint}. Then run the command again to complete it"
+        if error.hint
+        else "Run the command again to complete it",
     )
 
 

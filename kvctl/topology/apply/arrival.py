@@ -1,4 +1,4 @@
-"""Wait until a replica holds what its origins held at the start; that nothing lags is no proof of it."""
+"""Waiting until a replica holds what its origins held at the start; a lag of 0 does not prove that."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from kvctl.topology.subjects import UnknownTransform, land, parse
 from kvctl.wire import header_value
 
 WAIT_FOR = timedelta(seconds=60)
-"""How long, unless said otherwise."""
+"""Default time limit."""
 STEADY = 2.0
-"""Seconds without news after which all is there, as far as can be known of an origin that cannot be asked."""
+"""Seconds without change after which an origin that cannot be read counts as completely replicated."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _REMEMBER = 0.03, 0.5, 1.0
 _SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
@@ -43,36 +43,36 @@ _SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What has to arrive from one origin."""
+    """Last entry that has to arrive from one origin."""
 
     seen: Seen
     number: int
-    """Which of the replica's sources it is."""
+    """Number of the source among the replica's."""
     source: dict[str, Any]
     sequence: int | None
-    """The origin's last entry that belongs here; 0: there is none, None: it cannot be asked."""
+    """The origin's last entry that belongs here; 0: there is none, None: it cannot be read."""
     subject: str | None = None
-    """Where that entry is, if known."""
+    """Subject of that entry, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a replica stands to one goal."""
+    """Progress of a replica towards one goal."""
 
     goal: Goal
     upstream: Upstream
     reached: bool
     arrived: int
-    """The origin's sequence up to which it has come, as far as is known."""
+    """The origin's sequence up to which everything has arrived, as far as known."""
 
 
 async def goals(sources: Sequence[tuple[int, dict[str, Any], Seen]]) -> list[Goal]:
-    """What the origins hold now; each with its place among the replica's sources. Ask before the replica is made."""
+    """Return goals for what the origins hold now, by number of the source. Call it before the replica is created."""
     return list(await asyncio.gather(*(_goal(number, source, seen) for number, source, seen in sources)))
 
 
 def total(found: Iterable[Goal]) -> int | None:
-    """Messages that will arrive, where that can be told: for progress."""
+    """Return the number of messages that will arrive, for progress; None if unknown."""
     counts = [
         goal.seen.info["state"]["messages"] if goal.seen.info and not _filters(goal.source) else None for goal in found
     ]
@@ -88,9 +88,9 @@ async def until_filled(
     *,
     shown: int = 0,
 ) -> None:
-    """Wait until the stream holds everything that the goals name; `shown` are the messages that it held before.
+    """Wait until the stream holds everything up to the goals; `shown` is the number of messages that it held before.
 
-    Raises WaitExpired with what is known.
+    Raises WaitExpired with the progress.
     """
     deadline, pause = time.monotonic() + limit.total_seconds(), _FIRST_PAUSE
     remembered, quiet = time.monotonic(), _Quiet()
@@ -111,12 +111,12 @@ async def until_filled(
 
 
 async def arrived(api: Api, info: StreamInfo, goal: Goal) -> int | None:
-    """The origin's sequence up to which everything has come; None when another origin's entry hides it."""
+    """Return the origin's sequence up to which everything has arrived; None if another origin's entry hides it."""
     if info.get("mirror"):
         return int(info["state"]["last_seq"])
-    told = live_part(goal.source, info.get("sources") or [])
-    if "seq" in told:  # servers since 2.15
-        return int(told["seq"])
+    reported = live_part(goal.source, info.get("sources") or [])
+    if "seq" in reported:  # servers since 2.15
+        return int(reported["seq"])
     if goal.subject is None:
         return 0
     with suppress(UnknownTransform):
@@ -127,20 +127,20 @@ async def arrived(api: Api, info: StreamInfo, goal: Goal) -> int | None:
 
 
 def source_sequence(header: bytes, stream: str) -> int:
-    """The sequence that an aggregate's message had in its origin; 0 when it came from elsewhere."""
+    """Return the sequence that an aggregate's message had in its origin; 0 if it came from elsewhere."""
     found = (header_value(header, b"Nats-Stream-Source") or b"").split(b" ")
     same = found[0].partition(b":")[0] == stream.encode() and len(found) > 1 and found[1].isdigit()
     return int(found[1]) if same else 0
 
 
 class _Quiet:
-    """Since when nothing has changed, for each source."""
+    """Time of the last change of each source."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[Any, float]] = {}
 
     def since(self, number: int, state: Any) -> float:
-        """Seconds for which the state has been this."""
+        """Return the seconds for which the state has been this."""
         now = time.monotonic()
         if number not in self._last or self._last[number][0] != state:
             self._last[number] = (state, now)
@@ -156,7 +156,7 @@ async def _goal(number: int, source: dict[str, Any], seen: Seen) -> Goal:
     try:
         messages = [await _last(seen, text) for text in _filters(source) or [">"]]
     except _SILENT:
-        # Not allowed to look: the last sequence of all is right where nothing is filtered.
+        # Not permitted: the stream's last sequence is right if nothing is filtered.
         return goal if _filters(source) else replace(goal, sequence=seen.info["state"]["last_seq"])
     found = [message for message in messages if message is not None]
     if not found:
@@ -166,7 +166,7 @@ async def _goal(number: int, source: dict[str, Any], seen: Seen) -> Goal:
 
 
 async def _last(seen: Seen, subjects: str) -> StoredMessage | None:
-    """The last entry on these subjects, from the leader, or where that may not be asked by direct get."""
+    """Return the last entry on these subjects, from the leader, or by direct get if that is not permitted."""
     stream = seen.origin.source_stream
     try:
         return await direct_get.from_leader(seen.api, stream, last_by_subj=subjects)
@@ -175,7 +175,7 @@ async def _last(seen: Seen, subjects: str) -> StoredMessage | None:
 
 
 async def _still(item: Progress) -> Goal:
-    """The goal, or a new one when the entry has gone meanwhile: expired, purged, and so never to arrive."""
+    """Return the goal, or a new one if its entry was removed, and so will never arrive."""
     goal = item.goal
     if item.reached or not goal.sequence or goal.subject is None:
         return goal
@@ -201,7 +201,7 @@ async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> Pr
 
 
 def _upstream(info: StreamInfo, goal: Goal) -> Upstream:
-    """The goal's source among the replica's. Raises ConflictError when somebody has taken it out."""
+    """Return the goal's source among the replica's. Raises ConflictError if it was removed concurrently."""
     if info["config"].get("mirror"):
         return upstreams(info)[0]
     found = zip(sources_of(info["config"]), upstreams(info), strict=True)
@@ -209,23 +209,23 @@ def _upstream(info: StreamInfo, goal: Goal) -> Upstream:
     if upstream is None:
         name = info["config"]["name"].removeprefix(STREAM_PREFIX)
         raise ConflictError(
-            f"`{name}` no longer reads `{goal.seen.origin.name}`: it was changed in the meantime",
-            hint=f"`kvctl bucket show {name}` shows what it reads; run the command again",
+            f"`{name}` no longer replicates `{goal.seen.origin.name}`: it was changed concurrently",
+            hint=f"See its origins with `kvctl bucket show {name}`, then run the command again",
         )
     return upstream
 
 
 def _filters(source: dict[str, Any]) -> list[str]:
-    """The subjects that a source takes; none for all."""
+    """Return the subjects that a source replicates; empty for all."""
     if source.get("filter_subject"):
         return [source["filter_subject"]]
     taken = [rule.src for rule in parse(source.get("subject_transforms") or ())]
-    whole = [
+    everything = [
         text
         for text in taken
         if text == ">" or (text.startswith("$KV.") and text.count(".") == 2 and text[-2:] == ".>")
     ]
-    return [] if whole else taken
+    return [] if everything else taken
 
 
 def _expired(stream: str, found: Sequence[Progress], limit: timedelta) -> WaitExpired:
@@ -236,8 +236,8 @@ def _expired(stream: str, found: Sequence[Progress], limit: timedelta) -> WaitEx
     others = [origin for origin in external if origin.external and not origin.external.domain]
     hint = exports_needed(others[0], filtered=bool(late[0].goal.source.get("subject_transforms"))) if others else None
     return WaitExpired(
-        f"`{name}` exists, and after {limit.total_seconds():g} s does not hold all that its origins held:\n{lines}",
-        hint=hint or f"It goes on in the background; `kvctl bucket show {name}` tells how far it has come",
+        f"`{name}` was created, but is not completely filled after {limit.total_seconds():g} s:\n{lines}",
+        hint=hint or f"Replication continues in the background; see its progress with `kvctl bucket show {name}`",
     )
 
 
@@ -247,9 +247,9 @@ def _state(item: Progress) -> str:
     if upstream.error:
         heard = f"the server reports `{upstream.error}`"
     elif upstream.active is None:
-        heard = "it was never connected"
+        heard = "never connected"
     else:
         heard = f"connected, lag {upstream.lag}"
     if goal.sequence is None:
-        return f"`{name}`: {heard}; whether it holds anything cannot be seen from here"
-    return f"`{name}`: up to revision {item.arrived} of {goal.sequence}, {heard}"
+        return f"`{name}`: {heard}; its contents cannot be read from here"
+    return f"`{name}`: at revision {item.arrived} of {goal.sequence}, {heard}"

@@ -1,4 +1,4 @@
-"""Show, edit, compact and delete a bucket with what depends on it and what it would lose."""
+"""Description, edit and compaction of a bucket, with its dependents and the data that a change would lose."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A bucket and what stands around it."""
+    """A bucket with its origins and dependents."""
 
     status: BucketStatus
     upstreams: list[Upstream]
-    """What a mirror or an aggregate reads from."""
+    """Origins of a mirror or an aggregate."""
     dependents: list[Dependent] | None
-    """Who reads from it, as far as this account and domain can be seen; None when the streams cannot be listed."""
+    """Streams of this account and domain that read from it; None if the streams cannot be listed."""
     known: Mapping[str, StreamInfo] = field(default_factory=dict)
-    """The infos of all streams that answer, by name."""
+    """Infos of all streams that answer, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class EditPlan:
-    """A change, and what speaks against it."""
+    """A change and its hazards."""
 
     edit: Edit
     hazards: list[Hazard]
 
 
 async def describe(api: Api, name: str) -> Description:
-    """The bucket, its origins, its dependents. Raises BucketNotFound."""
+    """Return the bucket, its origins and its dependents. Raises BucketNotFound."""
     info = await catalog.find(api, name)
     stream = info["config"]["name"]
     dependents, known = None, {}
@@ -60,7 +60,7 @@ async def describe(api: Api, name: str) -> Description:
 
 
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:
-    """The change, the data it would lose, what it does to replicas. Raises BucketNotFound, UsageError, RefusedError."""
+    """Return the change with data lost and replicas harmed. Raises BucketNotFound, UsageError, RefusedError."""
     edit = await catalog.plan_edit(api, name, changes, clear)
     if not edit.differences:
         return EditPlan(edit, [])
@@ -70,7 +70,7 @@ async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Coll
 
 
 async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tuple[Tombstones, list[Hazard]]:
-    """The tombstones, and the replicas that have not heard of them yet: what is removed here never reaches those.
+    """Return the tombstones, and the replicas that have not received them: a removed marker never reaches those.
 
     Raises BucketNotFound, RefusedError for a mirror.
     """
@@ -87,7 +87,7 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
 
 
 async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
-    """Remove the tombstones; returns how many messages went. Raises PartlyDone."""
+    """Remove the tombstones and return the number of removed messages. Raises PartlyDone."""
     return await compaction.remove(bucket, found, advance)
 
 
@@ -95,9 +95,9 @@ def _late(item: Dependent) -> str:
     upstream = item.upstream
     if upstream is None or item.last_revision is None:
         return f"{item.kind} `{item.name}` does not answer: it may keep the deleted keys permanently"
-    state = f"lags {upstream.lag} behind" if upstream.lag else "has not received the last deletions"
+    state = f"has a lag of {upstream.lag}" if upstream.lag else "has not received the last deletions"
     if upstream.active is None:
-        state = "has never been connected"
+        state = "never connected"
     if upstream.error:
         state = f"reports `{upstream.error}`"
-    return f"{item.kind} `{item.name}` {state}: it would keep the deleted keys for ever"
+    return f"{item.kind} `{item.name}` {state}: it would keep the deleted keys permanently"

@@ -1,4 +1,4 @@
-"""Build mirrors and aggregates: plan, with all hazards found; carry out; wait until they hold what the origins did."""
+"""Creation of mirrors and aggregates: plan with all hazards, apply, wait until they are filled."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.source import meaning
 
 Advance = Callable[[int], None]
-"""Told of messages that have arrived."""
+"""Called with the number of messages that have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be built, what speaks against it, and what to wait for. Nothing is changed yet."""
+    """Planned replica with hazards, warnings and goals to wait for. Nothing is changed yet."""
 
     config: StreamConfig
     goals: list[Goal]
     hazards: list[Hazard]
     warnings: list[str]
     info: StreamInfo | None = None
-    """What is there under the name."""
+    """Existing stream of the name."""
 
     @property
     def name(self) -> str:
-        """As users type it."""
+        """Name, as users type it."""
         return str(self.config["name"]).removeprefix(STREAM_PREFIX)
 
     @property
     def changes(self) -> bool:
-        """Whether anything is to be done: not when it is there already, with the same configuration."""
+        """Whether anything is to be done: not if it exists with the same configuration."""
         return self.info is None or bool(differences(self.info["config"], self.config))
 
     @property
     def held(self) -> int:
-        """Messages that it holds already."""
+        """Number of messages that it already holds."""
         return int(self.info["state"]["messages"]) if self.info else 0
 
 
 async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> Plan:
-    """A mirror, with what it has from its origin. Raises BucketNotFound, BucketExists, UsageError."""
+    """Plan a mirror with settings from its origin. Raises BucketNotFound, BucketExists, UsageError."""
     seen = await origin_lookup.look(api, mirror.origin)
     origin_lookup.refuse_missing([seen], force)
     wanted = replace(mirror, origin=seen.origin).to_stream(seen.config)
     if seen.exists is False:
-        wanted["mirror_direct"] = False  # servers turn it on when they see an origin that allows it
+        wanted["mirror_direct"] = False  # servers turn it on when the origin allows it
     info = await _existing_mirror(api, wanted)
     found = [*seen.hazards(), *replica_hazards.of_mirror(wanted, seen.config)]
     found += replica_hazards.full(wanted, seen.held)
@@ -70,7 +70,7 @@ async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> 
 
 
 async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] = ()) -> Plan:
-    """An aggregate, with what it has from its origins. Raises BucketNotFound, BucketExists, UsageError."""
+    """Plan an aggregate with settings from its origins. Raises BucketNotFound, BucketExists, UsageError."""
     seen = await asyncio.gather(*(origin_lookup.look(api, origin) for origin in aggregate.origins))
     origin_lookup.refuse_missing(seen, force)
     known = replace(aggregate, origins=tuple(item.origin for item in seen))
@@ -87,7 +87,7 @@ async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] 
 
 
 async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str] = ()) -> Plan:
-    """One more origin for an aggregate. Raises BucketNotFound, RefusedError for what is no aggregate, UsageError."""
+    """Plan another origin of an aggregate. Raises BucketNotFound, RefusedError if not an aggregate, UsageError."""
     info = await find_aggregate(api, name)
     seen = await origin_lookup.look(api, origin)
     origin_lookup.refuse_missing([seen], force)
@@ -109,12 +109,12 @@ async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str
     return Plan(after, goals, found, [*remarks, *seen.warnings()], info)
 
 
-async def carry_out(api: Api, plan: Plan, force: Collection[str] = ()) -> StreamInfo:
-    """Create or change the stream; returns its info. Raises HazardRefused, ConflictError, OutcomeUnknown."""
+async def apply(api: Api, plan: Plan, force: Collection[str] = ()) -> StreamInfo:
+    """Create or change the stream and return its info. Raises HazardRefused, ConflictError, OutcomeUnknown."""
     if not plan.changes:
         assert plan.info is not None
         return plan.info
-    hazards.refuse(plan.hazards, force, f"`{plan.name}` would lose, hide or mix up data")
+    hazards.refuse(plan.hazards, force, f"`{plan.name}` could lose, hide or mix up data")
     if plan.info is not None:
         return await catalog.apply_edit(api, catalog.Edit(plan.info, plan.config))
     try:
@@ -126,7 +126,7 @@ async def carry_out(api: Api, plan: Plan, force: Collection[str] = ()) -> Stream
 
 
 async def wait(api: Api, plan: Plan, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:
-    """Wait until it holds what its origins held when the plan was made. Raises WaitExpired."""
+    """Wait until it holds what its origins held when it was planned. Raises WaitExpired."""
     if plan.goals:
         await arrival.until_filled(api, plan.config["name"], plan.goals, limit, advance, shown=plan.held)
 
@@ -134,7 +134,7 @@ async def wait(api: Api, plan: Plan, limit: timedelta = WAIT_FOR, advance: Advan
 async def create_mirror(
     client: Client, mirror: Mirror, *, force: Collection[str] = (), wait_for: timedelta | None = WAIT_FOR
 ) -> None:
-    """Create a mirror and wait until it is filled (None: do not wait); the same again is no error.
+    """Create a mirror and wait until it is filled (None: do not wait); repeating it is not an error.
 
     Raises BucketNotFound for a missing origin, BucketExists, HazardRefused, WaitExpired (it exists then), UsageError.
     """
@@ -151,43 +151,43 @@ async def create_aggregate(
 async def add_aggregate_origin(
     client: Client, bucket: str, origin: Origin, *, force: Collection[str] = (), wait_for: timedelta | None = WAIT_FOR
 ) -> None:
-    """Let one more origin feed an aggregate. Raises as `create_mirror`, and RefusedError for what is no aggregate."""
+    """Add an origin to an aggregate. Raises as `create_mirror`, and RefusedError if it is not an aggregate."""
     await _build(client, await plan_origin(client.api, bucket, origin, force), force, wait_for)
 
 
 async def find_aggregate(api: Api, name: str) -> StreamInfo:
-    """The info of an aggregate. Raises BucketNotFound, RefusedError for what is none."""
+    """Return the info of an aggregate. Raises BucketNotFound, RefusedError if it is not an aggregate."""
     info = await streams.find(api, STREAM_PREFIX + check_bucket(name))
     if info is None:
         info = await streams.find(api, name)
         if info is None or not info["config"].get("mirror"):
-            raise BucketNotFound(f"Aggregate `{name}` does not exist", hint="`kvctl aggregate ls` lists those that do")
+            raise BucketNotFound(f"Aggregate `{name}` does not exist", hint="List aggregates with `kvctl aggregate ls`")
     if kind_of(info["config"]) is not Kind.AGGREGATE:
-        raise _other_kind(name, info["config"], "aggregate")
+        raise _other_kind(name, info["config"], "an aggregate")
     return info
 
 
 async def find_mirror(api: Api, name: str) -> StreamInfo:
-    """The info of a mirror; a bucket of its name hides it. Raises BucketNotFound, RefusedError for what is none."""
+    """Return the info of a mirror; a bucket of its name hides it. Raises BucketNotFound, RefusedError if not one."""
     try:
         info = await catalog.find(api, name)
     except BucketNotFound:
-        raise BucketNotFound(f"Mirror `{name}` does not exist", hint="`kvctl mirror ls` lists those that do") from None
+        raise BucketNotFound(f"Mirror `{name}` does not exist", hint="List mirrors with `kvctl mirror ls`") from None
     if info["config"].get("mirror"):
         return info
-    raise _other_kind(name, info["config"], "mirror")
+    raise _other_kind(name, info["config"], "a mirror")
 
 
 async def _build(client: Client, plan: Plan, force: Collection[str], wait_for: timedelta | None) -> None:
     if client.connection.context.read_only:
-        raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
-    await carry_out(client.api, plan, force)
+        raise ReadOnly("The connection is read-only", hint="Remove `--read-only` or the context's `read_only`")
+    await apply(client.api, plan, force)
     if wait_for is not None:
         await wait(client.api, plan, wait_for)
 
 
 async def _existing_mirror(api: Api, wanted: StreamConfig) -> StreamInfo | None:
-    """The mirror when it is there as wanted; None when it is not there. Raises BucketExists."""
+    """Return the mirror if it exists as wanted; None if it does not exist. Raises BucketExists."""
     name = wanted["name"]
     info, bucket = await asyncio.gather(streams.find(api, name), streams.find(api, STREAM_PREFIX + name))
     if bucket is not None:
@@ -205,14 +205,16 @@ def _require_same(found: StreamConfig, wanted: StreamConfig) -> None:
         raise BucketExists(f"`{name}` is {_article(found)}", hint="Choose another name")
     if differing := differences(started(found), wanted):
         raise BucketExists(
-            f"`{name.removeprefix(STREAM_PREFIX)}` exists with another configuration (there -> asked for):\n"
+            f"`{name.removeprefix(STREAM_PREFIX)}` exists with another configuration (current -> requested):\n"
             f"{listed(differing)}",
-            hint=f"`kvctl {_group(found)} show {name.removeprefix(STREAM_PREFIX)}` shows it",
+            hint=f"See it with `kvctl {_group(found)} show {name.removeprefix(STREAM_PREFIX)}`",
         )
 
 
 def _other_kind(name: str, config: StreamConfig, wanted: str) -> RefusedError:
-    return RefusedError(f"`{name}` is {_article(config)}, no {wanted}", hint=f"`kvctl {_group(config)} show {name}`")
+    return RefusedError(
+        f"`{name}` is {_article(config)}, not {wanted}", hint=f"See it with `kvctl {_group(config)} show {name}`"
+    )
 
 
 def _group(config: StreamConfig) -> str:

@@ -1,4 +1,4 @@
-"""Replicas that an apply has made or given another origin, until they hold what their origins held."""
+"""Replicas that an apply created or gave another origin, until they hold what their origins held."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ Advance = Callable[[int], None]
 
 @dataclass(slots=True)
 class Filling:
-    """What is waited for, before something reads it and at the end."""
+    """Replicas to wait for, before their readers are created and at the end."""
 
     limit: timedelta | None
-    """How long for each; None: nothing is waited for."""
+    """Time limit for each; None: do not wait."""
     goals: dict[Where, tuple[Api, list[Goal], int]] = field(default_factory=dict)
-    """Of each, what has to arrive, and how many entries it held before."""
+    """For each, the goals to reach and the number of entries that it held before."""
     late: list[WaitExpired] = field(default_factory=list)
 
     @property
     def total(self) -> int | None:
-        """Entries that will arrive, where that can be told."""
+        """Entries that will arrive; None if unknown."""
         return arrival.total(goal for _, goals, _ in self.goals.values() for goal in goals)
 
     async def prepare(self, api: Api, where: Where, after: StreamConfig, live: StreamInfo | None) -> None:
-        """Find out what a replica that is about to be made, or changed, has to wait for."""
-        self.goals.pop(where, None)  # its sources may be others now
+        """Record the goals of a replica that is about to be created or changed."""
+        self.goals.pop(where, None)  # its sources may have changed
         before = live["config"] if live else {}
         fresh = [] if before.get("mirror") else added(before.get("sources") or [], sources_of(after))
         await self._add(api, where, after, fresh, live)
 
     async def resume(self, apis: Mapping[str, Api], wheres: Iterable[Where]) -> None:
-        """Wait for these as well, as far as they are still there: an apply that was killed did not."""
+        """Wait for these as well, if they still exist: an apply that was killed did not."""
         for place, stream in wheres:
             if place in apis and (live := await streams.find(apis[place], stream)) is not None:
-                with suppress(UsageError):  # somebody else's transforms by now
+                with suppress(UsageError):  # changed concurrently to unknown transforms
                     await self._add(apis[place], (place, stream), live["config"], sources_of(live["config"]), live)
 
     async def wait_for(self, wheres: Sequence[Where], advance: Advance = lambda _: None) -> None:
-        """Wait until these hold what their origins held. What is too late is noted in `late`."""
+        """Wait until these hold what their origins held. Those too late are added to `late`."""
         wanted = [(where[1], *self.goals.pop(where)) for where in wheres if where in self.goals]
         await asyncio.gather(*(self._wait(*item, advance) for item in wanted))
 
@@ -81,9 +81,9 @@ class Filling:
 
 
 def unfilled(topology: Topology, world: World) -> list[Where]:
-    """The file's replicas that are connected and lag, or have an origin in view and nothing of it yet.
+    """Return the file's replicas that are connected and lag, or are empty although an origin in view is not.
 
-    An apply that was killed left them, on whatever machine, or they are behind for a moment.
+    They were left by an apply that was killed, on any machine, or are briefly behind.
     """
     named = Locator(topology, world.places)
     wheres = {named.where(name) for name in (*topology.mirrors, *topology.aggregates)}
@@ -94,15 +94,15 @@ def unfilled(topology: Topology, world: World) -> list[Where]:
 def _is_behind(link: Link) -> bool:
     if link.origin is None or not link.origin["state"]["messages"]:
         return False
-    told = live_part(link.source, source_states(link.info))
-    active = told.get("active", -1)
+    reported = live_part(link.source, source_states(link.info))
+    active = reported.get("active", -1)
     if active < 0:
-        return not told.get("seq")
-    return bool(active < SILENCE * 10**9 and told.get("lag"))
+        return not reported.get("seq")
+    return bool(active < SILENCE * 10**9 and reported.get("lag"))
 
 
 async def _goals(api: Api, config: StreamConfig, fresh: Sequence[dict[str, object]]) -> list[Goal]:
-    """What has to arrive from some of the sources; nothing from origins that are not there."""
+    """Return the goals of some of the sources, without origins that do not exist."""
     target = "" if config.get("mirror") else config["name"].removeprefix(STREAM_PREFIX)
     numbered = [(number, source) for number, source in enumerate(sources_of(config)) if source in fresh]
     seen = await asyncio.gather(

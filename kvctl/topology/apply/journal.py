@@ -1,8 +1,8 @@
-"""What an apply has done so far, on disk, so that one that was killed can be seen and is known to be half done.
+"""Progress of an apply on disk, so that one that was killed is known to be incomplete.
 
-Nothing depends on it: what is left to do is always told from the servers. It is kept in the user's state directory,
-`$XDG_STATE_HOME/kvctl` or `~/.local/state/kvctl`, one file for a topology and the servers that it is applied to,
-wherever its file or plan lies, so that no checkout is littered; and it is removed when everything is done.
+Nothing depends on it: the remaining work is always derived from the servers. It is kept in the user's state directory,
+`$XDG_STATE_HOME/kvctl` or `~/.local/state/kvctl`, one file for a topology and the servers that it is applied to, so
+that no checkout is littered; it is removed when everything is done.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from kvctl.urls import redact
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """An apply that did not come to its end."""
+    """An apply that did not complete."""
 
     begun: str
-    """When, as RFC 3339."""
+    """Start time, as RFC 3339."""
     done: int
     total: int
     doing: str | None
-    """What it was about when it ended."""
+    """The write in progress when it ended."""
     filling: tuple[Where, ...]
-    """What it may not have waited for."""
+    """Replicas that it may not have waited for."""
 
 
 class Journal:
-    """One line for each write that begins and ends. What cannot be written is left out: it is no reason to stop."""
+    """One line for each write that begins and ends. Errors in writing it are ignored."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of(cls, name: str, apis: Mapping[str, Api]) -> Journal:
-        """The journal of a topology of this name on these servers."""
+        """Return the journal of a topology of this name on these servers."""
         places = {place: f"{redact(api.connection.context.url)} {api.prefix}" for place, api in apis.items()}
         key = hashlib.sha256(json.dumps(places, sort_keys=True).encode()).hexdigest()[:12]
         return cls(_directory() / f"{name}-{key}.ndjson")
 
     def interrupted(self) -> Interrupted | None:
-        """What an earlier apply left; None when it left nothing, or nothing that can be read."""
+        """Return the remains of an earlier apply; None if there are none, or none that can be read."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             head, *lines = [json.loads(line) for line in self.path.read_text().splitlines() if line.endswith("}")]
             done = [line["write"] for line in lines if line["state"] == "done"]
@@ -62,7 +62,7 @@ class Journal:
         return None
 
     def begin(self, writes: int, filling: Sequence[Where] = ()) -> None:
-        """Begin anew, with so many writes ahead, while some replicas may be filling still."""
+        """Start over with this number of writes ahead, and the replicas that may still be filling."""
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.path.unlink(missing_ok=True)
@@ -70,11 +70,11 @@ class Journal:
         self._add({"kvctl": "journal", "version": 1, "begun": begun, "writes": writes, "filling": list(filling)})
 
     def note(self, write: int, state: str, what: str, where: Where) -> None:
-        """`begun` or `done`, in words and by its stream."""
+        """Record that a write is `begun` or `done`, in words and by its stream."""
         self._add({"write": write, "state": state, "what": what, "where": list(where)})
 
     def end(self) -> None:
-        """All is done."""
+        """Remove the journal when everything is done."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 

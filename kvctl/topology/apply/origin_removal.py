@@ -1,4 +1,4 @@
-"""Take an origin out of an aggregate, and with it the keys that came from it and from nowhere else."""
+"""Removal of an origin from an aggregate, with the keys that came from it alone."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from kvctl.topology.source import leaving, marked_leaving
 from kvctl.topology.subjects import meet
 from kvctl.wire import header_value
 
-AT_ONCE = 64
-"""Keys that are purged at the same time."""
-ROUNDS = 5
-"""Looks for keys until none are left."""
+MAX_CONCURRENT_PURGES = 64
+"""Keys that are purged concurrently."""
+MAX_ROUNDS = 5
+"""Maximum number of searches for remaining keys."""
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What would be taken out of an aggregate. Nothing is changed yet."""
+    """Planned removal from an aggregate. Nothing is changed yet."""
 
     info: StreamInfo
     after: StreamConfig
     origin: str
     hazards: list[Hazard]
     gone: list[dict[str, Any]] = field(default_factory=list)
-    """The sources that leave, and those that left before but for their keys."""
+    """Sources to remove, and those removed before whose keys remain."""
     keep_data: bool = False
-    whole: list[str] = field(default_factory=list)
+    exclusive: list[str] = field(default_factory=list)
     """Filters of subjects that came from this origin alone."""
     keys: list[str] = field(default_factory=list)
-    """Subjects whose entries, looked at one by one, all came from this origin."""
+    """Subjects whose entries, examined one by one, all came from this origin."""
     mixed: list[str] = field(default_factory=list)
     """Subjects that others wrote too: they stay."""
 
     @property
     def name(self) -> str:
-        """The aggregate, as users type it."""
+        """Name of the aggregate, as users type it."""
         return name_of(self.info["config"])
 
     @property
     def contested(self) -> list[str]:
-        """Those of the keys that another origin may have written, too, before this one did."""
+        """The keys that another origin may have written before this one did."""
         others = tuple(pattern for source in self.after["sources"] for pattern in landing(source))
         return [subject for subject in self.keys if others and matches(subject, others)]
 
 
 @dataclass(slots=True)
 class TakenOut:
-    """Keys that were removed from an aggregate with the sources that brought them."""
+    """Keys that were removed from an aggregate with their sources."""
 
     messages: int = 0
     kept: list[str] = field(default_factory=list)
@@ -71,9 +71,10 @@ class TakenOut:
 
 
 async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> Removal:
-    """What goes when `bucket` feeds the aggregate no more; once more after an interruption, what is left of it.
+    """Plan the removal of `bucket` from an aggregate; after an interruption, of the rest.
 
-    Raises BucketNotFound, RefusedError for what is no aggregate or denies purges, NotFoundError without such an origin.
+    Raises BucketNotFound, RefusedError if it is not an aggregate or denies purges, NotFoundError without such an
+    origin.
     """
     info = await find_aggregate(api, name)
     config = info["config"]
@@ -81,28 +82,28 @@ async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> 
     stay = [source for source in config["sources"] if source not in gone]
     after = {**config, "sources": stay}
     if not stay:
-        after["subjects"] = [f"{SUBJECT_PREFIX}{name}.>"]  # else servers take the stream's name for its subject
+        after["subjects"] = [f"{SUBJECT_PREFIX}{name}.>"]  # else servers use the stream's name as its subject
     found = (
-        [Hazard(LAST_ORIGIN, f"`{bucket}` is its last origin: it would become an ordinary bucket")] if not stay else []
+        [Hazard(LAST_ORIGIN, f"`{bucket}` is the last origin: `{name}` would become an ordinary bucket")]
+        if not stay
+        else []
     )
     if keep_data:
         _require(bool(gone), name, bucket)
         return Removal(info, after, bucket, found, gone, keep_data=True)
     if config.get("deny_purge"):
         raise RefusedError(
-            f"`{name}` denies purges, so the keys of `{bucket}` cannot be removed from it",
-            hint="`--keep-data` removes the origin and leaves its keys",
+            f"`{name}` denies purges: keys of `{bucket}` cannot be removed",
+            hint="Use `--keep-data` to remove the origin and keep its keys",
         )
     gone += [source for source in leaving(config) if _is_called(source, bucket)]
-    whole, shared = _places(gone, after)
+    exclusive, shared = _places(gone, after)
     keys, mixed = await _looked_at(api, config["name"], shared, _names(gone, bucket))
     _require(bool(gone or keys), name, bucket)
-    return Removal(info, after, bucket, found, gone, whole=whole, keys=[*keys], mixed=mixed)
+    return Removal(info, after, bucket, found, gone, exclusive=exclusive, keys=[*keys], mixed=mixed)
 
 
-async def carry_out(
-    api: Api, removal: Removal, force: Collection[str] = (), advance: Advance = lambda _: None
-) -> TakenOut:
+async def apply(api: Api, removal: Removal, force: Collection[str] = (), advance: Advance = lambda _: None) -> TakenOut:
     """Remove the origin, then its keys. Raises HazardRefused, ConflictError, PartlyDone."""
     hazards.refuse(removal.hazards, force, f"`{removal.name}` would lose its last origin")
     if removal.keep_data:
@@ -116,10 +117,10 @@ async def leave(
     api: Api, info: StreamInfo, after: StreamConfig, gone: Sequence[dict[str, Any]],
     names: Collection[bytes] | None = None, advance: Advance = lambda _: None,
 ) -> TakenOut:  # fmt: skip
-    """Take sources out of an aggregate, then what they and nobody else brought.
+    """Remove sources from an aggregate, then the keys that only they brought.
 
-    Until the keys have gone the aggregate bears a mark, by which whoever comes after an interruption knows what is
-    left to do. Raises ConflictError, OutcomeUnknown, PartlyDone.
+    Until the keys are removed the aggregate is marked, so that the removal can be completed after an interruption.
+    Raises ConflictError, OutcomeUnknown, PartlyDone.
     """
     others = [source for source in leaving(info["config"]) if source not in gone]
     live = await catalog.apply_edit(api, catalog.Edit(info, marked_leaving(after, [*others, *gone])))
@@ -130,8 +131,8 @@ async def leave(
         origins = ", ".join(f"`{name}`" for name in dict.fromkeys(name_of(source) for source in gone)) or "the origin"
         name = name_of(after)
         raise PartlyDone(
-            f"`{name}` reads {origins} no more, but not all keys that came from there are gone: {error.message}",
-            hint="Running the command again removes the rest",
+            f"`{name}` no longer replicates {origins}, but some of its keys remain: {error.message}",
+            hint="Run the command again to remove the rest",
         ) from None
     return taken
 
@@ -140,21 +141,21 @@ async def take_out(
     api: Api, stream: str, gone: Sequence[dict[str, Any]], names: Collection[bytes] | None = None,
     advance: Advance = lambda _: None,
 ) -> TakenOut:  # fmt: skip
-    """Remove what came from sources that an aggregate reads no more, and from nobody else, as it is found now.
+    """Remove the keys that came only from removed sources of an aggregate, as found now.
 
-    None that it still has reads the same stream. Each purge ends at the last entry that was looked at: what is written
-    in the meantime stays.
+    No remaining source may read the same stream. Each purge ends at the last entry that was examined: later writes
+    stay.
     """
     found = TakenOut()
     wanted = {source["name"].encode() for source in gone} if names is None else names
-    for number in range(ROUNDS):  # what was on its way when the sources left may still arrive
+    for number in range(MAX_ROUNDS):  # entries in flight when the sources were removed may still arrive
         info = await streams.info(api, stream)
-        whole, shared = _places(gone, info["config"])
+        exclusive, shared = _places(gone, info["config"])
         if number:
-            whole = [text for text in whole if await streams.subjects(api, stream, text)]
+            exclusive = [text for text in exclusive if await streams.subjects(api, stream, text)]
         keys, mixed = await _looked_at(api, stream, shared, wanted)
         found.kept = [*mixed, *(subject for subject in keys if not is_plain(subject))]
-        bounds = dict.fromkeys(whole, info["state"]["last_seq"])
+        bounds = dict.fromkeys(exclusive, info["state"]["last_seq"])
         bounds |= {subject: last for subject, last in keys.items() if is_plain(subject)}
         messages = await _purge(api, stream, bounds, advance)
         found.messages += messages
@@ -164,8 +165,8 @@ async def take_out(
 
 
 async def _purge(api: Api, stream: str, bounds: Mapping[str, int], advance: Advance) -> int:
-    """Remove the messages on these subjects up to a sequence each; returns how many went."""
-    slots = asyncio.Semaphore(AT_ONCE)
+    """Remove the messages on these subjects up to a sequence each, and return their number."""
+    slots = asyncio.Semaphore(MAX_CONCURRENT_PURGES)
 
     async def purge(subject: str, last: int) -> int:
         async with slots:
@@ -177,7 +178,7 @@ async def _purge(api: Api, stream: str, bounds: Mapping[str, int], advance: Adva
 
 
 def _is_called(source: dict[str, Any], bucket: str) -> bool:
-    """Whether people would call the source so: by its bucket, its stream, or whose keys it brings."""
+    """Return whether the source has this name: its bucket, its stream, or the bucket whose keys it brings."""
     spaces = {
         rule["src"].split(".")[1]
         for rule in source.get("subject_transforms") or ()
@@ -193,9 +194,9 @@ def _names(gone: Iterable[dict[str, Any]], bucket: str) -> set[bytes]:
 
 
 def _places(gone: Sequence[dict[str, Any]], config: StreamConfig) -> tuple[list[str], list[str]]:
-    """Where the keys of the leaving sources lie: alone, and together with keys of others.
+    """Return where the keys of the removed sources lie: alone, and together with keys of others.
 
-    Without sources, as an interruption of an older kvctl leaves it, they may lie anywhere.
+    Without sources, as an interrupted older kvctl leaves it, they may lie anywhere.
     """
     if not gone:
         return [], [">"]
@@ -209,30 +210,30 @@ def _places(gone: Sequence[dict[str, Any]], config: StreamConfig) -> tuple[list[
 async def _looked_at(
     api: Api, stream: str, filters: list[str], wanted: Collection[bytes]
 ) -> tuple[dict[str, int], list[str]]:
-    """Subjects that hold only what came from the wanted streams, each with its last sequence, and the mixed ones."""
+    """Return subjects that hold only entries of the wanted streams, each with its last sequence, and mixed ones."""
     if not filters:
         return {}, []
     mine: dict[bytes, int] = {}
-    foreign: set[bytes] = set()
+    others: set[bytes] = set()
     selection = Selection(subjects=_apart(filters), deliver="all", headers_only=True)
     async for batch in read(api, stream, selection):
         for subject, reply, header, _ in batch:
             if _source_of(header) in wanted:
                 mine[subject] = delivery(reply)[0]
             else:
-                foreign.add(subject)
+                others.add(subject)
     texts = {subject: subject.decode("utf-8", "surrogateescape") for subject in sorted(mine)}
-    alone = {text: mine[subject] for subject, text in texts.items() if subject not in foreign}
-    return alone, [text for subject, text in texts.items() if subject in foreign]
+    alone = {text: mine[subject] for subject, text in texts.items() if subject not in others}
+    return alone, [text for subject, text in texts.items() if subject in others]
 
 
 def _source_of(header: bytes) -> bytes:
-    """The stream that an aggregate's message came from: `KV_ORDERS`, with a hash behind it for another account's."""
+    """Return the stream that an aggregate's message came from: `KV_ORDERS`, plus a hash for another account."""
     return (header_value(header, b"Nats-Stream-Source") or b"").partition(b" ")[0].partition(b":")[0]
 
 
 def _apart(filters: list[str]) -> tuple[str, ...]:
-    """Filters for one consumer: servers refuse overlapping ones (10138)."""
+    """Return filters for one consumer: servers refuse overlapping ones (10138)."""
     overlap = any(meet(one, other) for at, one in enumerate(filters) for other in filters[at + 1 :])
     return (">",) if overlap else tuple(filters)
 
@@ -240,5 +241,5 @@ def _apart(filters: list[str]) -> tuple[str, ...]:
 def _require(found: bool, name: str, bucket: str) -> None:
     if not found:
         raise NotFoundError(
-            f"`{bucket}` is no origin of `{name}`", hint=f"`kvctl aggregate show {name}` lists its origins"
+            f"`{bucket}` is not an origin of `{name}`", hint=f"List its origins with `kvctl aggregate show {name}`"
         )

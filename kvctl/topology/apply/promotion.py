@@ -1,4 +1,4 @@
-"""Make an ordinary bucket of what a mirror holds, for when its origin is lost."""
+"""Promotion of a mirror to an ordinary bucket, for when its origin is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What would be made of a mirror. Nothing is changed yet."""
+    """Planned bucket from a mirror. Nothing is changed yet."""
 
     info: StreamInfo
     config: StreamConfig
@@ -34,48 +34,50 @@ class Promotion:
 
     @property
     def mirror(self) -> str:
-        """The mirror's name."""
+        """Name of the mirror."""
         return name_of(self.info["config"])
 
     @property
     def entries(self) -> int:
-        """What the mirror holds."""
+        """Number of entries in the mirror."""
         return int(self.info["state"]["messages"])
 
 
 async def plan(api: Api, mirror: str, bucket: str, *, delete_mirror: bool = False) -> Promotion:
-    """The bucket that a mirror would become. Raises BucketNotFound, RefusedError, BucketExists, UsageError."""
+    """Plan the bucket that a mirror would become. Raises BucketNotFound, RefusedError, BucketExists, UsageError."""
     info = await find_mirror(api, mirror)
     if info["config"]["name"] == STREAM_PREFIX + check_bucket(bucket):
-        raise UsageError(f"`{bucket}` is the mirror itself", hint="Give the bucket another name")
+        raise UsageError(f"`{bucket}` is the mirror itself", hint="Choose another name for the bucket")
     existing = await streams.find(api, STREAM_PREFIX + bucket)
     if existing is not None and not incomplete.mark_of(existing):
-        raise BucketExists(f"`{bucket}` exists", hint="Give the bucket another name, or delete what has this one")
+        raise BucketExists(
+            f"`{bucket}` already exists", hint="Choose another name for the bucket, or delete the existing one"
+        )
     source = info["config"]["mirror"]
     if reserved_streams.NAMES.match(source["name"]):
-        raise RefusedError(f"`{mirror}` mirrors `{source['name']}`, which is no bucket: none can be made of it")
+        raise RefusedError(f"`{mirror}` mirrors `{source['name']}`, which is not a bucket: it cannot be promoted")
     found: list[Hazard] = []
     if source["name"] == STREAM_PREFIX + bucket and not Source.parse(source).is_external and not delete_mirror:
         found = [
             Hazard(
                 RECREATED_ORIGIN,
-                f"`{mirror}` would take the new `{bucket}` for its old origin, and answer reads of it with what it "
-                "holds now",
-                "Give `--delete-mirror`, and make it anew",
+                f"`{mirror}` would take the new `{bucket}` for its old origin and serve its reads with the current "
+                "values",
+                "Use `--delete-mirror`, then create the mirror again",
             )
         ]
     return Promotion(info, copy_bucket.copied_config(info["config"], bucket), found)
 
 
-async def carry_out(
+async def apply(
     client: Client, promotion: Promotion, *, delete_mirror: bool = False, force: Collection[str] = (),
     advance: Advance = lambda _: None,
 ) -> int:  # fmt: skip
-    """Make the bucket, compare every entry with the mirror's, delete the mirror if asked to; returns how many entries.
+    """Create the bucket, compare every entry with the mirror's, delete the mirror if requested; return the entry count.
 
-    Raises HazardRefused, ConflictError when the two differ: then both stay as they are.
+    Raises HazardRefused, ConflictError if the two differ: then both stay as they are.
     """
-    hazards.refuse(promotion.hazards, force, f"The bucket made of `{promotion.mirror}` would be hidden")
+    hazards.refuse(promotion.hazards, force, f"The bucket created from `{promotion.mirror}` would be hidden")
     source, name = client.bucket(promotion.mirror), name_of(promotion.config)
     await copy_bucket.copy(source, client.api, name, data=copy_bucket.HISTORY, advance=advance)
     count = await _compare(source.history_batches(), client.bucket(name).history_batches(), promotion.mirror, name)
@@ -87,19 +89,19 @@ async def carry_out(
 async def _compare(
     ones: AsyncGenerator[list[Entry]], others: AsyncGenerator[list[Entry]], mirror: str, name: str
 ) -> int:
-    """How many entries both have, in one order. Raises ConflictError at the first difference."""
+    """Return the number of entries that both have, in one order. Raises ConflictError at the first difference."""
     count = 0
     async with aclosing(_entries(ones)) as first, aclosing(_entries(others)) as second:
         async for one in first:
             other = await anext(second, None)
-            if other is None or _said(one) != _said(other):
+            if other is None or _content(one) != _content(other):
                 raise ConflictError(
                     f"`{name}` differs from `{mirror}`: entry {count + 1}, key `{one.key}`",
-                    hint="Writes may have arrived meanwhile: delete the bucket, and promote when they have stopped",
+                    hint="There may have been concurrent writes: delete the bucket, and promote again after they stop",
                 )
             count += 1
         if (other := await anext(second, None)) is not None:
-            raise ConflictError(f"`{name}` has an entry that `{mirror}` has not: key `{other.key}`")
+            raise ConflictError(f"`{name}` has an entry that `{mirror}` does not: key `{other.key}`")
     return count
 
 
@@ -110,5 +112,5 @@ async def _entries(batches: AsyncGenerator[list[Entry]]) -> AsyncGenerator[Entry
                 yield entry
 
 
-def _said(entry: Entry) -> tuple[str, str, bytes]:
+def _content(entry: Entry) -> tuple[str, str, bytes]:
     return entry.key, entry.operation, entry.value

@@ -1,7 +1,7 @@
-"""Bring replicas back to what their origins hold: mirrors are made anew, aggregates get again what is wrong in them.
+"""Repair of replicas: mirrors are recreated, aggregates refilled where they differ from their origins.
 
-Nothing is taken away before its replacement has arrived, and whatever is interrupted is completed by the next repair:
-what it needs for that stands on the server (`repairs`).
+Nothing is removed before its replacement has arrived, and an interrupted repair is completed by the next one: all it
+needs is stored on the server (`repair_leftovers`).
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from kvctl.topology.discover.replicas import Replica
 from kvctl.topology.hazards.replica_hazards import name_of
 
 Advance = Callable[[int], None]
-"""Told of messages that have arrived."""
+"""Called with the number of messages that have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What has to be done about one replica. Nothing is changed yet."""
+    """Planned repair of one replica. Nothing is changed yet."""
 
     replica: Replica
     differences: Sequence[Difference] = ()
-    """All there are, for an aggregate."""
+    """All differences of an aggregate."""
 
     @property
     def purged(self) -> list[Difference]:
-        """Keys that an aggregate has to forget."""
+        """Keys to remove from an aggregate."""
         return [] if self._mirror else [item for item in self.differences if item.kind is Verdict.EXTRA]
 
     @property
-    def fed(self) -> list[Difference]:
-        """Keys that an aggregate has to get again."""
+    def refilled(self) -> list[Difference]:
+        """Keys to replicate again into an aggregate."""
         return [] if self._mirror else [item for item in self.differences if item.kind is not Verdict.EXTRA]
 
     @property
     def overwritten(self) -> list[Difference]:
-        """Of those, the ones that were written in the aggregate itself."""
-        return [item for item in self.fed if item.cause == LOCAL_WRITE]
+        """The refilled keys that were written in the aggregate itself."""
+        return [item for item in self.refilled if item.cause == LOCAL_WRITE]
 
     @property
     def _mirror(self) -> bool:
@@ -70,22 +70,22 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """What an interrupted repair left of a mirror."""
+    """Remains of an interrupted repair of a mirror."""
 
     place: Place
     config: StreamConfig
     exists: bool
-    """Whether the mirror itself is there."""
+    """Whether the mirror itself exists."""
     link: Link = field(compare=False)
 
     @property
     def name(self) -> str:
-        """The mirror's."""
+        """Name of the mirror."""
         return name_of(original(self.config))
 
 
 def stand_ins(world: World, names: Collection[str] = ()) -> list[StandIn]:
-    """The stand-ins in view; with names only of mirrors, or of origins, of these names."""
+    """Return the stand-ins in view; with names only those of these mirrors or origins."""
     found = [
         StandIn(link.place, config, link.place.has(original(config)["name"]), link)
         for link in world.links
@@ -95,38 +95,38 @@ def stand_ins(world: World, names: Collection[str] = ()) -> list[StandIn]:
 
 
 def needed(replica: Replica, outcomes: Iterable[Outcome], differences: Sequence[Difference]) -> Repair | None:
-    """What has to be done about a replica that was audited; None: nothing."""
+    """Return the repair of a replica that was audited; None if it needs none."""
     drift = any(outcome.error is None and outcome.drifts for outcome in outcomes)
     return Repair(replica, differences) if drift or is_unfinished(replica) else None
 
 
 def is_unfinished(replica: Replica) -> bool:
-    """Whether an interrupted repair left sources in an aggregate."""
+    """Return whether an interrupted repair left sources in an aggregate."""
     return any(is_temporary(source) for source in sources_of(replica.info["config"]))
 
 
-async def carry_out(repair: Repair, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:
-    """Repair one replica, waiting at most `limit` for what arrives in each step.
+async def run(repair: Repair, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:
+    """Repair one replica, waiting at most `limit` for each step.
 
-    Raises WaitExpired when what is needed does not arrive (it is as it was then), RefusedError for an aggregate that
+    Raises WaitExpired if entries do not arrive (the replica is unchanged then), RefusedError for an aggregate that
     denies purges, ReadOnly, OutcomeUnknown, ServerError.
     """
     replica = repair.replica
     if replica.kind is Kind.MIRROR:
         await _recreate(replica.links[0], limit, advance)
     else:
-        await refill.feed(replica, repair.purged, repair.fed, limit, advance)
+        await refill.refill(replica, repair.purged, repair.refilled, limit, advance)
 
 
 async def complete(left: StandIn, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:
-    """Finish the repair that left a stand-in: the mirror is made if it is missing. Raises as `carry_out`."""
+    """Complete the repair that left a stand-in: create the mirror if it is missing. Raises as `run`."""
     if not left.exists:
         await _create(left.place.api, original(left.config), left.link, limit, advance)
     await _delete(left.place.api, left.config["name"])
 
 
 async def _recreate(link: Link, limit: timedelta, advance: Advance) -> None:
-    """A stand-in first: it shows that a new mirror fills, and answers reads while there is none."""
+    """Recreate a mirror behind a stand-in, which proves that a new mirror fills, and serves reads in the meantime."""
     api = link.place.api
     config = _own(await streams.info(api, link.info["config"]["name"]))
     beside = stand_in(config)
@@ -135,9 +135,9 @@ async def _recreate(link: Link, limit: timedelta, advance: Advance) -> None:
         await _create(api, beside, link, limit, advance)
     except WaitExpired as error:
         await _delete(api, beside["name"])
-        text = f"Mirror `{name_of(config)}` stays as it is, a new one does not fill"
+        text = f"Mirror `{name_of(config)}` stays as it is, as a new one does not fill"
         raise WaitExpired(
-            error.message.replace(f"`{beside['name']}` exists, and", f"{text}:"), hint=error.hint
+            error.message.replace(f"`{beside['name']}` was created, but", f"{text}: the new one"), hint=error.hint
         ) from None
     await catalog.delete(api, config["name"])
     await _create(api, config, link, limit, advance)
@@ -145,7 +145,7 @@ async def _recreate(link: Link, limit: timedelta, advance: Advance) -> None:
 
 
 async def _create(api: Api, config: StreamConfig, link: Link, limit: timedelta, advance: Advance) -> None:
-    """Make a mirror and wait until it holds what its origin does."""
+    """Create a mirror and wait until it holds what its origin does."""
     goals = await arrival.goals([(0, config["mirror"], await refill.seen(link))])
     await catalog.create_stream(api, config)
     await arrival.until_filled(api, config["name"], goals, limit, advance)
@@ -157,7 +157,7 @@ async def _delete(api: Api, stream: str) -> None:
 
 
 def _own(info: StreamInfo) -> StreamConfig:
-    """The configuration without what servers add."""
+    """Return the configuration without metadata that servers add."""
     config: StreamConfig = dict(info["config"])
     metadata = config.get("metadata") or {}
     kept = {key: value for key, value in metadata.items() if not key.startswith(SERVER_METADATA)}

@@ -1,7 +1,7 @@
-"""Prove that replicas hold what their origins do: every key's last operation and value, read on both sides.
+"""Comparison of replicas with their origins: every key's last operation and value, read on both sides.
 
-Both sides are read in step and put side by side as digests. What does not match is read again at the leaders, the
-replica first, until it does, or is known to differ, or the time for what is late is up.
+Both sides are read in step and compared as digests. Keys that do not match are read again from the leaders, the replica
+first, until they match, are known to differ, or time runs out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kvctl.topology.audit.comparison import (
     Marked,
     mark,
 )
-from kvctl.topology.audit.confirmation import Feed, Settling
+from kvctl.topology.audit.confirmation import Feed, Recheck
 from kvctl.topology.audit.coverage import HERE, hiding, unread
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import Side
@@ -54,35 +54,35 @@ from kvctl.topology.mapping import Mapping
 from kvctl.topology.model import Origin
 
 PATIENCE = timedelta(seconds=10)
-"""How long what is late is waited for, unless said otherwise."""
-READINGS = 3
-"""Times that both sides are read when less came than there is."""
-_HOPELESS = 1.0
-"""Seconds that late keys have left where the replica has not come so far as its origin in all the time."""
+"""Default time to wait for late entries."""
+MAX_READINGS = 3
+"""Times that both sides are read when fewer keys were read than exist."""
+_STALLED_PATIENCE_S = 1.0
+"""Seconds to wait for late keys if the replica has not caught up within the patience."""
 
 Advance = Callable[[int], None]
-"""Told of messages that were read."""
+"""Called with the number of messages that were read."""
 Report = Callable[[Difference], None]
-"""Told of differences as they are found."""
+"""Called with each difference that is found."""
 Names = dict[tuple[int, str], str]
-"""By origin and landing, the subjects that cannot be told from where they land."""
+"""Subjects by origin and destination, if they cannot be derived from the destination."""
 Name = Callable[[int, str], str | None]
-"""The subject in an origin of what lands there, where it cannot be told from it."""
+"""Returns the subject in an origin for a destination from which it cannot be derived."""
 Compare = Callable[[Replica, Sequence[Feed]], "Awaitable[Compared]"]
-"""A first look at both sides."""
+"""First comparison of both sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a first look at both sides found."""
+    """Result of the first comparison of both sides."""
 
     suspects: Iterable[str]
-    """Subjects in the replica that have to be looked at closely."""
+    """Subjects in the replica that have to be checked again."""
     own: int
-    """How many living entries are the replica's own: no origin has brought them, or holds them."""
+    """Number of the replica's own live entries, which no origin has brought or holds."""
     name: Name
     keys: Sequence[int]
-    """Living keys of each origin."""
+    """Number of live keys of each origin."""
 
 
 async def audit(
@@ -93,15 +93,15 @@ async def audit(
     advance: Advance = lambda _: None,
     compare: Compare | None = None,
 ) -> list[Outcome]:
-    """Compare a replica with each of its origins, one outcome an origin.
+    """Compare a replica with each of its origins, and return one outcome for each.
 
-    `compare` takes the first look at both sides; without it they are read here, in step. Raises nothing of what keeps
-    it from reading an origin: that is the outcome's error, and the other origins are compared.
+    `compare` makes the first comparison; without it both sides are read here, in step. An error in reading an origin is
+    not raised but stored in its outcome, and the other origins are compared.
     """
     outcomes = [_outcome(replica, link) for link in replica.links]
     try:
         if replica.silent:
-            raise StreamOffline(f"No server that holds `{replica.name}` answers", hint=OFFLINE_HINT)
+            raise StreamOffline(f"No server of `{replica.name}` answers", hint=OFFLINE_HINT)
         side = await Side(replica.place.api, replica.stream).ready()
         feeds = await asyncio.gather(*(
             _feed(number, link, outcome)
@@ -124,7 +124,7 @@ def _outcome(replica: Replica, link: Link) -> Outcome:
 
 
 async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
-    """An origin as it can be read; None, and the outcome's error, where it cannot."""
+    """Return an origin as it can be read; None, with the outcome's error, if it cannot."""
     try:
         rules = Mapping.of(link.source)
         side = await Side(origin_api(link), link.source["name"], rules.taken).ready()
@@ -134,20 +134,20 @@ async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
     except KvctlError as error:
         outcome.error = error
         if isinstance(error, JetStreamDisabled | PermissionDenied) and outcome.where is not None:
-            error.hint = _way_to_see(link, outcome.where)
+            error.hint = _access_hint(link, outcome.where)
     return None
 
 
-def _way_to_see(link: Link, where: str) -> str:
+def _access_hint(link: Link, where: str) -> str:
     prefix = Source.parse(link.source).api
     if where != prefix:
-        return f"Check the name of domain `{where}`, and that the leaf node is connected"
+        return f"Check the name of domain `{where}` and the leaf node connection"
     text = exports_to_see(link.source["name"], prefix)
     return f"{text[:1].upper()}{text[1:]}"
 
 
 class _Unreadable(Exception):
-    """An origin that broke off."""
+    """Interrupted reading of an origin."""
 
     def __init__(self, feed: Feed, error: KvctlError) -> None:
         super().__init__(error.message)
@@ -156,7 +156,7 @@ class _Unreadable(Exception):
 
 @dataclass(slots=True)
 class _Audit:
-    """One replica and those of its origins that can be read."""
+    """One replica and its readable origins."""
 
     replica: Replica
     side: Side
@@ -167,18 +167,18 @@ class _Audit:
     compare: Compare | None
     names: Names = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
-    """Messages of each origin that were read; the replica's under -1."""
+    """Number of messages read of each origin; the replica's under -1."""
     own: set[bytes] = field(default_factory=set)
-    """Subjects of living entries that none of the origins has brought."""
+    """Subjects of live entries that no origin has brought."""
     keys: dict[int, int] = field(default_factory=dict)
 
     @property
     def mirror(self) -> bool:
-        """Whether revisions have to agree, too."""
+        """Whether revisions have to agree as well."""
         return self.replica.kind is Kind.MIRROR
 
     async def run(self) -> None:
-        """Compare with all origins; one that breaks off is left out."""
+        """Compare with all origins; leave out one whose reading is interrupted."""
         caught_up = await self._catch_up()
         while self.feeds:
             try:
@@ -187,12 +187,12 @@ class _Audit:
                 broken.feed.outcome.error = broken.error
                 self.feeds.remove(broken.feed)
                 continue
-            await self._settle(compared, self.patience.total_seconds() if caught_up else _HOPELESS)
+            await self._settle(compared, self.patience.total_seconds() if caught_up else _STALLED_PATIENCE_S)
             await self._check_lineage()
             return
 
     async def _catch_up(self) -> bool:
-        """Wait until the replica has come as far as its origins are now; whether it has."""
+        """Wait until the replica is up to date with its origins' current state, and return whether it is."""
         sources = [
             (feed.number, feed.source, Seen(Origin(stream=feed.side.stream), feed.side.api, feed.info, True))
             for feed in self.feeds
@@ -204,8 +204,8 @@ class _Audit:
         return False
 
     async def _compare_all(self) -> Compared:
-        """Compare, and count: a reading that broke off unnoticed proves nothing. Raises _Unreadable, StreamReplaced."""
-        for _ in range(READINGS):
+        """Compare, and count: an unnoticed interruption proves nothing. Raises _Unreadable, StreamReplaced."""
+        for _ in range(MAX_READINGS):
             before = await self._infos()
             compared = await self._compare()
             short = unread(before, await self._infos(), self.read)
@@ -218,19 +218,19 @@ class _Audit:
         raise StreamReplaced(text)
 
     async def _infos(self) -> dict[int, StreamInfo]:
-        """The infos of those sides that are read as a whole: each origin's under its number, the replica's under -1."""
-        whole = {feed.number: feed.side for feed in self.feeds if feed.whole} | {HERE: self.side}
-        return {number: await streams.info(side.api, side.stream) for number, side in whole.items()}
+        """Return the infos of the sides that are read completely, by number of the origin; the replica's under -1."""
+        complete = {feed.number: feed.side for feed in self.feeds if feed.complete} | {HERE: self.side}
+        return {number: await streams.info(side.api, side.stream) for number, side in complete.items()}
 
     async def _compare(self) -> Compared:
-        """Read all sides, that of which less is waiting first."""
+        """Read all sides, the one with fewer waiting keys first."""
         comparison = Comparison()
         self.read = dict.fromkeys((HERE, *(feed.number for feed in self.feeds)), 0)
         self.names.clear()
         self.own.clear()
         self.keys = dict.fromkeys((feed.number for feed in self.feeds), 0)
         origins = [self._origin(feed) for feed in self.feeds]
-        sides: list[list[AsyncGenerator[Marked]]] = [origins, [self._held()]]
+        sides: list[list[AsyncGenerator[Marked]]] = [origins, [self._replica_messages()]]
         try:
             while sides[ORIGIN] or sides[REPLICA]:
                 behind = 1 - comparison.ahead
@@ -250,7 +250,7 @@ class _Audit:
         return self.names.get((number, landed))
 
     async def _origin(self, feed: Feed) -> AsyncGenerator[Marked]:
-        """What an origin holds, where it lands."""
+        """Yield an origin's messages with their destinations."""
         land, mirror, lossy = feed.rules.land, self.mirror, feed.rules.lossy
         try:
             async with aclosing(feed.side.messages()) as batches:
@@ -262,15 +262,15 @@ class _Audit:
                             found.append((landed, mark(header, payload, revision if mirror else b"")))
                             if lossy:
                                 self.names[feed.number, _text(landed)] = _text(subject)
-                    self.keys[feed.number] += sum(1 for _, said in found if said != DELETED)
+                    self.keys[feed.number] += sum(1 for _, digest in found if digest != DELETED)
                     yield found
         except KvctlError as error:
             raise _Unreadable(feed, error) from None
 
-    async def _held(self) -> AsyncGenerator[Marked]:
-        """What the replica holds."""
+    async def _replica_messages(self) -> AsyncGenerator[Marked]:
+        """Yield the replica's messages."""
         mirror = self.mirror
-        brought = tuple(_brought(feed.side.stream) for feed in self.feeds)
+        markers = tuple(_source_markers(feed.side.stream) for feed in self.feeds)
         async with aclosing(self.side.messages()) as batches:
             async for batch in batches:
                 self.read[HERE] += len(batch)
@@ -281,8 +281,8 @@ class _Audit:
                 if not mirror:
                     self.own.update(
                         message[0]
-                        for message, (_, said) in zip(batch, found, strict=True)
-                        if said != DELETED and not any(one in message[2] or two in message[2] for one, two in brought)
+                        for message, (_, digest) in zip(batch, found, strict=True)
+                        if digest != DELETED and not any(one in message[2] or two in message[2] for one, two in markers)
                     )
                 yield found
 
@@ -291,7 +291,7 @@ class _Audit:
             feed.outcome.keys = keys
         ignored = {link.source["name"] for link in self.replica.links} - {feed.side.stream for feed in self.feeds}
         config = self.replica.info["config"]
-        settling = Settling(
+        recheck = Recheck(
             self.side,
             ages=Ages.of(config),
             alone=int(config.get("num_replicas") or 1) == 1,
@@ -300,13 +300,13 @@ class _Audit:
             ignored=ignored,
             report=self.report,
         )
-        await settling.settle(compared.suspects, compared.name, patience)
+        await recheck.settle(compared.suspects, compared.name, patience)
         own = 0 if ignored else compared.own
         for feed in self.feeds:
-            feed.outcome.local = own + settling.local
+            feed.outcome.local = own + recheck.local
 
     async def _check_lineage(self) -> None:
-        """For a mirror, whether it was fed by the origin that is there now."""
+        """Check whether a mirror was filled from the current stream instance of its origin."""
         if not self.mirror:
             return
         (feed,) = self.feeds
@@ -316,12 +316,12 @@ class _Audit:
         if found.same is False:
             outcome.evidence = found.evidence
         elif await self._contradicts(feed):
-            outcome.evidence = f"`{outcome.replica}` holds revisions that are something else in `{outcome.origin}`"
+            outcome.evidence = f"`{outcome.replica}` holds revisions that are other entries in `{outcome.origin}`"
         if outcome.evidence:
             outcome.causes.add(RECREATED_ORIGIN)
 
     async def _contradicts(self, feed: Feed) -> bool:
-        """Whether what the origin holds at a revision of the mirror's is another entry."""
+        """Return whether the origin holds another entry at a revision of the mirror's."""
         for item in feed.outcome.samples:
             if item.revision is None or item.kind is Verdict.STALE:
                 continue
@@ -331,10 +331,10 @@ class _Audit:
         return RECREATED_ORIGIN in feed.outcome.causes
 
 
-def _brought(stream: str) -> tuple[bytes, bytes]:
-    """What is in the headers of messages that the stream has brought; from another account with a hash."""
-    told = f"\r\nNats-Stream-Source: {stream}".encode()
-    return told + b" ", told + b":"
+def _source_markers(stream: str) -> tuple[bytes, bytes]:
+    """Return the texts in the headers of messages from the stream: the second one if it is in another account."""
+    prefix = f"\r\nNats-Stream-Source: {stream}".encode()
+    return prefix + b" ", prefix + b":"
 
 
 def _text(subject: bytes) -> str:

@@ -1,7 +1,7 @@
-"""Two readings of the same keys, put side by side as they come; what matches is forgotten at once. [pure]
+"""Incremental comparison of two readings of the same keys; matching keys are dropped immediately. [pure]
 
-Replicas hold their entries in about the order of their origins. Read in step, few keys wait for their counterpart, so
-this takes little memory at any size; where the orders differ altogether, some 200 bytes for each key that waits.
+Replicas hold their entries in roughly the order of their origins. Read in step, few keys wait for their counterpart, so
+memory stays small at any size; with entirely different orders, each waiting key takes about 200 bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ORIGIN, REPLICA = 0, 1
 """The two sides."""
 
 DELETED = b""
-"""The mark of an entry that deletes its key, which is like none at all."""
+"""Mark of an entry that deletes its key; it is equal to no entry at all."""
 
 _DIGEST = 16
 
@@ -22,14 +22,14 @@ Marked = list[tuple[bytes, bytes]]
 
 
 def mark(header: bytes, payload: bytes, revision: bytes = b"") -> bytes:
-    """What two entries must share to agree: operation and value, and the revision where that is given."""
+    """Return a digest that agreeing entries share: operation and value, and the revision if given."""
     if header and (b"\r\nKV-Operation:" in header or b"\r\nNats-Marker-Reason:" in header):
         return DELETED
     return blake2b(payload, digest_size=_DIGEST).digest() + revision
 
 
 class Comparison:
-    """Takes what each side holds, in any order, and keeps what does not match."""
+    """Comparison of entries of both sides, in any order; keeps those that do not match."""
 
     def __init__(self) -> None:
         self._waiting: tuple[dict[bytes, bytes], dict[bytes, bytes]] = {}, {}
@@ -37,16 +37,16 @@ class Comparison:
 
     @property
     def ahead(self) -> int:
-        """The side of which more waits for the other one."""
+        """The side with more entries that wait for the other one."""
         return REPLICA if len(self._waiting[REPLICA]) > len(self._waiting[ORIGIN]) else ORIGIN
 
     @property
     def waiting(self) -> int:
-        """How many keys wait for their counterpart."""
+        """Number of keys that wait for their counterpart."""
         return len(self._waiting[ORIGIN]) + len(self._waiting[REPLICA])
 
     def take(self, side: int, entries: Marked) -> None:
-        """Entries that one side holds. A subject that comes twice has moved, or two origins write it: suspicious."""
+        """Add entries of one side. A subject that comes twice has moved, or has two origins: it is suspect."""
         mine, other = self._waiting[side], self._waiting[1 - side]
         for subject, found in entries:
             match = other.pop(subject, None)
@@ -58,11 +58,11 @@ class Comparison:
                 self._suspects.add(subject)
 
     def suspects(self, expected: Iterable[bytes] = ()) -> list[bytes]:
-        """The subjects to look at closely, when both sides have been read; `expected` may well be the replica's own."""
+        """Return the subjects to check again after both sides were read; `expected` may be the replica's own."""
         left = {subject for side in self._waiting for subject, found in side.items() if found != DELETED}
         own = {subject for subject in expected if subject not in self._waiting[ORIGIN]}
         return sorted(self._suspects | (left - own))
 
     def alone(self, expected: Iterable[bytes]) -> int:
-        """How many of these subjects the replica holds and the origins do not."""
+        """Return the number of these subjects that only the replica holds."""
         return sum(1 for subject in expected if subject in self._waiting[REPLICA] and subject not in self._suspects)

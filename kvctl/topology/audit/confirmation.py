@@ -1,4 +1,4 @@
-"""Look again at keys that seemed to differ, on both sides, at the leaders, until it is known whether they do."""
+"""Repeated comparison of suspect keys on both sides, at the leaders, until a difference is certain or gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvctl.topology.audit.findings import (
     Difference,
     Outcome,
 )
-from kvctl.topology.audit.side import AT_ONCE, Side
+from kvctl.topology.audit.side import MAX_BATCH_KEYS, Side
 from kvctl.topology.audit.verdict import (
     Ages,
     Held,
@@ -35,21 +35,21 @@ from kvctl.units import parse_time
 
 _PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
-BLOCK = 20_000
-"""Keys that are decided about together, and held: unlike buckets differ in any number."""
-_GRACE = 2.0
-"""Seconds that late keys of a block have left when the patience is used up by blocks before it."""
-_AGREED = 2
-"""Rounds in which a difference must look the same, where one might have been asked that has just become a leader."""
-_ABOUT = 3 * 10**9
-"""Nanoseconds around the end of a key's life in which the two sides may part with it at different moments."""
+BLOCK_KEYS = 20_000
+"""Keys that are decided together, and held in memory: any number of keys can differ."""
+_BLOCK_GRACE_S = 2.0
+"""Seconds for late keys of a block after earlier blocks used up the patience."""
+_AGREEING_ROUNDS = 2
+"""Rounds in which a difference must look the same, as a new leader may lag behind at first."""
+_EXPIRY_MARGIN_NS = 3 * 10**9
+"""Nanoseconds around a key's expiry in which the two sides may delete it at different moments."""
 
 Report = Callable[[Difference], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One origin of the replica that is audited."""
+    """One origin of the audited replica."""
 
     number: int
     source: dict[str, Any]
@@ -60,21 +60,21 @@ class Feed:
 
     @property
     def ages(self) -> Ages:
-        """How the origin lets its entries expire."""
+        """The origin's expiry settings."""
         return Ages.of(self.info["config"])
 
     @property
-    def whole(self) -> bool:
-        """Whether all that the origin holds is taken."""
+    def complete(self) -> bool:
+        """Whether everything in the origin is replicated."""
         return self.rules.taken == (">",) or {*(self.info["config"].get("subjects") or (">",))} <= {*self.rules.taken}
 
     @property
     def alone(self) -> bool:
-        """Whether the origin is on one server."""
+        """Whether the origin has only one stream replica."""
         return int(self.info["config"].get("num_replicas") or 1) == 1
 
     def subject(self, landed: str, here: Held | None) -> str | None:
-        """What lands there in the replica, as far as that can be told."""
+        """Return the origin's subject that lands there; None if unknown."""
         found = self.rules.origin(landed)
         if found is None and here and here.source and here.source.stream == self.side.stream:
             return here.source.subject or None
@@ -83,50 +83,50 @@ class Feed:
 
 @dataclass(slots=True)
 class _Case:
-    """A key that is not settled yet."""
+    """A key that is not decided yet."""
 
     names: dict[int, str] = field(default_factory=dict)
-    """What it is called in origins, where that was seen and cannot be told from its name here."""
+    """Subjects in origins, if they were seen and cannot be derived."""
     goals: dict[int, int] = field(default_factory=dict)
-    """The origins' revisions when it was looked at first: a replica that has come so far follows."""
+    """The origins' revisions at the first look: a replica that reaches them keeps pace."""
     seen: tuple[object, ...] = ()
     times: int = 0
 
 
 _Found = tuple[Feed, str, Held | None]
-"""An origin, the key's subject there, and what it holds of it."""
+"""An origin, the key's subject there, and its entry."""
 
 
 @dataclass(slots=True)
-class Settling:
-    """The keys of one replica that seemed to differ."""
+class Recheck:
+    """The suspect keys of one replica."""
 
     replica: Side
     ages: Ages
-    """How the replica lets its entries expire."""
+    """The replica's expiry settings."""
     alone: bool
-    """Whether the replica is on one server: what a mirror there has passed by, it does not hold."""
+    """Whether the replica has only one stream replica: a mirror there does not hold what it has skipped."""
     mirror: bool
     feeds: Sequence[Feed]
     ignored: Collection[str]
-    """Streams that feed it and cannot be read: nothing is said about their keys."""
+    """Source streams that cannot be read: their keys are not judged."""
     report: Report
     local: int = 0
-    """Keys that turned out to be the replica's own."""
+    """Number of keys that turned out to be the replica's own."""
     _arrived: dict[int, int | None] = field(default_factory=dict)
-    """For each origin, up to which of its revisions everything has come; None: not known."""
+    """For each origin, the revision up to which everything has arrived; None: unknown."""
     _infos: dict[int, StreamInfo] = field(default_factory=dict)
-    """Of the origins, in this round."""
+    """Infos of the origins in this round."""
 
     async def settle(self, subjects: Iterable[str], name: Callable[[int, str], str | None], patience: float) -> None:
-        """Decide about all of them; late ones are waited for as long as `patience` says, in seconds."""
+        """Decide on all subjects; late ones are waited for up to `patience` seconds."""
         left, end = iter(subjects), time.monotonic() + patience
-        while block := list(islice(left, BLOCK)):
+        while block := list(islice(left, BLOCK_KEYS)):
             cases = {subject: _Case(self._names(subject, name)) for subject in block}
-            await self._decide(cases, max(end, time.monotonic() + min(patience, _GRACE)))
+            await self._decide(cases, max(end, time.monotonic() + min(patience, _BLOCK_GRACE_S)))
 
     def _names(self, subject: str, name: Callable[[int, str], str | None]) -> dict[int, str]:
-        """What it is called in those origins in which that cannot be told."""
+        """Return the subjects in origins where they cannot be derived."""
         found = {feed.number: name(feed.number, subject) for feed in self.feeds if feed.rules.lossy}
         return {number: text for number, text in found.items() if text is not None}
 
@@ -135,39 +135,39 @@ class Settling:
         while cases:
             last = time.monotonic() > deadline
             wanted = list(cases)
-            for start in range(0, len(wanted), AT_ONCE):
-                await self._look(wanted[start : start + AT_ONCE], cases, last=last)
+            for start in range(0, len(wanted), MAX_BATCH_KEYS):
+                await self._look(wanted[start : start + MAX_BATCH_KEYS], cases, last=last)
             if cases:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _look(self, wanted: Sequence[str], cases: dict[str, _Case], *, last: bool) -> None:
-        """Look at some of them once; what is settled goes."""
+        """Check some keys once, and drop those that are decided."""
         await self._ask_streams()
-        # The replica first: what it held then can only be older than what its origin holds after.
+        # The replica first: it can only be older than its origin, which is read later.
         here = {subject: held(message) for subject, message in (await self.replica.latest(wanted)).items()}
         there: dict[str, list[_Found]] = {subject: [] for subject in wanted}
         for feed in self.feeds:
             named = {landed: feed.subject(landed, here.get(landed)) for landed in wanted}
-            told = {landed: name or cases[landed].names.get(feed.number) for landed, name in named.items()}
-            found = await feed.side.latest(name for name in told.values() if name)
-            for landed, name in told.items():
+            subjects = {landed: name or cases[landed].names.get(feed.number) for landed, name in named.items()}
+            found = await feed.side.latest(name for name in subjects.values() if name)
+            for landed, name in subjects.items():
                 if name:
                     there[landed].append((feed, name, held(found.get(name))))
         for subject in wanted:
-            if self._settled(subject, cases[subject], here.get(subject), there[subject], last=last):
+            if self._is_decided(subject, cases[subject], here.get(subject), there[subject], last=last):
                 del cases[subject]
 
     async def _ask_streams(self) -> None:
         info = await streams.info(self.replica.api, self.replica.stream)
         live = info.get("sources") or []
         for feed in self.feeds:
-            told = info["state"]["last_seq"] if self.mirror else live_part(feed.source, live).get("seq")
-            self._arrived[feed.number] = told
+            arrived = info["state"]["last_seq"] if self.mirror else live_part(feed.source, live).get("seq")
+            self._arrived[feed.number] = arrived
             self._infos[feed.number] = await streams.info(feed.side.api, feed.side.stream)
 
-    def _settled(self, subject: str, case: _Case, here: Held | None, there: list[_Found], *, last: bool) -> bool:
-        """Whether it is known how the key stands; a difference is reported then."""
+    def _is_decided(self, subject: str, case: _Case, here: Held | None, there: list[_Found], *, last: bool) -> bool:
+        """Return whether the key is decided; a difference is then reported."""
         if self._collide(here, there):
             return True
         chosen = self._counterpart(here, there)
@@ -194,7 +194,7 @@ class Settling:
         return True
 
     def _collide(self, here: Held | None, there: list[_Found]) -> bool:
-        """Whether several origins hold the key, and the replica agrees with one of them."""
+        """Return whether several origins hold the key, and the replica agrees with one of them."""
         present = [item for item in there if item[2] is not None]
         agrees = [judge(here, origin, 0, 0, mirror=self.mirror) is Verdict.AGREES for _, _, origin in present]
         if len(present) < 2 or not any(agrees):
@@ -204,12 +204,12 @@ class Settling:
         return True
 
     def _counterpart(self, here: Held | None, there: list[_Found]) -> _Found | None:
-        """The origin to compare with: what brought the entry, else what holds the key. None: it is nobody's."""
-        brought = here.source.stream if here and here.source else None
-        if brought in self.ignored:
+        """Return the origin to compare with: the entry's source, else one that holds the key. None: there is none."""
+        source = here.source.stream if here and here.source else None
+        if source in self.ignored:
             return None
         living = [item for item in there if item[2] is not None and item[2].lives]
-        feeds = [feed for feed in self.feeds if self.mirror or feed.side.stream == brought]
+        feeds = [feed for feed in self.feeds if self.mirror or feed.side.stream == source]
         lives = here is not None and here.lives
         if not feeds and not living:
             self.local += lives
@@ -221,7 +221,7 @@ class Settling:
         return (feeds[0], "", None) if feeds and lives else None
 
     def _certain(self, case: _Case, feed: Feed, verdict: Verdict, here: Held | None, origin: Held | None) -> bool:
-        """Whether a difference is one: it looked the same before, and is not about a key that expires just now."""
+        """Return whether a difference is certain: repeated, and not about a key that is just expiring."""
         if verdict is Verdict.LATE:
             return False
         seen = (verdict, here, origin)
@@ -229,11 +229,11 @@ class Settling:
         case.seen = seen
         ends = [here.ends(self.ages) if here else None, origin.ends(feed.ages) if origin else None]
         now = self._now(feed)
-        enough = 1 if self.mirror and self.alone and feed.alone else _AGREED
-        return case.times >= enough and not any(end is not None and abs(now - end) < _ABOUT for end in ends)
+        enough = 1 if self.mirror and self.alone and feed.alone else _AGREEING_ROUNDS
+        return case.times >= enough and not any(end is not None and abs(now - end) < _EXPIRY_MARGIN_NS for end in ends)
 
     def _expires(self, feed: Feed, here: Held | None, origin: Held | None) -> bool:
-        """Whether the key has expired in the origin, and will do so in the replica."""
+        """Return whether the key has expired in the origin, and will expire in the replica."""
         if here is None or origin is not None or here.ends(self.ages) is None:
             return False
         if self.mirror:
@@ -243,12 +243,12 @@ class Settling:
         return (here.ttl is not None and feed.ages.own) or bool(feed.ages.max_age and gone)
 
     def _now(self, feed: Feed) -> int:
-        """The time of the origin's server in ns: this machine's clock may be wrong."""
-        told = self._infos[feed.number].get("ts")
-        return parse_time(told) if told else time.time_ns()
+        """Return the time of the origin's server in ns: this machine's clock may be wrong."""
+        timestamp = self._infos[feed.number].get("ts")
+        return parse_time(timestamp) if timestamp else time.time_ns()
 
     def _cause(self, feed: Feed, here: Held | None, origin: Held | None) -> str | None:
-        """What has brought a difference about, where that can be told."""
+        """Return the cause of a difference, if known."""
         if here is None:
             return None
         if not self.mirror and (here.source is None or here.source.stream != feed.side.stream):
@@ -265,17 +265,17 @@ class Settling:
 
 
 def key_of(subject: str) -> str:
-    """The key that lives on a subject: what follows the bucket's prefix."""
+    """Return the key of a subject: everything after the bucket's prefix."""
     parts = subject.split(".", 2)
     return parts[2] if len(parts) == 3 and f"{parts[0]}." == SUBJECT_PREFIX else subject
 
 
 def _follows(case: _Case, feed: Feed, known: int, origin: Held | None) -> bool:
-    """Whether the key is overwritten faster than it can be looked at on both sides, and the replica keeps pace."""
+    """Return whether the replica keeps pace with a key that is overwritten faster than it can be compared."""
     assert origin is not None
     return known >= case.goals.setdefault(feed.number, origin.revision)
 
 
 def _first_time(state: StreamState) -> int:
-    """When the first message that is there was stored; far in the future without one."""
+    """Return the time of the first message; far in the future if there is none."""
     return parse_time(state["first_ts"]) if state["messages"] else 1 << 63

@@ -1,4 +1,4 @@
-"""What an audit has to have read before it proves anything, and what no content makes good. [pure]"""
+"""Conditions for an audit to prove anything: complete readings, and keys that clients can find. [pure]"""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from kvctl.topology.hazards.replica_hazards import (
 )
 
 HERE = -1
-"""The replica among the numbers of its origins."""
+"""Number of the replica, among those of its origins."""
 _HIDING = (FILTERED_MIRROR, RENAMING_MIRROR, OUTSIDE_PREFIX)
 
 
 def unread(
     before: Mapping[int, StreamInfo], after: Mapping[int, StreamInfo], read: Mapping[int, int]
 ) -> list[tuple[int, str]]:
-    """The sides of which fewer keys were read than there were all the time: those now, but for what has come since."""
+    """Return the sides of which fewer keys were read than certainly existed: the current ones, without newer ones."""
     found = []
     for number in before:
         then, now = before[number]["state"], after[number]["state"]
         least = (now.get("num_subjects") or 0) - (now["last_seq"] - then["last_seq"])
         if read[number] < least:
             name = name_of(after[number]["config"])
-            found.append((number, f"Only {read[number]} of {least} keys of `{name}` could be read"))
+            found.append((number, f"Could read only {read[number]} of {least} keys of `{name}`"))
     return found
 
 
 def hiding(replica: Replica, link: Link) -> list[Hazard]:
-    """What in a replica's configuration keeps clients from finding the keys that come over a link."""
+    """Return the hazards by which a replica's configuration hides the keys of a link from clients."""
     config, origin = replica.info["config"], link.origin["config"] if link.origin else None
     if not config.get("mirror"):
         config = {**config, "sources": [link.source]}

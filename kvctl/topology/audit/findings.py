@@ -1,4 +1,4 @@
-"""What an audit found: for each pair of an origin and a replica, counts, samples, and what explains them. [pure]"""
+"""Results of an audit: counts, samples and causes for each pair of an origin and a replica. [pure]"""
 
 from __future__ import annotations
 
@@ -9,90 +9,90 @@ from kvctl.errors import KvctlError
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.audit.verdict import KINDS, Verdict
 
-SAMPLES = 10
-"""Differences of each kind that are kept."""
+MAX_SAMPLES = 10
+"""Number of differences of each kind to keep."""
 
 LOCAL_WRITE = "local-write"
 """The key was written in the aggregate itself."""
 LAGGING = "lagging"
-"""The origin's entry has not arrived in time."""
+"""The origin's entry did not arrive in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One key in which a replica does not hold what its origin does."""
+    """One key in which a replica differs from its origin."""
 
     origin: str
     replica: str
     key: str
-    """As the replica has it."""
+    """Key in the replica."""
     kind: Verdict
     origin_key: str | None
-    """As the origin has it; None where that cannot be told."""
+    """Key in the origin; None if unknown."""
     origin_revision: int | None
-    """None: the origin holds nothing of it."""
+    """None: the origin has no entry."""
     revision: int | None
-    """In the replica; None: it holds nothing."""
+    """Revision in the replica; None: it has no entry."""
     cause: str | None = None
-    """What is known to have brought it about."""
+    """Known cause."""
     subject: str = ""
-    """Of the key in the replica's stream."""
+    """Subject of the key in the replica's stream."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One pair of an origin and a replica, audited."""
+    """Result for one pair of an origin and a replica."""
 
     origin: str
     replica: str
     kind: Kind
     where: str | None = None
-    """Domain or API prefix of the origin, where that is another one than the replica's."""
+    """Domain or API prefix of the origin, if it differs from the replica's."""
     place: str = ""
-    """The context of a file that the replica is in."""
+    """Context of the replica in a file."""
     keys: int = 0
-    """Living keys of the origin that were compared; about, while it is written to."""
+    """Number of the origin's live keys that were compared; approximate during writes."""
     counts: Counter[Verdict] = field(default_factory=Counter)
     collisions: int = 0
-    """Keys that another origin or key writes too: they agree with one of them."""
+    """Keys with several origins or source keys: they agree with one of them."""
     local: int = 0
-    """Living keys of the aggregate that none of its origins has brought."""
+    """Live keys of the aggregate that no origin has brought."""
     expiring: int = 0
-    """Keys that have expired in the origin, and will in the replica, where their time began later."""
+    """Keys that have expired in the origin, and will expire in the replica, where their age began later."""
     causes: set[str] = field(default_factory=set)
     evidence: str = ""
-    """Of an earlier stream instance of the origin, in words."""
+    """Evidence of an earlier stream instance of the origin, in words."""
     hidden: str = ""
-    """Why clients do not find the keys, whatever the replica holds: its configuration, which no repair changes."""
+    """Reason why clients do not find the keys: the replica's configuration, which no repair changes."""
     samples: list[Difference] = field(default_factory=list)
     error: KvctlError | None = None
-    """Why the pair could not be audited."""
+    """Reason why the pair could not be audited."""
 
     @property
     def differences(self) -> int:
-        """All keys in which the two differ."""
+        """Number of keys in which the two differ."""
         return self.counts.total()
 
     @property
     def consistent(self) -> bool | None:
-        """Whether the replica holds what its origin does; None when that could not be found out."""
+        """Whether the replica holds what its origin does; None if unknown."""
         if self.error is not None:
             return None
         return not self.drifts and not self.hidden
 
     @property
     def drifts(self) -> bool:
-        """Whether the replica holds something else than its origin: what a repair mends."""
+        """Whether the contents differ, which a repair fixes."""
         return bool(self.differences or self.evidence)
 
     def add(self, difference: Difference) -> None:
-        """Count a difference, and keep it among the samples while there are few of its kind."""
+        """Count a difference, and keep the first ones of each kind as samples."""
         self.counts[difference.kind] += 1
         if difference.cause:
             self.causes.add(difference.cause)
-        if self.counts[difference.kind] <= SAMPLES:
+        if self.counts[difference.kind] <= MAX_SAMPLES:
             self.samples.append(difference)
 
     def sorted_samples(self) -> list[Difference]:
-        """The samples by kind, then by key."""
+        """Return the samples by kind, then by key."""
         return sorted(self.samples, key=lambda item: (KINDS.index(item.kind), item.key))

@@ -1,4 +1,4 @@
-"""What the last entries of one key, in a replica and in its origin, say about each other. [pure]"""
+"""Comparison of the last entries of one key in a replica and in its origin. [pure]"""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _SOURCE_HEADER = b"Nats-Stream-Source"
 
 
 class Verdict(StrEnum):
-    """How a key of a replica stands to its origin."""
+    """Relation of a key in a replica to its origin."""
 
     AGREES = "agrees"
     LATE = "late"
-    """The origin's entry may still be on its way."""
+    """The origin's entry may still arrive."""
     MISSING = "missing"
-    """It lives in the origin, and the replica holds nothing of it."""
+    """The key lives in the origin, but not in the replica."""
     EXTRA = "extra"
-    """It lives in the replica, and the origin holds nothing of it."""
+    """The key lives in the replica, but not in the origin."""
     STALE = "stale"
     """The replica holds an earlier entry than the origin."""
     DIFFERING = "differing"
-    """The replica holds something else."""
+    """The replica holds another entry."""
 
 
 KINDS = (Verdict.MISSING, Verdict.EXTRA, Verdict.STALE, Verdict.DIFFERING)
@@ -38,7 +38,7 @@ KINDS = (Verdict.MISSING, Verdict.EXTRA, Verdict.STALE, Verdict.DIFFERING)
 
 
 class Source(NamedTuple):
-    """Where an aggregate's entry came from, as servers write it into its headers."""
+    """Source of an aggregate's entry, as servers write it into its headers."""
 
     stream: str
     sequence: int
@@ -46,16 +46,16 @@ class Source(NamedTuple):
 
 
 class Ages(NamedTuple):
-    """How a stream lets its entries expire."""
+    """Expiry settings of a stream."""
 
     max_age: int
     """Its ttl in ns; 0: none."""
     own: bool
-    """Whether entries may have a ttl of their own."""
+    """Whether per-key TTLs are allowed."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Ages:
-        """Of a stream's configuration."""
+        """Return the settings of a stream's configuration."""
         return cls(int(config.get("max_age") or 0), bool(config.get("allow_msg_ttl")))
 
 
@@ -67,24 +67,24 @@ class Held:
     revision: int
     time_ns: int
     source: Source | None = None
-    """For an entry that another stream brought."""
+    """Set for an entry that came from another stream."""
     ttl: timedelta | None = None
-    """Its own."""
+    """Per-key TTL."""
 
     @property
     def lives(self) -> bool:
-        """Whether it is a value, and no deletion."""
+        """Whether it is a value, not a deletion."""
         return self.mark != DELETED
 
     def ends(self, ages_of: Ages) -> int | None:
-        """When it expires in a stream, in ns since the epoch; None: never. Streams ignore a ttl they do not allow."""
+        """Return its time of expiry in a stream, in ns since the epoch; None: never. Disallowed TTLs are ignored."""
         own = duration_ns(self.ttl) if self.ttl and ages_of.own else 0
         ages = [age for age in (ages_of.max_age, own) if age]
         return self.time_ns + min(ages) if ages else None
 
 
 def held(message: StoredMessage | None) -> Held | None:
-    """What is remembered of a message; None where there is none."""
+    """Return a message's entry; None if there is none."""
     if message is None:
         return None
     header, ttl = message.header, from_message("", 0, message).ttl
@@ -92,7 +92,7 @@ def held(message: StoredMessage | None) -> Held | None:
 
 
 def source_of(header: bytes) -> Source | None:
-    """Where an aggregate's message came from; None for one that was written here, or comes from an old server."""
+    """Return the source of an aggregate's message; None if it was written here, or by an old server."""
     found = (header_value(header, _SOURCE_HEADER) or b"").split(b" ")
     if len(found) < 2 or not found[1].isdigit():
         return None
@@ -102,7 +102,7 @@ def source_of(header: bytes) -> Source | None:
 
 
 def known_revision(replica: Held | None, stream: str, *, mirror: bool) -> int:
-    """The origin's revision that the replica's entry is a copy of; 0 where it is none, or not of this origin."""
+    """Return the origin's revision that the replica's entry is a copy of; 0 if it is not one of this origin."""
     if replica is None:
         return 0
     if mirror:
@@ -111,10 +111,10 @@ def known_revision(replica: Held | None, stream: str, *, mirror: bool) -> int:
 
 
 def judge(replica: Held | None, origin: Held | None, known: int, arrived: int | None, *, mirror: bool) -> Verdict:
-    """Compare what a replica held with what its origin held a moment later.
+    """Compare an entry of a replica with its origin's, which was read later.
 
     `known` is the origin's revision that the replica's entry is a copy of, `arrived` the one up to which everything had
-    arrived before the replica was asked (None: not known). Mirrors share the revisions of their origins.
+    arrived before the replica was read (None: unknown). Mirrors share the revisions of their origins.
     """
     lives, ought = replica is not None and replica.lives, origin is not None and origin.lives
     if not lives and not ought:
@@ -127,7 +127,7 @@ def judge(replica: Held | None, origin: Held | None, known: int, arrived: int | 
 
 
 def difference(replica: Held | None, origin: Held | None, known: int) -> Verdict:
-    """What a difference between the two is called."""
+    """Return the kind of a difference between the two."""
     if origin is not None and 0 < known < origin.revision:
         return Verdict.STALE
     if replica is None or not replica.lives:

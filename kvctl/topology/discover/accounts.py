@@ -1,4 +1,4 @@
-"""The contexts of a topology file, opened: one API for each."""
+"""Connections to the contexts of a topology file: one API for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvctl.kv.client import Client
 
 HERE = ""
-"""What the context in use is called among a file's own."""
+"""Name of the context in use among those of a file."""
 
 _ABOUT_THE_SERVER = ("context", "server", "domain", "api_prefix")
 _FOR_ALL = ("read_only", "timeout", "inbox_prefix", "tls_ca")
@@ -27,10 +27,10 @@ async def opened(
     connect: Callable[[Context], Awaitable[Client]],
     flags: Mapping[str, object] | None = None,
 ) -> dict[str, Api]:
-    """An API for each context of the file, and for the one in use, under HERE, when anything is in it.
+    """Return an API for each context of the file, and under HERE for the one in use if anything belongs to it.
 
-    `here` gives the client in use, and is not asked where nothing needs it; `connect` opens another. `flags` are those
-    of the connection in use, as `contexts.resolve` takes them. Raises what either raises, ContextNotFound, UsageError.
+    `here` returns the client in use, and is called only if needed; `connect` opens another. `flags` are those of the
+    connection in use, as `contexts.resolve` takes them. Raises what either raises, ContextNotFound, UsageError.
     """
     apis: dict[str, Api] = {}
     if not topology.contexts or _somewhere_else(topology):
@@ -44,10 +44,10 @@ async def opened(
 
 
 def context_of(settings: Mapping[str, str], flags: Mapping[str, object]) -> Context:
-    """How to connect to a context of a file.
+    """Return the connection settings of a context of a file.
 
-    A URL counts as `--server` does: with the credentials of flags and environment, and with no context's, which were
-    not made for it. A named context has its own. What is for reading only stays so. Raises ContextNotFound, UsageError.
+    A URL counts as `--server` does: with the credentials of flags and environment, and never with those of another
+    context. A named context has its own. A read-only connection stays read-only. Raises ContextNotFound, UsageError.
     """
     if "url" in settings:
         kept = {name: value for name, value in flags.items() if name not in _ABOUT_THE_SERVER}
@@ -60,12 +60,12 @@ def context_of(settings: Mapping[str, str], flags: Mapping[str, object]) -> Cont
 
 
 def _elsewhere(api: Api, settings: Mapping[str, str]) -> Api:
-    """The same connection, in another domain or under another prefix where the settings say one."""
+    """Return the same connection in the domain or under the prefix of the settings."""
     prefix = External.of_domain(settings["domain"]).api if "domain" in settings else settings.get("api_prefix")
     return api.at(prefix) if prefix else api
 
 
 def _somewhere_else(topology: Topology) -> bool:
-    """Whether anything is in no context of the file."""
+    """Return whether anything belongs to no context of the file."""
     everything = (*topology.buckets, *topology.mirrors, *topology.aggregates)
     return any(name not in topology.places for name in everything)

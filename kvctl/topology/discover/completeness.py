@@ -1,7 +1,7 @@
-"""What the counts of a replica and of its origins prove: that entries are missing, or that there are more. [pure]
+"""Comparison of a replica's counts with those of its origins: missing or extra entries. [pure]
 
-A replica holds at least what its origins hold, if they are taken whole and do not land on each other. While they are
-written to, an origin can have gained at most one entry with each revision that has not arrived yet.
+A replica holds at least what its origins hold, if they are replicated completely and do not collide. While they are
+written, an origin can have gained at most one entry with each revision that has not arrived yet.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _UNLIMITED = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One source of a replica, and its origin, asked after the replica."""
+    """One source of a replica, and the info of its origin, requested after the replica's."""
 
     number: int
-    """Of the source, among the replica's."""
+    """Number of the source among the replica's."""
     source: dict[str, Any]
     origin: StreamInfo
     pending: int = 0
@@ -33,19 +33,19 @@ class Reading:
 
 
 def lacking(replica: StreamInfo, readings: Sequence[Reading]) -> str:
-    """What proves that entries are missing in the replica; empty where nothing does."""
+    """Return the evidence that entries are missing in the replica; empty if there is none."""
     counted = _countable(replica["config"], readings)
     entries = sum(max(_least(replica, item) - item.pending, 0) for item in counted)
     keys = sum(max(_keys(item.origin) - item.pending, 0) for item in counted)
     if replica["state"]["messages"] >= entries and _keys(replica) >= keys:
         return ""
-    return f"{_holds(replica)}, and {_of(counted)} {_counts(counted)}"
+    return f"{_holds(replica)}, but {_of(counted)} {_counts(counted)}"
 
 
 def surplus(replica: StreamInfo, readings: Sequence[Reading]) -> str:
-    """What proves that the replica holds more than its origins, while nothing is written; empty where nothing does.
+    """Return the evidence that the replica holds more than its origins, without concurrent writes; empty if none.
 
-    It may be what is left of keys that were compacted in an origin, or living keys that were purged there unnoticed.
+    The surplus may be markers that were compacted in an origin, or live keys whose purge did not arrive.
     """
     config = replica["config"]
     counted = _countable(config, readings)
@@ -57,31 +57,31 @@ def surplus(replica: StreamInfo, readings: Sequence[Reading]) -> str:
         same = _history(config) == _history(counted[0].origin["config"])
         return _surplus(replica, counted) if more and same else ""
     if any(_expires(item.origin["config"]) for item in counted):
-        return ""  # in aggregates ages begin anew
+        return ""  # in aggregates ages count from the arrival
     return _surplus(replica, counted) if _keys(replica) > sum(_keys(item.origin) for item in counted) else ""
 
 
 def late_start(reading: Reading) -> str:
-    """That a source begins behind the first entry of its origin; empty where it does not."""
+    """Return a description of a source that begins after the first entry of its origin; empty if it does not."""
     source, state, name = reading.source, reading.origin["state"], name_of(reading.source)
     sequence, moment = source.get("opt_start_seq") or 0, source.get("opt_start_time")
     if not state["messages"]:
         return ""
     if sequence > state["first_seq"]:
-        return f"it reads `{name}` from revision {sequence} on, which holds entries from {state['first_seq']} on"
+        return f"it replicates `{name}` from revision {sequence}, but `{name}` begins at {state['first_seq']}"
     if moment and parse_time(state["first_ts"]) < parse_time(moment):
-        return f"it reads `{name}` from {format_time(parse_time(moment))} on, which holds older entries"
+        return f"it replicates `{name}` from {format_time(parse_time(moment))}, but `{name}` holds older entries"
     return ""
 
 
 def _countable(config: StreamConfig, readings: Sequence[Reading]) -> list[Reading]:
-    """The sources whose every entry has a place of its own in the replica."""
+    """Return the sources whose entries share no place in the replica with others."""
     shared = {place.number for pair in overlaps(config) for place in pair}
-    return [item for item in readings if item.number not in shared and _whole(item)]
+    return [item for item in readings if item.number not in shared and _complete(item)]
 
 
-def _whole(reading: Reading) -> bool:
-    """Whether a source takes all that its origin holds, each subject to one of its own."""
+def _complete(reading: Reading) -> bool:
+    """Return whether a source replicates all that its origin holds, each subject to its own destination."""
     try:
         rules = Mapping.of(reading.source)
     except UnknownTransform:
@@ -91,7 +91,7 @@ def _whole(reading: Reading) -> bool:
 
 
 def _subjects(config: StreamConfig) -> set[str]:
-    """Filters for all that a stream can hold; none where that is not clear."""
+    """Return filters for all subjects that a stream can hold; empty if unclear."""
     found, mirror = {*(config.get("subjects") or ())}, config.get("mirror")
     if mirror:
         plain = str(mirror["name"]).startswith(STREAM_PREFIX) and not mirror.get("subject_transforms")
@@ -104,7 +104,7 @@ def _subjects(config: StreamConfig) -> set[str]:
 
 
 def _least(replica: StreamInfo, reading: Reading) -> int:
-    """Entries of an origin for which the replica's history has room."""
+    """Return the number of an origin's entries for which the replica's history has room."""
     enough = _history(replica["config"]) >= _history(reading.origin["config"])
     return int(reading.origin["state"]["messages"]) if enough else _keys(reading.origin)
 
@@ -123,8 +123,8 @@ def _keys(info: StreamInfo) -> int:
 
 
 def _surplus(replica: StreamInfo, counted: Sequence[Reading]) -> str:
-    text = f"{_holds(replica)}, and {_of(counted)} {_counts(counted)}"
-    return f"{text}: deletions that were compacted there, or keys that went unnoticed"
+    text = f"{_holds(replica)}, but {_of(counted)} {_counts(counted)}"
+    return f"{text}: markers compacted there, or keys whose deletion did not arrive"
 
 
 def _holds(replica: StreamInfo) -> str:

@@ -1,4 +1,4 @@
-"""How each replica in view stands to each of its origins, by evidence: that nothing lags proves nothing."""
+"""Health of each replica in view for each of its origins, by evidence: a lag of 0 proves nothing."""
 
 from __future__ import annotations
 
@@ -25,69 +25,72 @@ from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.model import Origin
 
 SECOND_LOOK = 1.0
-"""Seconds after which what has not arrived is looked at again: is anything moving?"""
+"""Seconds before a late replica is examined again, to see whether anything arrives."""
 
-AT_ONCE = 32
-"""Replicas that are looked at at the same time."""
+MAX_CONCURRENT_REPLICAS = 32
+"""Replicas that are examined concurrently."""
 
 _NOT_FOUND = "(10059)"
 
 
 class State(StrEnum):
-    """One word for a replica and one of its origins."""
+    """Health of a replica for one of its origins."""
 
     OK = "ok"
-    """It has come as far as the origin, and as far as counts tell nothing is missing; an audit compares the keys."""
+    """Up to date with the origin, and not lacking entries by count; an audit compares the keys."""
     UNCONFIRMED = "unconfirmed"
-    """Connected; whether it holds what the origin holds cannot be seen from here, or counts give reason to doubt it."""
+    """Connected, but the origin's contents cannot be read from here, or counts raise doubts."""
     MISSING_ENTRIES = "missing entries"
-    """It has come as far as the origin, and holds fewer entries."""
+    """Up to date with the origin, but with fewer entries."""
     BEHIND = "behind"
-    """Something is missing, and on its way."""
+    """Entries are missing and arriving."""
     STALLED = "stalled"
-    """Something is missing, and nothing of it arrives."""
+    """Entries are missing and not arriving."""
     SILENT = "silent"
-    """Nothing was heard of the origin for long."""
+    """No message from the origin for a long time."""
     NEVER_CONNECTED = "never connected"
     FAILING = "failing"
     """The server reports an error."""
     MISSING_ORIGIN = "missing origin"
     RECREATED_ORIGIN = "recreated origin"
-    """A mirror of an earlier incarnation: it serves what was there before."""
+    """A mirror of an earlier stream instance of its origin: it serves the old values."""
     UNREACHABLE = "unreachable"
-    """Its servers do not answer, or its origin's."""
+    """Its servers, or those of its origin, do not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One replica and one of its origins."""
+    """Health of one replica for one of its origins."""
 
     link: Link
     name: str
-    """The replica, as users type it."""
+    """Name of the replica, as users type it."""
     kind: Kind
     upstream: Upstream
     state: State
     evidence: str = ""
-    """What shows it, in words."""
+    """Evidence in words."""
     arrived: int | None = None
-    """The origin's revision up to which everything has come; None: not known."""
+    """Revision of the origin up to which everything has arrived; None: unknown."""
 
     @property
     def origin_last(self) -> int | None:
-        """The origin's last revision; None where it cannot be seen."""
+        """The origin's last revision; None if it cannot be read."""
         return int(self.link.origin["state"]["last_seq"]) if self.link.origin else None
 
     @property
     def lag(self) -> int | None:
-        """What the server knows to be missing; None where the replica does not answer."""
+        """Missing messages as the server reports them; None if the replica does not answer."""
         return None if self.link.silent else self.upstream.lag
 
 
 async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Standing]:
-    """How all replicas stand, in the order of the world's links; takes `second_look` seconds when something is late."""
+    """Return the health of all replicas, in the order of the inventory's links.
+
+    Takes `second_look` seconds if one of them is late.
+    """
     looks = [_Look(link) for link in world.links]
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(MAX_CONCURRENT_REPLICAS)
     found = await asyncio.gather(*(look.first(slots) for look in looks))
     late = [at for at, standing in enumerate(found) if standing is None]
     if late:
@@ -97,7 +100,7 @@ async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Stan
 
 
 async def _recounted(found: list[Standing], pause: float, slots: asyncio.Semaphore) -> list[Standing]:
-    """The same, those that have come as far as their origins compared by counts."""
+    """Return the same, with replicas that are up to date compared by counts."""
     groups: dict[tuple[str, str], list[int]] = {}
     for at, standing in enumerate(found):
         if standing.state is State.OK:
@@ -106,8 +109,8 @@ async def _recounted(found: list[Standing], pause: float, slots: asyncio.Semapho
 
     async def recount(group: list[int]) -> None:
         async with slots:
-            told = await recounting.doubts([found[at].link for at in group], pause)
-        for at, doubt in zip(group, told, strict=True):
+            found_doubts = await recounting.doubts([found[at].link for at in group], pause)
+        for at, doubt in zip(group, found_doubts, strict=True):
             if doubt is not None:
                 state = State.MISSING_ENTRIES if doubt.missing else State.UNCONFIRMED
                 found[at] = replace(found[at], state=state, evidence=doubt.evidence)
@@ -117,7 +120,7 @@ async def _recounted(found: list[Standing], pause: float, slots: asyncio.Semapho
 
 
 class _Look:
-    """One link, looked at once, and again when that leaves it open."""
+    """Examination of one link, repeated if the first one is inconclusive."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -130,7 +133,7 @@ class _Look:
         self._come = 0
 
     async def first(self, slots: asyncio.Semaphore) -> Standing | None:
-        """How it stands; None where something is missing that may be on its way."""
+        """Return the health; None if missing entries may still arrive."""
         async with slots:
             try:
                 if self._link.silent:
@@ -140,7 +143,7 @@ class _Look:
                 return replace(self._plain, state=State.UNREACHABLE, evidence=error.message)
 
     async def second(self, slots: asyncio.Semaphore) -> Standing:
-        """Whether what was missing has come meanwhile, or some of it."""
+        """Return the health after checking whether the missing entries, or some of them, have arrived since."""
         assert self._goal is not None
         come, wanted = self._come, self._goal.sequence or 0
         async with slots:
@@ -169,9 +172,9 @@ class _Look:
         return await self._progress(origin)
 
     def _away(self) -> Standing:
-        """The replica's own servers do not answer."""
+        """Return the health of a replica whose own servers do not answer."""
         peers = [peer["name"] for peer in (self._link.info.get("cluster") or {}).get("replicas") or ()]
-        what = "its server" if len(peers) == 1 else "the servers that hold it,"
+        what = "its server" if len(peers) == 1 else "its servers"
         named = f"{what} {', '.join(f'`{name}`' for name in peers)}" if peers else "its servers"
         text = f"{named} {'does' if len(peers) == 1 else 'do'} not answer"
         return replace(self._plain, state=State.UNREACHABLE, evidence=text)
@@ -181,27 +184,27 @@ class _Look:
         name = name_of(source)
         elsewhere = bool(Source.parse(source).api)
         if source["name"] in place.unreachable and not elsewhere:
-            return replace(plain, state=State.UNREACHABLE, evidence=f"the servers that hold `{name}` do not answer")
+            return replace(plain, state=State.UNREACHABLE, evidence=f"the servers of `{name}` do not answer")
         if not elsewhere or _NOT_FOUND in (plain.upstream.error or ""):
             return replace(plain, state=State.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
         if plain.upstream.error:
             return replace(plain, state=State.FAILING, evidence=plain.upstream.error)
         if plain.upstream.state != "connected":
             return self._unconnected()
-        return replace(plain, state=State.UNCONFIRMED, evidence=f"what `{name}` holds cannot be seen from here")
+        return replace(plain, state=State.UNCONFIRMED, evidence=f"the contents of `{name}` cannot be read from here")
 
     def _unconnected(self) -> Standing:
-        """Never heard of, or for long not any more."""
+        """Return the health of a replica that never connected, or lost its connection."""
         active = self._plain.upstream.active
         if active is None:
             return replace(self._plain, state=State.NEVER_CONNECTED)
-        text = f"nothing was heard of the origin for {round(active)} s"
+        text = f"no message from the origin for {round(active)} s"
         if self._link.origin is None:
             return replace(self._plain, state=State.UNREACHABLE, evidence=f"{text}, and it does not answer")
         return replace(self._plain, state=State.SILENT, evidence=text)
 
     async def _lineage(self, origin: StreamInfo) -> Lineage:
-        """Whether it holds entries of this stream instance; if not, looked at once more, the origin last."""
+        """Return whether it holds entries of this stream instance; if not, both are read once more, the origin last."""
         replica, source = self._link.info, self._link.source
         found = _lineage(replica, source, origin)
         if found.same is False:
@@ -220,10 +223,12 @@ class _Look:
             return replace(self._plain, arrived=come)
         (goal,) = await arrival.goals([(0, source, seen)])
         if goal.sequence is None:
-            return replace(self._plain, state=State.UNCONFIRMED, evidence="its last entry here cannot be asked for")
+            return replace(self._plain, state=State.UNCONFIRMED, evidence="its last entry cannot be read from here")
         come = await arrival.arrived(self._link.place.api, info, goal)
         if come is None:
-            return replace(self._plain, state=State.UNCONFIRMED, evidence="entries of another origin hide its last one")
+            return replace(
+                self._plain, state=State.UNCONFIRMED, evidence="entries of another origin hide its last entry"
+            )
         if come >= goal.sequence:
             return replace(self._plain, arrived=come)
         self._goal, self._come = goal, come
@@ -231,7 +236,7 @@ class _Look:
 
     @property
     def _there(self) -> Api:
-        """Where the origin is asked."""
+        """The API through which the origin is read."""
         prefix = Source.parse(self._link.source).api
         return self._link.place.api.at(prefix) if prefix else self._link.place.api
 

@@ -1,4 +1,4 @@
-"""All streams in view, in one or several accounts and domains, and who reads from whom."""
+"""All streams in view, in one or more accounts and domains, and the replication between them."""
 
 from __future__ import annotations
 
@@ -23,61 +23,61 @@ class Place:
     """One account in one domain, with all its streams."""
 
     name: str
-    """As a topology file calls its context; empty for the one in use."""
+    """Name of its context in a topology file; empty for the context in use."""
     api: Api
     domain: str | None
     infos: Mapping[str, StreamInfo]
-    """Those that answer, by stream."""
+    """Infos of the streams that answer, by name."""
     unreachable: tuple[str, ...] = ()
-    """Streams whose hosts did not answer."""
+    """Names of the streams whose servers do not answer."""
     offline: Mapping[str, StreamInfo] = field(default_factory=dict)
-    """The infos of those unreachable ones whose configuration the cluster still knows; their state says nothing."""
+    """Infos of unreachable streams whose configuration the cluster still knows; their state is meaningless."""
 
     def has(self, stream: str) -> bool:
-        """Whether there is such a stream, answering or not."""
+        """Return whether the stream exists, reachable or not."""
         return stream in self.infos or stream in self.unreachable
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Unreachable streams of which the name alone is known: any of them may read from any other stream."""
+        """Unreachable streams of which only the name is known: any of them may read from any other stream."""
         return tuple(stream for stream in self.unreachable if stream not in self.offline)
 
     @property
     def seen(self) -> bool:
-        """Its servers were asked."""
+        """Whether its servers were asked."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One stream reading another one."""
+    """Replication from one stream into another."""
 
     place: Place
     info: StreamInfo
-    """Of the reader."""
+    """Info of the reader."""
     source: dict[str, Any]
-    """As the reader's configuration has it."""
+    """The source as the reader's configuration has it."""
     origin_place: Place | None
-    """None: it is not in view, or does not exist."""
+    """None: the origin is not in view, or does not exist."""
     origin: StreamInfo | None
-    """Of what is read, also where only its info may be asked; None: not seen."""
+    """Info of the origin, also if nothing else of it can be read; None: not readable."""
 
     @property
     def silent(self) -> bool:
-        """Whether the reader does not answer: of its info the configuration and the servers are true, nothing else."""
+        """Whether the reader does not answer: only the configuration and the servers in its info are valid then."""
         return bool(self.place.offline) and self.info["config"]["name"] in self.place.offline
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Places by name, and the links within and between them."""
+    """Accounts by name, and the links within and between them."""
 
     places: Mapping[str, Place]
     links: tuple[Link, ...]
 
 
 async def survey(apis: Mapping[str, Api]) -> World:
-    """Look at all streams of some places: a paged listing each, not a request for each stream.
+    """Read all streams of the given accounts, by one paged listing each.
 
     Raises what a listing raises: JetStreamDisabled, PermissionDenied, RequestTimeout.
     """
@@ -92,7 +92,7 @@ async def survey(apis: Mapping[str, Api]) -> World:
 
 
 def kind_in(place: Place, info: StreamInfo) -> Kind | None:
-    """What a stream is to a key-value user; a mirror of a mirror is followed among the streams of its place."""
+    """Return the kind of a stream; a mirror of a mirror is followed among the streams of its account."""
     return kind_of(info["config"], _Configs(ChainMap({}, place.infos, place.offline)))  # type: ignore[arg-type]
 
 
@@ -129,7 +129,7 @@ _Reading = tuple[Place, StreamInfo, dict[str, Any]]
 
 
 async def _links(places: Collection[Place], readings: Sequence[_Reading]) -> tuple[Link, ...]:
-    """A link for each reading, in the same order; one request for each way out of a place, if it leads into view."""
+    """Return a link for each reading, in the same order, with one request for each API prefix that leads into view."""
     ways: dict[tuple[str, str], list[int]] = {}
     for number, (place, _, source) in enumerate(readings):
         ways.setdefault((place.name, Source.parse(source).api), []).append(number)
@@ -147,7 +147,7 @@ async def _links(places: Collection[Place], readings: Sequence[_Reading]) -> tup
 
 
 async def _link(places: Iterable[Place], reading: _Reading, home: Place | None = None) -> Link:
-    """`home` is where others that are read in the same way live: what is seen there is not asked for again."""
+    """Return the link of a reading; `home` is the account of others with the same prefix, and is not asked again."""
     place, info, source = reading
     name, prefix = source["name"], Source.parse(source).api
     home = home if prefix else place
@@ -161,7 +161,7 @@ async def _link(places: Iterable[Place], reading: _Reading, home: Place | None =
 
 
 def _home(places: Iterable[Place], info: StreamInfo) -> Place | None:
-    """The place where a stream lives that was seen from elsewhere: no two are created in the same nanosecond."""
+    """Return the account of a stream that was read from elsewhere, recognized by its creation time in nanoseconds."""
     name = info["config"]["name"]
     return next(
         (place for place in places if name in place.infos and place.infos[name]["created"] == info["created"]), None

@@ -1,4 +1,4 @@
-"""What can be seen of a topology: who reads from a stream, how far each replica has come, what an edit would cost."""
+"""Readers of a stream, their progress, and the cost of an edit, as far as they can be read."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from kvctl.units import format_time
 from kvctl.wire import header_value
 
 SILENCE = 10.0
-"""Seconds without a word of an origin, which sends a heartbeat every second, after which it is silent."""
+"""Seconds without a message from an origin, which sends a heartbeat every second, after which it counts as silent."""
 UNREACHABLE = "unreachable"
-"""The state of a replica whose servers do not answer."""
+"""State of a replica whose servers do not answer."""
 _NEVER = -1
 _FOREIGN_DOMAIN = "$JS."
 
@@ -44,13 +44,13 @@ class Upstream:
     stream: str
     lag: int
     active: float | None
-    """Seconds since something was heard of it; None: never."""
+    """Seconds since the last message from it; None: never."""
     error: str | None
     filters: tuple[str, ...]
     transforms: tuple[tuple[str, str], ...]
     domain: str | None
     api: str | None
-    """API prefix of its account or domain; None: this one's."""
+    """API prefix of its account or domain; None: the same as here."""
 
     @property
     def state(self) -> str:
@@ -63,7 +63,7 @@ class Upstream:
 
     @property
     def behind(self) -> bool:
-        """Whether something may be missing. That nothing lags does not prove that nothing is."""
+        """Whether entries may be missing. A lag of 0 does not prove that none are."""
         return self.lag > 0 or self.active is None or self.error is not None
 
 
@@ -74,55 +74,58 @@ class Dependent:
     name: str
     stream: str
     kind: Kind
-    """UNREACHABLE: a stream that does not answer, and whose configuration nobody knows. It may read from it."""
+    """UNREACHABLE: a stream that does not answer and whose configuration is unknown. It may read from it."""
     upstream: Upstream | None
-    """None where that is not known."""
+    """None if unknown."""
     last_revision: int | None
-    """None: it does not answer."""
+    """None if it does not answer."""
 
     @property
     def state(self) -> str:
-        """That of its upstream; `unreachable` where it does not answer."""
+        """State of its upstream; `unreachable` if it does not answer."""
         return UNREACHABLE if self.upstream is None or self.last_revision is None else self.upstream.state
 
     def has(self, revision: int) -> bool:
-        """Whether it has, for all that can be seen, heard of the revision; only whole mirrors count like the origin."""
+        """Return whether it has, as far as known, received the revision; only unfiltered mirrors keep revisions."""
         if self.upstream is None or self.last_revision is None:
             return False
-        whole = self.kind is Kind.MIRROR and not self.upstream.filters and not self.upstream.transforms
-        return not self.upstream.behind and (not whole or self.last_revision >= revision)
+        complete = self.kind is Kind.MIRROR and not self.upstream.filters and not self.upstream.transforms
+        return not self.upstream.behind and (not complete or self.last_revision >= revision)
 
 
 def upstreams(info: StreamInfo) -> list[Upstream]:
-    """What the stream reads from, as the server's info and configuration say it."""
+    """Return the streams that the stream reads, from the server's info and the configuration."""
     live = source_states(info)
     return [_upstream(source, live_part(source, live)) for source in sources_of(info["config"])]
 
 
 def live_part(source: dict[str, Any], live: Sequence[SourceState]) -> SourceState:
-    """What the server says of one source; its order is its own, and one stream may be read in several ways."""
+    """Return the server's info of one source; its order is its own, and one stream may be read in several ways."""
     same = [item for item in live if item.get("name") == source["name"]]
-    untold = same[0] if len(same) == 1 and not any(_filters(same[0])) else {}  # servers do not always say what it takes
-    return next((item for item in same if _filters(item) == _filters(source)), untold)
+    unfiltered = (
+        same[0] if len(same) == 1 and not any(_filters(same[0])) else {}
+    )  # servers do not always report filters
+    return next((item for item in same if _filters(item) == _filters(source)), unfiltered)
 
 
 async def dependents(api: Api, stream: str) -> list[Dependent]:
-    """The streams of this account and domain that read from the stream; other accounts and domains cannot be seen.
+    """Return the streams of this account and domain that read from the stream.
 
-    Streams that do not answer are among them: those that read from it, and those of which nothing is known.
+    Other accounts and domains cannot be read. Streams that do not answer are included if they read from it, or may do
+    so.
     """
     return dependents_among(await streams.listing(api), stream)
 
 
 def dependents_among(found: Listing, stream: str) -> list[Dependent]:
-    """The streams of a listing that read from the stream, directly or through another, nearest first, or may do so."""
+    """Return the streams of a listing that read, or may read, from the stream, directly or not, nearest first."""
     infos = [*found.answering, *(info for info in found.silent.values() if info is not None)]
     known = {info["config"]["name"]: info["config"] for info in infos}
     return [*_readers(infos, known, stream, found.silent), *_unknown(found, stream)]
 
 
 def unknown(found: Iterable[Dependent]) -> list[Hazard]:
-    """The hazard of going on where streams do not answer that may read from the one in question."""
+    """Return the hazard of streams that do not answer and may read from the one in question."""
     return of_silent(item.stream for item in found if item.kind is Kind.UNREACHABLE)
 
 
@@ -155,7 +158,7 @@ def _readers(
 
 
 async def cost(api: Api, before: StreamConfig, info: StreamInfo, after: StreamConfig) -> Cost:
-    """What the change would cost, measured as far as it can cost anything."""
+    """Return the cost of the change; only the aspects that it affects are measured."""
     state, stream = info["state"], before["name"]
     aspects = looks_at(before, after) if state["messages"] else set()
     measured = Cost(messages=state["messages"], bytes=state["bytes"])
@@ -203,6 +206,6 @@ def _upstream(source: dict[str, Any], live: SourceState) -> Upstream:
 
 
 def _filters(source: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the part that tells two sources of one stream apart."""
+    """Return the filter and the transforms of a source, which distinguish it from others of the same stream."""
     found = Source.parse(source)
     return found.filter_subject, found.transforms

@@ -1,4 +1,4 @@
-"""Look at origins: whether they exist, in this account or elsewhere, and what is not allowed to be seen of them."""
+"""Lookup of origins in this account or elsewhere, as far as permissions allow."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ from kvctl.topology.hazards.replica_hazards import CYCLE, MISSING_ORIGIN, UNCONN
 from kvctl.topology.model import External, Origin
 
 PATIENCE = 2.0
-"""Seconds for an answer from another domain or account: where nothing is imported, none comes."""
+"""Seconds for an answer from another domain or account: if nothing is imported, none comes."""
 MAX_CHAIN = 64
-"""Streams that are followed upwards in search of a cycle."""
+"""Streams that are followed upstream in search of a cycle."""
 
 _SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An origin as far as it can be seen from here."""
+    """An origin as far as it can be read from here."""
 
     origin: Origin
-    """With its bucket and stream named."""
+    """The origin with its bucket and stream named."""
     api: Api
     info: StreamInfo | None
-    """None where it does not exist, or may not be asked."""
+    """None if it does not exist, or if its info may not be requested."""
     exists: bool | None
-    """None: not known."""
+    """None: unknown."""
     reachable: bool = True
-    """Whether anybody answers where it is said to be."""
+    """Whether anything answers at its address."""
 
     @property
     def config(self) -> StreamConfig | None:
-        """Its configuration, where it can be seen."""
+        """Its configuration, if readable."""
         return self.info["config"] if self.info else None
 
     @property
     def held(self) -> int:
-        """Bytes that it holds, as far as is known."""
+        """Stored bytes, as far as known."""
         return int(self.info["state"]["bytes"]) if self.info else 0
 
     def hazards(self) -> list[Hazard]:
-        """Why nothing might ever arrive from it."""
+        """Return the hazards of an origin from which nothing may ever arrive."""
         if self.exists is False:
             return [Hazard(MISSING_ORIGIN, f"`{self.origin.name}` does not exist: nothing arrives until it does")]
         if not self.reachable:
@@ -71,30 +71,30 @@ class Seen:
         return []
 
     def warnings(self) -> list[str]:
-        """What cannot be confirmed about it, and what would let it be."""
+        """Return what cannot be confirmed about it, and what would allow that."""
         if self.info is not None or self.exists is False or not self.reachable:
             return []
         stream, prefix = self.origin.source_stream, self.api.prefix
         if self.origin.external is None:
-            return [f"Whether `{self.origin.name}` suits is not known: `{prefix}.STREAM.INFO.{stream}` is not allowed"]
+            return [f"Could not check `{self.origin.name}`: `{prefix}.STREAM.INFO.{stream}` is not permitted"]
         return [
-            f"Whether `{self.origin.name}` exists, and when everything of it has arrived, cannot be seen from here: "
+            f"Cannot confirm from here that `{self.origin.name}` exists, or when it is completely replicated: "
             f"{exports_to_see(stream, prefix)}"
         ]
 
     def _unreachable(self) -> str:
         domain = self.origin.external.domain if self.origin.external else None
         where = f"in domain `{domain}`" if domain else f"under `{self.api.prefix}`"
-        return f"Nobody answers {where}: nothing of `{self.origin.name}` would ever arrive"
+        return f"Nothing answers {where}: nothing would ever arrive from `{self.origin.name}`"
 
     def _exports(self) -> str:
         if self.origin.external is None or self.origin.external.domain:
-            return "Check the domain's name, and that the leaf node is connected"
+            return "Check the name of the domain and the leaf node connection"
         return exports_needed(self.origin, filtered=True)
 
 
 def exports_to_see(stream: str, prefix: str) -> str:
-    """What would let this account see an origin of another one, imported under a prefix."""
+    """Return the exports that would let this account read an origin of another account, imported under a prefix."""
     return (
         f"export the services `{DEFAULT_PREFIX}.STREAM.INFO.{stream}` and `{DEFAULT_PREFIX}.DIRECT.GET.{stream}.>` to "
         f"this account, and import them as `{prefix}.STREAM.INFO.{stream}` and `{prefix}.DIRECT.GET.{stream}.>`"
@@ -102,27 +102,27 @@ def exports_to_see(stream: str, prefix: str) -> str:
 
 
 def exports_needed(origin: Origin, *, filtered: bool) -> str:
-    """What another account has to export so that this one can replicate."""
+    """Return the exports of another account that replication needs."""
     stream = origin.source_stream
     deliver = (origin.external.deliver if origin.external else "") or "<the deliver prefix>"
     create = f"{DEFAULT_PREFIX}.CONSUMER.CREATE.{stream}{'.>' if filtered else ''}"
     return (
-        f"The origin's account exports the services `{create}` and `$JS.FC.{stream}.>` and the stream "
-        f"`{deliver}.>`; this one imports them, the first under `{origin.external.api if origin.external else ''}`"
+        f"The origin's account must export the services `{create}` and `$JS.FC.{stream}.>` and the stream "
+        f"`{deliver}.>`; this account must import them, as `{origin.external.api if origin.external else ''}`"
     )
 
 
 async def own_domain(api: Api) -> str | None:
-    """The JetStream domain of this API; None without one, or where the account may not be asked."""
+    """Return the JetStream domain of this API; None without one, or if account info may not be requested."""
     with suppress(KvctlError):
         return str((await api.account_info()).get("domain") or "") or None
     return None
 
 
 async def look(api: Api, origin: Origin) -> Seen:
-    """Find an origin and complete what was said of it. Raises UsageError when the bucket of a stream stays unknown."""
+    """Find an origin and complete its bucket and stream. Raises UsageError if a stream's bucket remains unknown."""
     if origin.external and origin.external.domain and origin.external.domain == await own_domain(api):
-        origin = replace(origin, external=None)  # servers take it for another domain, and never deliver
+        origin = replace(origin, external=None)  # servers would treat it as another domain, and never deliver
     there = api.at(origin.external.api) if origin.external else api
     patience = PATIENCE if origin.external else None
     try:
@@ -138,7 +138,7 @@ async def look(api: Api, origin: Origin) -> Seen:
 
 
 def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
-    """Raises BucketNotFound for origins that do not exist, unless `missing-origin` is forced."""
+    """Raise BucketNotFound for origins that do not exist, unless `missing-origin` is forced."""
     absent = [item for item in seen if item.exists is False]
     if not absent or MISSING_ORIGIN in forced:
         return
@@ -148,12 +148,12 @@ def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
         where = f" in domain `{external.domain}`" if external.domain else f" under `{external.api}`"
     raise BucketNotFound(
         f"Origin {names} does not exist{where}",
-        hint=f"`kvctl bucket ls` lists the buckets here. `--force {MISSING_ORIGIN}` goes on, and waits for it",
+        hint=f"List buckets with `kvctl bucket ls`. Use `--force {MISSING_ORIGIN}` to create it before its origin",
     )
 
 
 async def cycles(api: Api, config: StreamConfig, seen: Iterable[Seen]) -> list[Hazard]:
-    """Whether the stream of this configuration would, through other streams, read itself; domains are crossed.
+    """Return the hazard if the stream of this configuration would, through others, read itself; domains are crossed.
 
     Other accounts are not: one that reads a stream of this name from elsewhere is suspected. Raises RefusedError for an
     origin that is read twice, directly and through another: servers take that for a cycle (10052).
@@ -174,21 +174,21 @@ async def cycles(api: Api, config: StreamConfig, seen: Iterable[Seen]) -> list[H
         more = _readings(info["config"], place[0]) if info else []
         readings += more
         waiting += [reading.origin for reading in more]
-    found = [circle for circle in cycle.circles(readings) if target in circle]
+    found = [nodes for nodes in cycle.cycles(readings) if target in nodes]
     if not found:
         _refuse_doubled(config["name"], cycle.doubled(readings, target))
-    certain = [cycle.hazard(cycle.beginning_with(circle, target), "domain ") for circle in found]
+    certain = [cycle.hazard(cycle.beginning_with(nodes, target), "domain ") for nodes in found]
     return [*certain, *(hazard for item in seen for hazard in _suspected_of(config["name"], item))]
 
 
 def suspected(stream: str, origin: StreamConfig) -> Iterable[Hazard]:
-    """An origin in another account that itself reads a stream of our name, from a further one as far as can be told."""
+    """Yield the hazard of an origin in another account that reads a stream of our name from an account unknown here."""
     for source in sources_of(origin):
         prefix = Source.parse(source).api
         if source["name"] == stream and prefix and External(prefix).domain is None:
             name, ours = (text.removeprefix(STREAM_PREFIX) for text in (origin["name"], stream))
-            text = f"`{name}` itself reads a `{ours}` under `{prefix}`"
-            yield Hazard(CYCLE, f"{text}: if that is this one, every write would go round for ever")
+            text = f"`{name}` itself replicates a bucket `{ours}` under `{prefix}`"
+            yield Hazard(CYCLE, f"{text}: if that is this one, every write would circulate endlessly")
 
 
 def _refuse_doubled(stream: str, found: tuple[Node, Node] | None) -> None:
@@ -196,20 +196,20 @@ def _refuse_doubled(stream: str, found: tuple[Node, Node] | None) -> None:
         return
     name, (twice, through) = stream.removeprefix(STREAM_PREFIX), (node[1].removeprefix(STREAM_PREFIX) for node in found)
     raise RefusedError(
-        f"`{name}` would read `{twice}` twice, directly and through `{through}`: servers refuse that (10052)",
-        hint="Read one of the two",
+        f"`{name}` would replicate `{twice}` twice, directly and through `{through}`: servers refuse that (10052)",
+        hint="Remove one of the two origins",
     )
 
 
 def _place_of(origin: Origin, domain: str | None) -> Node | None:
-    """Domain and stream of an origin; None in another account."""
+    """Return domain and stream of an origin; None in another account."""
     if origin.external is None:
         return domain, origin.source_stream
     return (origin.external.domain, origin.source_stream) if origin.external.domain else None
 
 
 def _readings(config: StreamConfig, domain: str | None) -> list[Reading]:
-    """What a stream reads in this account."""
+    """Return the replications of a stream within this account."""
     found = []
     for source in sources_of(config):
         prefix = Source.parse(source).api
@@ -233,7 +233,7 @@ async def _info_at(api: Api, place: Node) -> StreamInfo | None:
 
 
 def _candidates(origin: Origin) -> list[str]:
-    """The streams that a name may mean: the bucket's own, else a mirror's (COMMANDS.md, section 2), a repository's."""
+    """Return the streams that a name may mean: the bucket's own, a mirror's, or a repository's."""
     if origin.stream:
         return [origin.stream]
     return [STREAM_PREFIX + origin.bucket, origin.bucket, reserved_streams.WHOLE + origin.bucket]
@@ -246,7 +246,7 @@ async def _first(api: Api, names: list[str], patience: float | None) -> StreamIn
         except StreamNotFound:
             continue
         except UnreachableError:
-            if number:  # narrow exports allow the first alone
+            if number:  # narrow exports allow only the first
                 continue
             raise
         if number == 0 or info["config"].get("mirror") or reserved_streams.owner(info["config"]):
@@ -260,13 +260,13 @@ def _named(origin: Origin, *, exists: bool = True) -> Origin:
     if origin.stream.startswith(STREAM_PREFIX) or not exists:
         return replace(origin, bucket=origin.stream.removeprefix(STREAM_PREFIX))
     raise UsageError(
-        f"Which bucket's keys `{origin.stream}` holds cannot be seen from here",
-        hint=f"Say it: `stream={origin.stream},bucket=NAME`",
+        f"Cannot tell which bucket `{origin.stream}` replicates",
+        hint=f"Name it: `stream={origin.stream},bucket=NAME`",
     )
 
 
 async def _completed(api: Api, origin: Origin, info: StreamInfo) -> Origin:
-    """With the stream that was found, and the bucket whose keys it holds."""
+    """Return the origin with the stream that was found, and the bucket whose keys it holds."""
     stream = info["config"]["name"]
     if origin.stream and origin.bucket:
         return origin
@@ -278,19 +278,20 @@ async def _completed(api: Api, origin: Origin, info: StreamInfo) -> Origin:
         bucket = bound.prefix.removeprefix(SUBJECT_PREFIX).removesuffix(".")
     elif not stream.startswith(STREAM_PREFIX):
         raise UsageError(
-            f"`{stream}` is no bucket and no mirror of one", hint=f"`stream={stream},bucket=NAME` says whose"
+            f"`{stream}` is neither a bucket nor a mirror of one",
+            hint=f"Name the bucket: `stream={stream},bucket=NAME`",
         )
     return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
 
 
 async def _answers(api: Api, origin: Origin) -> bool:
-    """Whether consumers can be made there, asked in a way that makes none; narrow exports allow little else."""
+    """Return whether consumers can be created there, by a request that creates none; narrow exports allow little."""
     stream = origin.source_stream
     for endpoint in (stream, f"{stream}.kvctl.{SUBJECT_PREFIX}{origin.key_space}.key"):
         try:
             await api.connection.request(f"{api.prefix}.CONSUMER.CREATE.{endpoint}", b"!", timeout=PATIENCE)
         except PermissionDenied:
-            return True  # this user may not; the server, which does the reading, has permissions of its own
+            return True  # this user may not; the server, which replicates, has its own permissions
         except (NoResponders, RequestTimeout):
             continue
         return True

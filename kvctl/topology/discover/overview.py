@@ -1,4 +1,4 @@
-"""What there is to see of a bucket: who answers its reads here, where its replicas stand, what is wrong with it."""
+"""Overview of a bucket: replicas that serve its reads here, health of its replicas, hazards."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ from kvctl.topology.discover.origin_lookup import PATIENCE
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.inspection import of_replica, origins_of, seen
 
-ASKED = 6
-"""Reads that find out who answers: servers share them out among replicas equally near."""
+PROBE_READS = 6
+"""Reads to find out which replicas answer: servers distribute them among the nearest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A bucket, mirror or aggregate as it is seen from here."""
+    """A bucket, mirror or aggregate as seen from here."""
 
     name: str
     stream: str
     description: Description | None
-    """None: the servers that hold it do not answer."""
+    """None: its servers do not answer."""
     dependents: list[Dependent] | None
-    """Who reads from it; None where the streams cannot be listed."""
+    """Streams that read from it; None if the streams cannot be listed."""
     lineages: Mapping[str, Lineage]
-    """Of the mirrors among those, by stream."""
+    """Lineages of the mirrors among its dependents, by stream."""
     alternates: list[dict[str, str]] | None = None
-    """Streams that can answer its reads, nearest first: name, cluster, domain; None: servers do not report them."""
+    """Streams that can serve its reads, nearest first: name, cluster, domain; None: not reported by the server."""
     answered_by: list[str] | None = None
     """Streams that did answer, by name; None: it is empty, or may not be read here."""
     origins: Sequence[StreamInfo | None] = ()
-    """The infos of what it reads from, as far as they can be seen."""
+    """Infos of its origins, as far as readable."""
     lineage: Lineage | None = None
-    """Of a mirror."""
+    """Set for mirrors only."""
     hazards: list[Hazard] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
-    """What proves that it, or a replica of it, lacks entries, or holds those of an origin that was recreated."""
+    """Evidence that it, or a replica of it, lacks entries, or holds those of a recreated origin."""
 
 
 async def look(api: Api, name: str) -> Sight:
-    """All that can be seen of a bucket. Raises BucketNotFound; what is out of reach, if nothing of it is in view."""
+    """Return the overview of a bucket. Raises BucketNotFound, and connection errors if nothing of it is in view."""
     describing = asyncio.ensure_future(bucket_changes.describe(api, name))
     await asyncio.wait([describing], timeout=NOBODY_KNOWS)
     looking = None if describing.done() else asyncio.ensure_future(_from_outside(api, name))
@@ -78,8 +78,8 @@ async def look(api: Api, name: str) -> Sight:
 
 
 async def answering(api: Api, stream: str) -> list[str] | None:
-    """The streams that answer reads of one here, by name; None: it is empty, or may not be read."""
-    asked = (direct_get.last(api, stream, ">", timeout=PATIENCE) for _ in range(ASKED))
+    """Return the streams that serve reads of a stream here, by name; None: it is empty, or may not be read."""
+    asked = (direct_get.last(api, stream, ">", timeout=PATIENCE) for _ in range(PROBE_READS))
     found = await asyncio.gather(*asked, return_exceptions=True)
     names = sorted({item.stream for item in found if isinstance(item, direct_get.StoredMessage)})
     nobody = any(isinstance(item, NoResponders | RequestTimeout) for item in found)
@@ -87,7 +87,7 @@ async def answering(api: Api, stream: str) -> list[str] | None:
 
 
 async def is_served_by_others(api: Api, stream: str) -> bool:
-    """Whether a mirror answers reads of a stream, which may have gone: then it holds what was there before."""
+    """Return whether a mirror serves reads of a stream that may be deleted: then it serves the old values."""
     with suppress(KvctlError):
         message = await direct_get.last(api, stream, ">", timeout=PATIENCE)
         return message is not None and message.stream != stream
@@ -119,7 +119,7 @@ async def _from_inside(api: Api, description: Description) -> Sight:
 
 
 async def _doubts(api: Api, description: Description, origins: Sequence[StreamInfo | None]) -> list[str]:
-    """What counts prove about the links from and to a bucket; of stale mirrors their lineage tells."""
+    """Return doubts from the counts of links from and to a bucket; stale mirrors are shown by their lineage."""
     info, known = description.status.info, {**description.known, description.status.stream: description.status.info}
     place, stream = Place("", api, None, known), description.status.stream
     joined = [
@@ -136,8 +136,8 @@ async def _doubts(api: Api, description: Description, origins: Sequence[StreamIn
         and any(one.reads_locally(stream) for one in parsed_sources(other["config"]))
     ]
     found = await standings(World({"": place}, tuple(joined)))
-    told = [item for item in found if item.state is State.MISSING_ENTRIES or _recreated(item)]
-    return list(dict.fromkeys(item.evidence for item in told))
+    doubtful = [item for item in found if item.state is State.MISSING_ENTRIES or _recreated(item)]
+    return list(dict.fromkeys(item.evidence for item in doubtful))
 
 
 def _recreated(item: Standing) -> bool:
@@ -145,7 +145,7 @@ def _recreated(item: Standing) -> bool:
 
 
 async def _from_outside(api: Api, name: str) -> Sight:
-    """What others know of a stream whose own servers do not answer."""
+    """Return the overview of a stream whose own servers do not answer, from other streams."""
     stream = STREAM_PREFIX + name
     listed, answered_by = await asyncio.gather(_listed(api), answering(api, stream))
     if listed is None and answered_by:
@@ -163,13 +163,13 @@ async def _listed(api: Api) -> Listing | None:
 
 
 async def _lineages(api: Api, info: StreamInfo, known: Iterable[StreamInfo]) -> dict[str, Lineage]:
-    """Of the mirrors among the streams in view that read from the stream of this info."""
+    """Return the lineages of the mirrors in view that read from the stream of this info."""
     stream = info["config"]["name"]
     mirrors = [other for other in known if _mirrors(other, stream)]
     found = {other["config"]["name"]: lineage(other, info) for other in mirrors}
     if all(item.same for item in found.values()):
         return found
-    # It may have moved on while the streams were listed.
+    # It may have changed while the streams were listed.
     later = await seen(api, stream)
     return {other["config"]["name"]: lineage(other, later or info) for other in mirrors}
 

@@ -1,4 +1,4 @@
-"""Compare the counts of replicas that seem to be well with their origins'; what is missing is looked at twice."""
+"""Comparison of healthy replicas with their origins by count; deficits are checked twice."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from kvctl.topology.model import Origin
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a replica that has come as far as its origins may still not hold what they do."""
+    """Reason why a replica that is up to date with its origins may still differ from them."""
 
     missing: bool
-    """Whether entries are missing for certain."""
+    """True if entries are certainly missing."""
     evidence: str
 
 
@@ -40,7 +40,7 @@ _State = tuple[Any, ...]
 
 
 async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
-    """For each of the links of one replica, which has come as far as the origins; takes `pause` seconds in doubt."""
+    """Return a doubt or None for each link of one up-to-date replica; takes `pause` seconds if counts differ."""
     info = links[0].info
     shown = [_reading(link, info, link.origin, 0) for link in links if link.origin]
     if not _found(info, shown):
@@ -49,7 +49,7 @@ async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
         before, _ = await _look(links)
         await asyncio.sleep(pause)
         after, (info, readings) = await _look(links)
-        if before == after:  # nothing is on its way: what has not arrived was removed
+        if before == after:  # nothing is arriving: missing entries were removed
             readings = [Reading(item.number, item.source, item.origin) for item in readings]
         if text := lacking(info, readings) or await _emptied(links, info):
             return [Doubt(True, text)] * len(links)
@@ -60,13 +60,13 @@ async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
 
 
 def _found(info: StreamInfo, readings: Sequence[Reading]) -> bool:
-    """Whether the counts at hand, which may be of different moments, give reason to look closer."""
+    """Return whether the counts at hand, which may be of different moments, differ."""
     empty = not info["state"]["messages"] and any(item.origin["state"]["messages"] for item in readings)
     return bool(empty or lacking(info, readings) or surplus(info, readings))
 
 
 async def _look(links: Sequence[Link]) -> tuple[_State, tuple[StreamInfo, list[Reading]]]:
-    """The replica, then its origins: what these have gained since is bounded by their revisions."""
+    """Read the replica, then its origins: entries added since are bounded by their revisions."""
     place, stream = links[0].place, links[0].info["config"]["name"]
     info = await streams.info(place.api, stream)
     come = [await arrival.arrived(place.api, info, _goal(link)) for link in links]
@@ -81,13 +81,13 @@ async def _look(links: Sequence[Link]) -> tuple[_State, tuple[StreamInfo, list[R
 
 
 async def _emptied(links: Sequence[Link], info: StreamInfo) -> str:
-    """That the replica holds nothing, though one of its origins has an entry for it."""
+    """Return the evidence that the replica is empty although one of its origins has an entry for it; else empty."""
     if info["state"]["messages"]:
         return ""
     seen = [Seen(Origin(stream=link.source["name"]), origin_api(link), link.origin, True) for link in links]
     wanted = await arrival.goals([(0, link.source, item) for link, item in zip(links, seen, strict=True)])
     names = [f"`{name_of(goal.source)}`" for goal in wanted if goal.sequence]
-    return f"it holds nothing, and {', '.join(dict.fromkeys(names))} has entries for it" if names else ""
+    return f"it is empty, but {', '.join(dict.fromkeys(names))} has entries for it" if names else ""
 
 
 def _reading(link: Link, info: StreamInfo, origin: StreamInfo | None, pending: int) -> Reading:
@@ -101,4 +101,4 @@ def _goal(link: Link) -> Goal:
 
 def _late(link: Link, origin: StreamInfo | None) -> Doubt | None:
     text = late_start(Reading(0, link.source, origin)) if origin is not None else ""
-    return Doubt(False, f"{text}; an audit tells what is missing") if text else None
+    return Doubt(False, f"{text}; run an audit to find missing entries") if text else None

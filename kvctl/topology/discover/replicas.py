@@ -1,4 +1,4 @@
-"""The mirrors and aggregates among the streams in view, and which of them an audit is about."""
+"""Mirrors and aggregates among the streams in view, and the selection for an audit."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from kvctl.topology.model import External
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A mirror or an aggregate, with what it reads."""
+    """A mirror or an aggregate, with its links to origins."""
 
     place: Place
     info: StreamInfo
     kind: Kind
     name: str
-    """As users type it."""
+    """Name, as users type it."""
     links: tuple[Link, ...]
 
     @property
     def stream(self) -> str:
-        """Its stream."""
+        """Name of its stream."""
         return str(self.info["config"]["name"])
 
     @property
@@ -44,7 +44,7 @@ class Replica:
 
 
 def in_view(world: World) -> list[Replica]:
-    """All mirrors and aggregates, what feeds others before those."""
+    """Return all mirrors and aggregates, origins before their readers."""
     found: dict[tuple[str, str], list[Link]] = {}
     for link in world.links:
         if not is_temporary(link.source) and not is_stand_in(link.info["config"]):
@@ -59,21 +59,21 @@ def in_view(world: World) -> list[Replica]:
 
 
 def named(replicas: Sequence[Replica], names: Collection[str]) -> list[Replica]:
-    """Those of these names, and those that read, directly or through others, from something of these names."""
+    """Return the replicas of these names, and those that read, directly or through others, from these names."""
     wanted = {(item.place.name, item.stream) for item in replicas if item.name in names}
-    for item in replicas:  # what feeds others stands before those
+    for item in replicas:  # origins come before their readers
         if any(_reads(link, names) or _origin(link) in wanted for link in item.links):
             wanted.add((item.place.name, item.stream))
     return [item for item in replicas if (item.place.name, item.stream) in wanted]
 
 
 def is_origin(replicas: Iterable[Replica], name: str) -> bool:
-    """Whether something reads from a bucket or mirror of this name, in view or not."""
+    """Return whether something reads from a bucket or mirror of this name, in view or not."""
     return any(_reads(link, (name,)) for item in replicas for link in item.links)
 
 
 def origin_api(link: Link) -> Api:
-    """Where a link's origin is asked: in its own place, where that is in view, else the way that servers have."""
+    """Return the API to read a link's origin: in its own account if that is in view, else as servers reach it."""
     if link.origin_place is not None:
         return link.origin_place.api
     prefix = Source.parse(link.source).api
@@ -81,12 +81,12 @@ def origin_api(link: Link) -> Api:
 
 
 def origin_name(link: Link) -> str:
-    """How a link's origin is called."""
+    """Return the name of a link's origin."""
     return name_of(link.source)
 
 
 def where(link: Link) -> str | None:
-    """The domain or the API prefix of an origin elsewhere."""
+    """Return the domain or the API prefix of an origin elsewhere."""
     prefix = Source.parse(link.source).api
     return (External(prefix).domain or prefix) if prefix else None
 
@@ -104,5 +104,5 @@ def _upstream_first(replicas: Iterable[Replica]) -> list[Replica]:
     ordered: list[Replica] = []
     while left:
         free = [key for key, item in left.items() if not any(_origin(link) in left for link in item.links)]
-        ordered += [left.pop(key) for key in free or list(left)[:1]]  # in a circle any is the first
+        ordered += [left.pop(key) for key in free or list(left)[:1]]  # in a cycle any can be first
     return ordered

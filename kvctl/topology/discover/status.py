@@ -1,4 +1,4 @@
-"""One row for each replica and origin: where it is, how far it has come, and in one word how it is."""
+"""Replication status: one row for each replica and origin, with location, progress and health."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kvctl.topology.graph.rules import rules_json, rules_of
 from kvctl.units import format_time, parse_time
 
 Row = dict[str, Any]
-"""The JSON object; None for what is not known."""
+"""The JSON object; None for unknown fields."""
 
 FIELDS = (
     "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
@@ -37,31 +37,31 @@ FIELDS = (
     "origin_revision", "created", "origin_created", "evidence",
 )  # fmt: skip
 _MOVING = ("active",)
-"""Fields that are another at every look."""
+"""Fields that differ at every look."""
 GONE = "gone"
-"""The state of what was there a moment ago."""
+"""State of a replica that has disappeared since the last look."""
 ABSENT = "absent"
-"""The state of what a file describes and is not there."""
+"""State of a replica that is in the file but does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whose status is asked for; with neither all."""
+    """Selection of replicas; with neither names nor topology all."""
 
     names: Collection[str] = ()
-    """Replicas; origins stand for all their replicas."""
+    """Names of replicas; origins stand for all their replicas."""
     topology: Topology | None = None
-    """Those of a file, in its contexts."""
+    """A file whose replicas are selected, in its contexts."""
     must_exist: bool = True
-    """Whether a name that nothing has is an error."""
+    """Whether an unknown name is an error."""
 
     def means(self, replica: str, origin: str | None) -> bool:
-        """Whether a replica of this origin is meant."""
+        """Return whether a replica of this origin is selected."""
         return not self.names or bool({replica, origin} & set(self.names))
 
 
 async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
-    """The rows, by replica and origin. Raises BucketNotFound, and what a listing raises."""
+    """Return the rows, by replica and origin. Raises BucketNotFound, and what a listing raises."""
     world = await survey(apis)
     if wanted.must_exist:
         _require_known(world, wanted.names)
@@ -75,7 +75,7 @@ async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = S
 
 
 def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
-    """The rows that say something new, and those that are gone."""
+    """Return the rows that changed, and those that disappeared."""
     known = {_identity(row): _lasting(row) for row in before}
     found = {_identity(row): row for row in after}
     new = [row for identity, row in found.items() if known.get(identity) != _lasting(row)]
@@ -126,15 +126,15 @@ def _maybe(world: World) -> list[Row]:
 
 
 def _silent(place: Place, stream: str) -> Row:
-    """A stream whose servers do not answer: whether it reads from another one is not known."""
+    """Return the row of a stream whose servers do not answer; it may read from another one."""
     name, kind = stream.removeprefix(STREAM_PREFIX), str(Kind.UNREACHABLE)
-    text = "its servers do not answer; whether it reads from others is not known"
+    text = "its servers do not answer; it may replicate from others"
     row = _unknown(name, stream, kind, place.name or None, State.UNREACHABLE, text)
     return {**row, "domain": place.domain}
 
 
 def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
-    """The rows of a file's replicas, and of those that are not there."""
+    """Return the rows of a file's replicas, and of those that do not exist."""
     kinds = dict.fromkeys(topology.mirrors, Kind.MIRROR) | dict.fromkeys(topology.aggregates, Kind.AGGREGATE)
     places = {name: topology.place_of(name) or None for name in kinds}
     mine = [row for row in found if row["replica"] in kinds and places[row["replica"]] == row["context"]]
@@ -142,7 +142,7 @@ def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
     return mine + [
         _unknown(
             name, name if kinds[name] is Kind.MIRROR else STREAM_PREFIX + name, str(kinds[name]),
-            places[name], ABSENT, "not there: `kvctl topology plan` shows what would make it",
+            places[name], ABSENT, "does not exist: `kvctl topology plan` shows how to create it",
         )
         for name in absent
     ]  # fmt: skip
@@ -155,7 +155,7 @@ def _require_known(world: World, names: Collection[str]) -> None:
         known |= {stream.removeprefix(STREAM_PREFIX) for stream in place.unreachable}
     for name in names:
         if name not in known:
-            raise BucketNotFound(f"Bucket `{name}` does not exist", hint="`kvctl bucket ls` lists those that do")
+            raise BucketNotFound(f"Bucket `{name}` does not exist", hint="List buckets with `kvctl bucket ls`")
 
 
 def _identity(row: Row) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The topology file (COMMANDS.md, section 9): buckets, mirrors and aggregates, and the contexts they are in. [pure]"""
+"""The topology file: buckets, mirrors and aggregates, and their contexts. [pure]"""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ DEFAULT_NAME = "default"
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What a file describes, by name."""
+    """Contents of a topology file, by name."""
 
     buckets: Mapping[str, BucketConfig] = field(default_factory=dict)
     mirrors: Mapping[str, Mirror] = field(default_factory=dict)
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     contexts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
-    """The context that something is in, where the file says it."""
+    """Contexts of resources, if the file names them."""
     name: str = DEFAULT_NAME
-    """What the file calls itself: the mark of what it makes."""
+    """Name of the topology: the mark of everything created from it."""
     named: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The fields that the file says, of each bucket, mirror and aggregate: it owns no others."""
+    """Fields that the file sets for each bucket, mirror and aggregate: it owns no others."""
 
     def place_of(self, name: str) -> str:
-        """The context that something is in; empty for the one in use."""
+        """Return the context of a resource; empty for the one in use."""
         return self.places.get(name, "")
 
 
 def read_topology(document: Document) -> Topology:
-    """The topology in a document. Raises UsageError with the line, the field, and the nearest one that exists."""
+    """Read the topology in a document. Raises UsageError with the line, the field, and the nearest existing one."""
     reader = Reader(document)
     root = reader.mapping((), _ROOT, "a topology file")
     if "version" not in root:
-        reader.fail((), "The file has no `version`", hint=f"`version: {VERSION}`")
+        reader.fail((), "The file has no `version`", hint=f"Add `version: {VERSION}`")
     if root["version"] is True or root["version"] != VERSION:
         reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{root['version']}`")
     contexts = {name: _context(reader, name) for name in _names(reader, "contexts")}
@@ -56,7 +56,7 @@ def read_topology(document: Document) -> Topology:
         found[section] = {}
         for name in _names(reader, section):
             if name in places or any(name in others for others in found.values()):
-                reader.fail((section, name), f"`{name}` stands twice in the file: a name means one thing")
+                reader.fail((section, name), f"`{name}` appears twice in the file: names must be unique")
             found[section][name], place = make(reader, (section, name), name)
             named[name] = frozenset(root[section][name] or ())
             if place is not None:
@@ -71,27 +71,27 @@ _ROOT = ("version", "name", "contexts", "buckets", "mirrors", "aggregates")
 
 
 def _names(reader: Reader, section: str) -> list[str]:
-    """The names in a section, which may be missing."""
+    """Return the names in a section, which may be missing."""
     value = (reader.at(()) or {}).get(section)
     if value is not None and not isinstance(value, dict):
-        reader.fail((section,), f"`{section}` is a mapping of names")
+        reader.fail((section,), f"`{section}` must be a mapping of names")
     return list(value or ())
 
 
 def _title(reader: Reader) -> str:
     text = reader.text(("name",))
     if not re.fullmatch(TITLE.limits["pattern"], text):
-        reader.fail(("name",), f"`{text}` is not a topology's name", hint="Letters, digits, `_`, `-` and `.`")
+        reader.fail(("name",), f"`{text}` is not a valid topology name", hint="Use letters, digits, `_`, `-` and `.`")
     return text
 
 
 def _context(reader: Reader, name: str) -> dict[str, str]:
-    """How to reach what is in a context: a named one, a URL, or the one in use, maybe in another domain."""
+    """Read the connection of a context: a named one, a URL, or the one in use, possibly in another domain."""
     path = ("contexts", name)
     found = reader.fields(path, CONTEXT, "a context")
     for one, other in (("context", "url"), ("domain", "api_prefix")):
         if one in found and other in found:
-            reader.fail(path, f"`{one}` and `{other}` exclude each other")
+            reader.fail(path, f"`{one}` and `{other}` cannot be combined")
     return found
 
 
@@ -135,14 +135,14 @@ _MAKERS: dict[str, Callable[[Reader, Path, str], tuple[Any, str | None]]] = {
 
 
 def _settings(reader: Reader, path: Path, section: str) -> tuple[dict[str, Any], str | None]:
-    """The fields as the model has them, and the context."""
+    """Read the fields as the model has them, and the context."""
     what, known = SECTIONS[section]
     found = reader.fields(path, known, what)
     if "tag" in found:
         found["tags"] = (*found.get("tags", ()), *found.pop("tag"))
     if found.pop("republish_headers_only", False):
         if "republish" not in found:
-            reader.fail((*path, "republish_headers_only"), "`republish_headers_only` needs `republish`")
+            reader.fail((*path, "republish_headers_only"), "`republish_headers_only` requires `republish`")
         found["republish"] = Republish(found["republish"].source, found["republish"].destination, headers_only=True)
     place = found.pop("in", None)
     for name, value in found.items():

@@ -1,4 +1,4 @@
-"""Live streams as a topology file: the reverse of document.py, in the file's own words. [pure]"""
+"""Export of live streams as a topology file, the reverse of `document`. [pure]"""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), (
 
 @dataclass(slots=True)
 class Exported:
-    """A topology file as plain data, and what could not be said in it."""
+    """A topology file as plain data, and what it cannot express."""
 
     document: dict[str, Any]
     remarks: dict[str, list[str]] = field(default_factory=dict)
-    """What the file does not say of something that stands in it, by its name."""
+    """Settings that the file does not express, by name."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """What does not stand in it, and why."""
+    """Streams that are not in the file, with the reason."""
 
     @property
     def names(self) -> list[str]:
-        """What stands in it."""
+        """Names of everything in the file."""
         return [name for section in SECTIONS for name in self.document.get(section, ())]
 
 
 def export(world: World, names: Collection[str] = ()) -> Exported:
-    """The file of all buckets, mirrors and aggregates of one place, or of those alone that are named.
+    """Export all buckets, mirrors and aggregates of one account, or only the named ones.
 
-    What replicas have from origins that stand in the file, too, is not said again. Raises BucketNotFound, and
-    RefusedError for a name that cannot stand in a file.
+    Settings that replicas inherit from origins in the file are left out. Raises BucketNotFound, and RefusedError for a
+    name that a file cannot contain.
     """
     (place,) = world.places.values()
     chosen, exported = _chosen(place, names), Exported({"version": VERSION})
@@ -60,16 +60,16 @@ def export(world: World, names: Collection[str] = ()) -> Exported:
     for stream, (name, kind) in sorted(chosen.items(), key=lambda item: item[1]):
         try:
             _check(place, stream, kind, taken=any(name in section for section in sections.values()))
-            told = _tell(name, place.infos[stream], origins.get(stream, []), included)
+            described = _describe(name, place.infos[stream], origins.get(stream, []), included)
         except UsageError as error:
             exported.left_out[name] = error.message.rpartition(f"{_SECTIONS.get(kind)}.{name}: ")[2]
             continue
-        sections[_SECTIONS[kind]][name] = told.fields
-        if told.remarks:
-            exported.remarks[name] = told.remarks
+        sections[_SECTIONS[kind]][name] = described.fields
+        if described.remarks:
+            exported.remarks[name] = described.remarks
     if names and exported.left_out:
         name, reason = next(iter(exported.left_out.items()))
-        raise RefusedError(f"`{name}` cannot stand in a topology file: {reason}")
+        raise RefusedError(f"`{name}` cannot be exported to a topology file: {reason}")
     if mark := _common_mark(place.infos[stream] for stream in included):
         exported.document["name"] = mark
     exported.document |= {section: inside for section, inside in sections.items() if inside}
@@ -80,7 +80,7 @@ _SECTIONS = {Kind.BUCKET: "buckets", Kind.MIRROR: "mirrors", Kind.AGGREGATE: "ag
 
 
 def _chosen(place: Place, names: Collection[str]) -> dict[str, tuple[str, Kind]]:
-    """Name and kind of the streams to export; without names those of all, plain streams included."""
+    """Return name and kind of the streams to export; without names those of all, plain streams included."""
     found = {}
     for stream, info in place.infos.items():
         kind = kind_in(place, info) or Kind.STREAM
@@ -89,28 +89,28 @@ def _chosen(place: Place, names: Collection[str]) -> dict[str, tuple[str, Kind]]
         return found
     for name in names:
         if not any(name == other for other, _ in found.values()):
-            raise BucketNotFound(f"Bucket `{name}` does not exist", hint="`kvctl bucket ls` lists those that do")
+            raise BucketNotFound(f"Bucket `{name}` does not exist", hint="List buckets with `kvctl bucket ls`")
     return {stream: item for stream, item in found.items() if item[0] in names}
 
 
 def _check(place: Place, stream: str, kind: Kind, *, taken: bool) -> None:
-    """Raises UsageError with the reason why a stream is nothing that a file describes."""
+    """Raise UsageError with the reason if a file cannot describe a stream."""
     config = place.infos[stream]["config"]
     if owner := (config.get("metadata") or {}).get(KIND):
         raise UsageError(f"part of a {owner}")
     if kind is Kind.INCOMPLETE:
         raise UsageError("left behind by an interrupted restore or copy")
     if kind not in _SECTIONS:
-        raise UsageError("no bucket")
+        raise UsageError("not a bucket")
     if taken:
         raise UsageError("a bucket has the same name")
     mirrored = (config.get("mirror") or {}).get("name", "")
     if STREAM_PREFIX + mirrored in place.infos:
-        raise UsageError(f"its origin is the mirror `{mirrored}`, and a bucket has the same name")
+        raise UsageError(f"its origin, the mirror `{mirrored}`, has the name of a bucket")
 
 
 def _origins(world: World) -> dict[str, list[StreamConfig | None]]:
-    """By stream, the configurations of what it reads, in its order, as far as they can be seen."""
+    """Return the configurations of origins by reader, in the order of its sources; None if unreadable."""
     found: dict[str, list[StreamConfig | None]] = {}
     for link in world.links:
         found.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
@@ -118,39 +118,41 @@ def _origins(world: World) -> dict[str, list[StreamConfig | None]]:
 
 
 def _common_mark(infos: Iterable[StreamInfo]) -> str | None:
-    """The topology that all of them are marked with, where that is not the usual one."""
+    """Return the topology that all are marked with; None for the default one."""
     marks = {(info["config"].get("metadata") or {}).get(TOPOLOGY) for info in infos}
     mark = marks.pop() if len(marks) == 1 else None
     return None if mark == DEFAULT_NAME else mark
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """One resource in the words of the file."""
+class _Described:
+    """One resource as in the file."""
 
     fields: dict[str, Any]
     remarks: list[str]
 
 
-def _tell(name: str, info: StreamInfo, origins: Sequence[StreamConfig | None], included: Collection[str]) -> _Told:
-    """Say what there is, and read it again to see what is missing. Raises UsageError when it is too much."""
+def _describe(
+    name: str, info: StreamInfo, origins: Sequence[StreamConfig | None], included: Collection[str]
+) -> _Described:
+    """Describe a resource, and read that back to find what is missing. Raises UsageError if it cannot be described."""
     config = info["config"]
     section, first = _beginning(config)
     inherited = _meant(section, name, first, config, origins)
-    # What is inherited from an origin elsewhere may be something else where the file is applied.
+    # Settings inherited from an origin elsewhere may differ where the file is applied.
     near = all(source.name in included and not source.api for source in parsed_sources(info["config"]))
     alone = inherited if near else _meant(section, name, first, config, [None] * len(origins))
     fields = {**first, **_settings(section, config, inherited, alone)}
     left = differences(_meant(section, name, fields, config, origins), started(config))
     if any(item.field in ("mirror", "sources") for item in left):
-        raise UsageError("what it reads cannot be said in full")
-    # What a mirror without an origin answers, servers decide when there is one.
+        raise UsageError("its origins cannot be fully described")
+    # Servers decide `mirror_direct` when the origin exists.
     unseen = {"mirror_direct"} if origins == [None] else set()
-    return _Told(fields, [_remark(item) for item in left if item.field not in unseen])
+    return _Described(fields, [_remark(item) for item in left if item.field not in unseen])
 
 
 def _beginning(config: StreamConfig) -> tuple[str, dict[str, Any]]:
-    """The section that it belongs to, and what is said there of no bucket."""
+    """Return the section of a stream, and its fields that no bucket has."""
     if config.get("mirror"):
         return "mirrors", _mirror_words(Mirror.from_stream(config))
     if config.get("sources"):
@@ -161,18 +163,18 @@ def _beginning(config: StreamConfig) -> tuple[str, dict[str, Any]]:
 def _meant(
     section: str, name: str, fields: dict[str, Any], config: StreamConfig, origins: Sequence[StreamConfig | None]
 ) -> StreamConfig:
-    """The stream configuration that the words mean beside these origins."""
+    """Return the stream configuration that the fields mean with these origins."""
     read = read_topology(Document({"version": VERSION, section: {name: fields}}, name))
     if section == "buckets":
         return read.buckets[name].to_stream()
     if section == "aggregates":
         return read.aggregates[name].to_stream(origins)
-    # Which stream its origin's name means is seen where the file is applied.
+    # The stream of the origin's name is resolved where the file is applied.
     return replace(read.mirrors[name], origin=Mirror.from_stream(config).origin).to_stream(origins[0])
 
 
 def _settings(section: str, config: StreamConfig, inherited: StreamConfig, alone: StreamConfig) -> dict[str, Any]:
-    """The settings that do not come by themselves; those that ADR-8 does not allow are left to the remarks."""
+    """Return the settings that are not inherited; those that ADR-8 does not allow are left to the remarks."""
     live, usual, without = (BucketConfig.from_stream(stream).settings() for stream in (config, inherited, alone))
     live["metadata"] = {name: text for name, text in live["metadata"].items() if name}
     said: dict[str, Any] = {}
@@ -191,7 +193,7 @@ def _allowed(stream: StreamConfig, name: str, value: Any) -> bool:
 
 
 def _words(name: str, value: Any) -> dict[str, Any]:
-    """A setting as the file has it."""
+    """Return a setting as in the file."""
     if isinstance(value, Republish):
         headers = {"republish_headers_only": True} if value.headers_only else {}
         return {"republish": f"{value.source}={value.destination}", **headers}
@@ -203,7 +205,7 @@ def _words(name: str, value: Any) -> dict[str, Any]:
 
 
 def _size_words(size: int) -> str | int:
-    """The size in the largest unit that divides it, else in bytes."""
+    """Return the size in the largest unit that divides it, else in bytes."""
     return next((f"{size // unit}{word}" for word, unit in _UNITS if size % unit == 0), size)
 
 
@@ -220,7 +222,7 @@ def _aggregate_words(aggregate: Aggregate) -> dict[str, Any]:
 
 
 def _origin_words(origin: Origin) -> str | dict[str, Any]:
-    """An origin in the shortest spelling."""
+    """Return an origin in the shortest notation."""
     words: dict[str, Any] = {"bucket": origin.bucket, "stream": origin.stream, **_way(origin, "domain", "api")}
     words |= {**_one_or_several("keys", origin.keys), "prefix": origin.prefix, "map": dict(origin.maps)}
     said = {name: value for name, value in words.items() if value}

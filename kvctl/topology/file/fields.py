@@ -1,4 +1,4 @@
-"""The fields of a topology file, each once: how it is read, what it says, which values it takes. [pure]"""
+"""Fields of a topology file: reader, description and limits of each. [pure]"""
 
 from __future__ import annotations
 
@@ -18,77 +18,77 @@ _SUBJECT = {"pattern": r"^[^.*>\s]+(\.[^.*>\s]+)*$"}
 
 TITLE = Field(
     Reader.text,
-    "What the topology is called: the mark of what is made from it",
+    "Name of the topology, which marks everything created from it",
     {"pattern": r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"},
 )
 
 CONTEXT: dict[str, Field] = {
     "context": Field(Reader.text, "Name of a context, see `kvctl context ls`"),
-    "url": Field(Reader.text, "Server, or several with commas"),
+    "url": Field(Reader.text, "Server URL, or several separated by commas"),
     "domain": Field(Reader.text, "JetStream domain", _DOMAIN),
     "api_prefix": Field(Reader.text, "JetStream API prefix", _SUBJECT),
 }
 
 _SETTINGS: dict[str, Field] = {
-    "description": Field(Reader.text, "What it is for"),
-    "history": Field(Reader.integer, "Revisions kept of each key", {"minimum": 1, "maximum": MAX_HISTORY}),
-    "ttl": Field(Reader.duration, "Entries expire after this"),
-    "replicas": Field(Reader.integer, "Servers that each hold all of it", {"minimum": 1, "maximum": 5}),
-    "storage": Field(Reader.text, "Where it is kept; chosen once for ever", {"enum": ["file", "memory"]}),
-    "max_bytes": Field(Reader.size, "Largest size of the whole"),
+    "description": Field(Reader.text, "Description"),
+    "history": Field(Reader.integer, "Revisions to keep per key", {"minimum": 1, "maximum": MAX_HISTORY}),
+    "ttl": Field(Reader.duration, "Time until entries expire"),
+    "replicas": Field(Reader.integer, "Number of stream replicas", {"minimum": 1, "maximum": 5}),
+    "storage": Field(Reader.text, "Storage backend, which cannot be changed later", {"enum": ["file", "memory"]}),
+    "max_bytes": Field(Reader.size, "Maximum total size"),
     "cluster": Field(Reader.text, "Cluster to place it in"),
     "tags": Field(Reader.texts, "Tags of the servers to place it on"),
-    "tag": Field(Reader.texts, "The same as `tags`"),
-    "in": Field(Reader.text, "Context of this file that it is in; without one, the context in use"),
+    "tag": Field(Reader.texts, "Alias of `tags`"),
+    "in": Field(Reader.text, "Context of this file to create it in; default: the context in use"),
 }
-"""What buckets, mirrors and aggregates have in common."""
+"""Fields that buckets, mirrors and aggregates share."""
 
 BUCKET: dict[str, Field] = {
     **_SETTINGS,
-    "marker_ttl": Field(Reader.duration, "Keys may have a ttl of their own; expired ones leave a marker for this long"),
-    "max_value_size": Field(Reader.size, "Largest value, headers included"),
-    "compress": Field(Reader.flag, "Compress what is stored"),
-    "republish": Field(Reader.republish, "Publish again what is stored: SRC=DEST", {"pattern": "^[^=]+=.+$"}),
+    "marker_ttl": Field(Reader.duration, "Allow per-key TTLs, and keep markers of expired keys for this time"),
+    "max_value_size": Field(Reader.size, "Maximum size of a value, headers included"),
+    "compress": Field(Reader.flag, "Compress stored data"),
+    "republish": Field(Reader.republish, "Republish stored entries: SRC=DEST", {"pattern": "^[^=]+=.+$"}),
     "republish_headers_only": Field(Reader.flag, "Republish headers and sizes, without values"),
-    "metadata": Field(Reader.text_map, "Names and values of your own", {"propertyNames": {"minLength": 1}}),
-    "atomic": Field(Reader.flag, "Several keys may be written as one batch"),
+    "metadata": Field(Reader.text_map, "Custom names and values", {"propertyNames": {"minLength": 1}}),
+    "atomic": Field(Reader.flag, "Allow atomic writes of several keys"),
 }
 
-_DENY_PURGE = Field(Reader.flag, "Purges at the origin then leave the history readable here")
+_DENY_PURGE = Field(Reader.flag, "Keep history readable here after a purge at the origin")
 
 MIRROR: dict[str, Field] = {
-    "origin": Field(Reader.bucket, "Bucket to replicate, or another mirror", NAME),
-    "origin_domain": Field(Reader.text, "JetStream domain that the origin is in", _DOMAIN),
+    "origin": Field(Reader.bucket, "Bucket or mirror to replicate", NAME),
+    "origin_domain": Field(Reader.text, "JetStream domain of the origin", _DOMAIN),
     "origin_api": Field(Reader.text, "Prefix under which this account imports the origin's API", _SUBJECT),
     "deliver": Field(Reader.text, "Prefix of the subjects that the origin's account delivers on", _SUBJECT),
-    "keys": Field(Reader.filters, "Only these keys, where that harms nobody", _FILTER),
+    "keys": Field(Reader.filters, "Replicate only these keys, where that is safe", _FILTER),
     "deny_purge": _DENY_PURGE,
     **_SETTINGS,
 }
 
 ORIGIN: dict[str, Field] = {
-    "bucket": Field(Reader.bucket, "Bucket whose keys are taken", NAME),
-    "stream": Field(Reader.bucket, "Where to read them, if not from the bucket itself: a mirror of it", NAME),
-    "keys": Field(Reader.filters, "Only these keys; they lose the literal head of the filter", _FILTER),
-    "prefix": Field(Reader.text, "What goes before the keys"),
-    "map": Field(Reader.text_map, "Filters and where their keys land, `$1` for the first wildcard",
+    "bucket": Field(Reader.bucket, "Bucket whose keys are replicated", NAME),
+    "stream": Field(Reader.bucket, "Mirror of the bucket to replicate from instead", NAME),
+    "keys": Field(Reader.filters, "Replicate only these keys, without the literal head of the filter", _FILTER),
+    "prefix": Field(Reader.text, "Prefix of the keys in the aggregate"),
+    "map": Field(Reader.text_map, "Destination of the keys of each filter, with `$1` for the first wildcard",
                  {"propertyNames": _FILTER, "additionalProperties": {"type": "string", "minLength": 1}}),
-    "domain": Field(Reader.text, "JetStream domain that it is in", _DOMAIN),
-    "api": Field(Reader.text, "Prefix under which this account imports its API", _SUBJECT),
-    "deliver": Field(Reader.text, "Prefix of the subjects that its account delivers on", _SUBJECT),
+    "domain": Field(Reader.text, "JetStream domain of the origin", _DOMAIN),
+    "api": Field(Reader.text, "Prefix under which this account imports the origin's API", _SUBJECT),
+    "deliver": Field(Reader.text, "Prefix of the subjects that the origin's account delivers on", _SUBJECT),
 }  # fmt: skip
 
 
 def read_origins(reader: Reader, path: Path) -> tuple[Origin, ...]:
-    """The origins of an aggregate. Raises UsageError."""
+    """Read the origins of an aggregate. Raises UsageError."""
     if not isinstance(reader.at(path), list):
-        reader.fail(path, "`origins` is a list")
+        reader.fail(path, "`origins` must be a list")
     return tuple(_origin(reader, (*path, number)) for number in range(len(reader.at(path))))
 
 
 AGGREGATE: dict[str, Field] = {
-    "origins": Field(read_origins, "What feeds it: names of buckets, or what is said of each"),
-    "writable": Field(Reader.flag, "Clients may write to it, too"),
+    "origins": Field(read_origins, "Origins: names of buckets, or mappings with details"),
+    "writable": Field(Reader.flag, "Allow clients to write to it"),
     "deny_purge": _DENY_PURGE,
     **BUCKET,
 }

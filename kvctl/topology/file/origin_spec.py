@@ -1,4 +1,4 @@
-"""Origins as people write them on a command line: `ORDERS`, or `bucket=ORDERS,keys=NEW.>,prefix=orders.new`. [pure]"""
+"""Origins in command-line notation: `ORDERS`, or `bucket=ORDERS,keys=NEW.>,prefix=orders.new`. [pure]"""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kvctl.topology.model import External, Origin
 
 FIELDS = ("bucket", "stream", "keys", "prefix", "map", "domain", "api", "deliver")
 _REPEATABLE = ("keys", "map")
-_HINT = "As in `ORDERS` or `bucket=ORDERS,keys=NEW.>,prefix=orders.new`; fields: " + ", ".join(FIELDS)
+_HINT = "Write `ORDERS` or `bucket=ORDERS,keys=NEW.>,prefix=orders.new`; fields:  " + ", ".join(FIELDS)
 
 
 def parse_origin(spec: str) -> Origin:
-    """The origin that a SPEC describes (COMMANDS.md, `aggregate create`). Raises UsageError."""
+    """Return the origin that a SPEC describes. Raises UsageError."""
     if "=" not in spec:
         return Origin(_given(spec, "bucket", spec))
     given: dict[str, list[str]] = {}
@@ -22,10 +22,10 @@ def parse_origin(spec: str) -> Origin:
         if not equals or name not in FIELDS:
             raise UsageError(f"`{part}` in `{spec}` is not a field of an origin", hint=_HINT)
         if name in given and name not in _REPEATABLE:
-            raise UsageError(f"`{name}` stands twice in `{spec}`", hint=_HINT)
+            raise UsageError(f"`{name}` appears twice in `{spec}`", hint=_HINT)
         given.setdefault(name, []).append(_given(spec, name, value))
     if not {"bucket", "stream"} & given.keys():
-        raise UsageError(f"`{spec}` names no bucket and no stream", hint=_HINT)
+        raise UsageError(f"`{spec}` needs a `bucket` or a `stream`", hint=_HINT)
     one = {name: values[0] for name, values in given.items()}
     return Origin(
         one.get("bucket", ""),
@@ -38,7 +38,7 @@ def parse_origin(spec: str) -> Origin:
 
 
 def origin_spec(origin: Origin) -> str:
-    """The SPEC that describes an origin, shortest form; the reverse of `parse_origin`."""
+    """Return the shortest SPEC of an origin, the reverse of `parse_origin`."""
     external = origin.external
     found = [("bucket", origin.bucket), ("stream", origin.stream), *(("keys", text) for text in origin.keys)]
     found += [("prefix", origin.prefix), *(("map", f"{src}:{dest}") for src, dest in origin.maps)]
@@ -50,25 +50,28 @@ def origin_spec(origin: Origin) -> str:
 
 
 def parse_maps(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """SRC:DEST texts as pairs. Raises UsageError."""
+    """Return SRC:DEST texts as pairs. Raises UsageError."""
     pairs = []
     for text in texts:
         source, colon, destination = text.partition(":")
         if not colon or not source or not destination:
-            raise UsageError(f"`{text}` is not SRC:DEST", hint="As in `*.*:stock.$2.$1`")
+            raise UsageError(f"`{text}` is not SRC:DEST", hint="For example `*.*:stock.$2.$1`")
         pairs.append((source, destination))
     return tuple(pairs)
 
 
 def external(domain: str | None, api: str | None, deliver: str | None) -> External | None:
-    """Another domain or account; None for this one. Raises UsageError for both at once."""
+    """Return the access to another domain or account; None for this one. Raises UsageError if both are given."""
     if domain is not None and (api is not None or deliver is not None):
-        raise UsageError("An origin is in another domain or under an API prefix, not both")
+        raise UsageError("`domain` cannot be combined with `api` or `deliver`")
     if deliver is not None and api is None:
-        raise UsageError("A deliver prefix needs an API prefix", hint="They come from the exports of one account")
+        raise UsageError(
+            "A deliver prefix requires an API prefix",
+            hint="Use the prefixes under which this account imports the origin's exports",
+        )
     if domain is not None:
         if not domain or any(character in domain for character in ".*> \t"):
-            raise UsageError(f"`{domain}` is not the name of a domain")
+            raise UsageError(f"`{domain}` is not a domain name")
         return External.of_domain(domain)
     if api is None:
         return None

@@ -1,6 +1,6 @@
-"""The JSON Schema of the topology file, for editors and other tools: made from the fields that the reader knows. [pure]
+"""JSON Schema of the topology file, for editors and other tools, generated from the reader's fields. [pure]
 
-All that the reader takes is valid. What takes servers or several values to judge, the reader alone refuses.
+Everything that the reader accepts is valid. Only the reader checks what depends on servers or on several values.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ Schema = dict[str, Any]
 
 
 def json_schema() -> Schema:
-    """The schema, in the words of draft 2020-12."""
+    """Return the schema, in draft 2020-12."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kvctl topology",
         "description": "NATS key-value buckets, their mirrors and aggregates, see `kvctl help topologies`",
         "type": "object",
         "properties": {
-            "version": {"const": VERSION, "description": "Version of this form"},
+            "version": {"const": VERSION, "description": "Version of the file format"},
             "name": _described(TITLE),
-            "contexts": _named({"$ref": "#/$defs/context"}, "How to reach what is elsewhere, by names of your own"),
+            "contexts": _named(
+                {"$ref": "#/$defs/context"}, "Connections to other servers, domains or accounts, by name"
+            ),
             **{section: _named({"$ref": f"#/$defs/{section}"}, _SAYS[section]) for section in SECTIONS},
         },
         "required": ["version"],
@@ -54,14 +56,14 @@ def json_schema() -> Schema:
 
 
 _SAYS = {
-    "buckets": "Buckets by their names",
-    "mirrors": "Copies that answer reads of a bucket, by their names",
-    "aggregates": "Buckets that other buckets feed, by their names",
+    "buckets": "Buckets by name",
+    "mirrors": "Local read replicas of buckets, by name",
+    "aggregates": "Buckets merged from other buckets, by name",
 }
 
 
 def _one_of(first: str, second: str) -> Schema:
-    """At most one of two fields."""
+    """Return the schema of an object with at most one of two fields."""
     return {"not": {"type": "object", "required": [first, second]}}
 
 
@@ -82,7 +84,7 @@ _RULES: Mapping[str, Schema] = {
 
 
 def _named(inside: Schema, says: str) -> Schema:
-    """A section: names of buckets, and what is said of each. It may be empty."""
+    """Return the schema of a section, a possibly empty mapping from names to resources."""
     names: Schema = dict(NAME)
     if inside["$ref"].endswith("/mirrors"):
         names["not"] = {"pattern": f"^{STREAM_PREFIX}"}
@@ -126,7 +128,7 @@ def _origins(_: Schema) -> Schema:
     shorthand = {
         "type": "string",
         "minLength": 1,
-        "description": "A bucket, or fields as on the command line",
+        "description": "A bucket, or fields in the notation of the command line",
         "examples": ["ORDERS", "bucket=ORDERS,keys=NEW.>,prefix=orders.new"],
     }
     return {"type": "array", "minItems": 1, "items": {"anyOf": [shorthand, {"$ref": "#/$defs/origin"}]}}

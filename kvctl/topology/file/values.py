@@ -1,4 +1,4 @@
-"""Values of a document, taken one by one, with complaints that say where. [pure]"""
+"""Readers for the values of a document, with errors that name the place. [pure]"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvctl.units import parse_duration, parse_size
 T = TypeVar("T")
 
 Path = tuple[str | int, ...]
-"""The way to a value: names and positions, from the root."""
+"""Path to a value: names and positions, from the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,120 +25,120 @@ class Field:
     """One field of a file."""
 
     read: Callable[[Reader, Path], Any]
-    """Takes its value. Raises UsageError."""
+    """Read its value. Raises UsageError."""
     says: str
-    """What it says, for people who write it."""
+    """Description for people who write the file."""
     limits: Mapping[str, Any] = field(default_factory=dict)
-    """In the words of JSON Schema, what its values are beyond being of their type."""
+    """Limits of its values beyond their type, in terms of JSON Schema."""
 
 
 class Reader:
-    """Takes values from a document, and says where they are wrong."""
+    """Reader of the values of a document; its errors name the place."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
 
     def at(self, path: Path) -> Any:
-        """The value at a path."""
+        """Return the value at a path."""
         value = self._document.data
         for step in path:
             value = value[step]
         return value
 
     def mapping(self, path: Path, known: tuple[str, ...], what: str) -> dict[str, Any]:
-        """The mapping at a path, whose keys are all known; nothing at all is an empty one."""
+        """Return the mapping at a path, with known keys only; empty for null."""
         value = self.at(path)
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self.fail(path, f"{what[:1].upper()}{what[1:]} is a mapping")
+            self.fail(path, f"{what[:1].upper()}{what[1:]} must be a mapping")
         for name in value:
             if name not in known:
                 self.unknown((*path, name), name, f"a field of {what}", known)
         return value
 
     def fields(self, path: Path, known: Mapping[str, Field], what: str) -> dict[str, Any]:
-        """The fields at a path, read."""
+        """Read the fields at a path."""
         found = self.mapping(path, tuple(known), what)
         return {name: known[name].read(self, (*path, name)) for name in found}
 
     def text(self, path: Path) -> str:
-        """Text; a number will do."""
+        """Read a text or a number."""
         value = self.at(path)
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
             name = next(step for step in reversed(path) if isinstance(step, str))
-            self.fail(path, f"`{name}` is text")
+            self.fail(path, f"`{name}` must be text")
         return str(value)
 
     def texts(self, path: Path) -> tuple[str, ...]:
-        """A list of texts, or one."""
+        """Read a list of texts, or one."""
         if not isinstance(self.at(path), list):
             return (self.text(path),)
         return tuple(self.text((*path, number)) for number in range(len(self.at(path))))
 
     def bucket(self, path: Path) -> str:
-        """The name of a bucket, or of a mirror."""
+        """Read the name of a bucket or a mirror."""
         return self.checked(path, lambda: check_bucket(self.text(path)))
 
     def filters(self, path: Path) -> tuple[str, ...]:
-        """A list of key filters, or one."""
+        """Read a list of key filters, or one."""
         if not isinstance(self.at(path), list):
             return (self._filter(path),)
         return tuple(self._filter((*path, number)) for number in range(len(self.at(path))))
 
     def text_map(self, path: Path) -> dict[str, str]:
-        """A mapping of texts, which may be empty ones."""
+        """Read a mapping of texts, which may be empty."""
         if not isinstance(self.at(path), dict):
-            self.fail(path, f"`{path[-1]}` is a mapping")
+            self.fail(path, f"`{path[-1]}` must be a mapping")
         return {name: "" if text == "" else self.text((*path, name)) for name, text in self.at(path).items()}
 
     def integer(self, path: Path) -> int:
-        """A whole number."""
+        """Read an integer."""
         value = self.at(path)
         if isinstance(value, bool) or not isinstance(value, int):
-            self.fail(path, f"`{path[-1]}` is a whole number")
+            self.fail(path, f"`{path[-1]}` must be an integer")
         return value
 
     def flag(self, path: Path) -> bool:
-        """Yes or no."""
+        """Read a boolean."""
         value = self.at(path)
         if not isinstance(value, bool):
-            self.fail(path, f"`{path[-1]}` is true or false")
+            self.fail(path, f"`{path[-1]}` must be true or false")
         return value
 
     def duration(self, path: Path) -> timedelta:
-        """A duration as `30d`."""
+        """Read a duration such as `30d`."""
         return self.checked(path, lambda: parse_duration(self.text(path)))
 
     def size(self, path: Path) -> int:
-        """A size as `10MiB`, or bytes."""
+        """Read a size such as `10MiB`, or bytes."""
         return self.checked(path, lambda: parse_size(self.text(path)))
 
     def republish(self, path: Path) -> Republish:
-        """SRC=DEST."""
+        """Read SRC=DEST."""
         source, equals, destination = self.text(path).partition("=")
         if not equals or not source or not destination:
-            self.fail(path, "`republish` is `SRC=DEST`")
+            self.fail(path, "`republish` must be `SRC=DEST`")
         return Republish(source, destination)
 
     def checked(self, path: Path, make: Callable[[], T]) -> T:
-        """What `make` gives, its complaint with the place where it belongs."""
+        """Return the result of `make`; its UsageError gets the place."""
         try:
             return make()
         except UsageError as error:
             self.fail(path, error.message, hint=error.hint)
 
     def unknown(self, path: Path, name: str, what: str, known: Any) -> NoReturn:
-        """A word that means nothing here."""
+        """Fail for an unknown word, with a suggestion."""
         near = get_close_matches(name, list(known), n=1)
         all_of_them = ", ".join(f"`{item}`" for item in known)
-        hint = f"One of {all_of_them}" if known else "There are none"
+        hint = f"Use one of {all_of_them}" if known else "None are defined"
         if near:
             hint = f"Did you mean `{near[0]}`?"
         self.fail(path, f"`{name}` is not {what}", hint=hint)
 
     def fail(self, path: Path, problem: str, hint: str | None = None) -> NoReturn:
-        """Raises UsageError that says where."""
+        """Raise UsageError with the place."""
         trail = ".".join(str(step) for step in path)
         where = f"{self._document.where(*path)}: " + (f"{trail}: " if trail else "")
         raise UsageError(f"{where}{problem}", hint=hint)

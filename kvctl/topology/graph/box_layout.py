@@ -1,4 +1,4 @@
-"""Where a picture of a graph has its boxes: columns from origins to replicas, a band for each place. [pure]"""
+"""Layout of boxes in a picture of a graph: columns from origins to replicas, a band for each place. [pure]"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kvctl.topology.graph.graph import (
 )
 
 MONO, SANS, BOLD = 0.602, 0.58, 0.68
-"""Width of a character, in parts of its height."""
+"""Width of a character, relative to its height."""
 TITLE, KIND, ROW = 13.0, 11.0, 11.0
-"""Sizes of text: names, kinds, what is said of an origin."""
+"""Text sizes: names, kinds, notes on an origin."""
 LINE = 16.0
 PADDING = 12.0
 BOX_GAP, COLUMN_GAP, BAND_GAP, HEADING, MARGIN = 18.0, 84.0, 18.0, 26.0, 20.0
-LONGEST = 44
-"""Characters of a text before it is cut."""
+MAX_TEXT_CHARS = 44
+"""Characters of a text before it is shortened."""
 _LANE = 10.0
 
 KIND_WORDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
@@ -30,11 +30,11 @@ KIND_WORDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
 
 @dataclass(slots=True)
 class Port:
-    """Where an edge ends: what a replica's box says of one origin."""
+    """End of an edge: the notes on one origin in a replica's box."""
 
     edge: Edge
     origin: str
-    """Its name."""
+    """Name of the origin."""
     lines: list[str]
     """The rules."""
     y: float = 0.0
@@ -43,7 +43,7 @@ class Port:
 
 @dataclass(slots=True, eq=False)
 class Box:
-    """A node, or the room that an edge takes on its way past the boxes of a column."""
+    """A node, or the space for an edge that passes the boxes of a column."""
 
     node: Node | None
     ports: list[Port] = field(default_factory=list)
@@ -55,13 +55,13 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Where edges leave it."""
+        """Height at which edges leave it."""
         return self.y + self.height / 2
 
 
 @dataclass(slots=True)
 class Band:
-    """One place, with all that is in it."""
+    """One place with its boxes."""
 
     heading: str
     y: float = 0.0
@@ -70,18 +70,18 @@ class Band:
 
 @dataclass(slots=True)
 class Layout:
-    """The whole picture; coordinates in pixels."""
+    """The complete picture; coordinates in pixels."""
 
     boxes: dict[str, Box]
     bands: list[Band]
     lanes: dict[int, list[Box]]
-    """By the number of an edge: the room on its way."""
+    """Spaces on the way of an edge, by its number."""
     width: float = 0.0
     height: float = 0.0
 
 
 def layout(graph: Graph) -> Layout:
-    """Place all nodes of a graph; the same graph always the same way."""
+    """Place all nodes of a graph; the same graph gives the same layout."""
     names = {node.id: node.name for node in graph.nodes}
     boxes = {node.id: _box(node, graph, names) for node in graph.nodes}
     for at, column in _columns(graph).items():
@@ -98,12 +98,12 @@ def layout(graph: Graph) -> Layout:
     _set_columns(placed, [box for members in inside.values() for box in members])
     origins = _origins(graph, placed)
     _set_bands(placed, inside, origins)
-    _set_bands(placed, inside, origins)  # now that it is known where the origins in other bands are
+    _set_bands(placed, inside, origins)  # now with the positions of origins in other bands
     return placed
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
-    """The text with its middle left out where it is too long."""
+def cut(text: str, longest: int = MAX_TEXT_CHARS) -> str:
+    """Return the text, shortened in the middle if it is too long."""
     if len(text) <= longest:
         return text
     half = (longest - 1) // 2
@@ -125,11 +125,11 @@ def _box(node: Node, graph: Graph, names: dict[str, str]) -> Box:
 
 
 def _columns(graph: Graph) -> dict[str, int]:
-    """Each node right of all its origins; edges that close a circle do not count."""
+    """Return the column of each node, right of all its origins; edges that close a cycle do not count."""
     replicas: dict[str, list[str]] = {node.id: [] for node in graph.nodes}
     for edge in graph.edges:
         replicas[edge.origin].append(edge.replica)
-    fed = {edge.replica for edge in graph.edges}
+    replicating = {edge.replica for edge in graph.edges}
     columns: dict[str, int] = {}
 
     def place(at: str, column: int, above: tuple[str, ...]) -> None:
@@ -139,14 +139,14 @@ def _columns(graph: Graph) -> dict[str, int]:
         for replica in replicas[at]:
             place(replica, column + 1, (*above, at))
 
-    for node in [*(node for node in graph.nodes if node.id not in fed), *graph.nodes]:
+    for node in [*(node for node in graph.nodes if node.id not in replicating), *graph.nodes]:
         if node.id not in columns:
             place(node.id, 0, ())
     return columns
 
 
 def _set_columns(placed: Layout, boxes: Iterable[Box]) -> None:
-    """Where each column begins, as wide as its widest box."""
+    """Set the position of each column, as wide as its widest box."""
     columns: dict[int, list[Box]] = {}
     for box in boxes:
         columns.setdefault(box.column, []).append(box)
@@ -160,7 +160,7 @@ def _set_columns(placed: Layout, boxes: Iterable[Box]) -> None:
 
 
 def _set_bands(placed: Layout, inside: Mapping[str, list[Box]], origins: dict[Box, list[Box]]) -> None:
-    """Stack the bands, and in each its boxes."""
+    """Stack the bands, and the boxes in each."""
     placed.bands, y = [], MARGIN
     for where, members in inside.items():
         heading = where if len(inside) > 1 else ""
@@ -173,7 +173,7 @@ def _set_bands(placed: Layout, inside: Mapping[str, list[Box]], origins: dict[Bo
 
 
 def _origins(graph: Graph, placed: Layout) -> dict[Box, list[Box]]:
-    """By box: those left of it that lead to it."""
+    """Return for each box the boxes to the left that lead to it."""
     origins: dict[Box, list[Box]] = {}
     for number, edge in enumerate(graph.edges):
         way = [placed.boxes[edge.origin], *placed.lanes[number], placed.boxes[edge.replica]]
@@ -184,7 +184,7 @@ def _origins(graph: Graph, placed: Layout) -> dict[Box, list[Box]]:
 
 
 def _stack(members: list[Box], top: float, origins: dict[Box, list[Box]]) -> float:
-    """Set the boxes of one band below each other, near what leads to them; returns the height that they take."""
+    """Stack the boxes of one band, near those that lead to them, and return the height."""
     columns: dict[int, list[Box]] = {}
     for box in members:
         columns.setdefault(box.column, []).append(box)
@@ -194,15 +194,15 @@ def _stack(members: list[Box], top: float, origins: dict[Box, list[Box]]) -> flo
     height = max(heights.values())
     for column in sorted(columns):
         y = top + PADDING + (height - heights[column]) / 2
-        for box in sorted(columns[column], key=lambda box: _wish(box, origins)):
+        for box in sorted(columns[column], key=lambda box: _preferred(box, origins)):
             box.y = y
             y += box.height + BOX_GAP
             _set_ports(box)
     return height
 
 
-def _wish(box: Box, origins: dict[Box, list[Box]]) -> tuple[float, str]:
-    """The height at which a box would have its shortest edges; those of the left column come by name."""
+def _preferred(box: Box, origins: dict[Box, list[Box]]) -> tuple[float, str]:
+    """Return the height at which a box has its shortest edges; boxes of the left column are sorted by name."""
     left = origins.get(box, [])
     name = box.node.name if box.node else ""
     return (sum(other.middle for other in left) / len(left) if left else 0.0, name)

@@ -1,4 +1,4 @@
-"""A graph in the languages of Mermaid and Graphviz; every name is quoted, whatever it holds. [pure]"""
+"""A graph in the languages of Mermaid and Graphviz, with all names quoted. [pure]"""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kvctl.topology.graph.graph import (
 )
 
 COLORS = {"good": "#1a7f37", "doubtful": "#9a6700", "bad": "#cf222e", "": "#57606a"}
-"""Of edges, readable on white and on dark pages."""
+"""Colors of edges, readable on white and on dark pages."""
 
 _SHAPES = {"bucket": ("[(", ")]"), "mirror": ("([", "])"), "aggregate": ("[[", "]]")}
 _DOT_SHAPES = {"bucket": "cylinder", "mirror": "box", "aggregate": "component"}
 _ABSENT = (OUTSIDE, MISSING, "unreachable")
 _KINDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
-# Letters and digits, and what neither Mermaid nor Markdown nor HTML takes for anything but itself.
+# Letters and digits, and characters without a meaning in Mermaid, Markdown and HTML.
 _MERMAID_SAFE = re.compile(r"[^\W_]|(?<=[^\W_])_(?=[^\W_])|[ .,:/$=()→-]")
 
 
 def mermaid(graph: Graph) -> str:
-    """A flow chart as GitHub and GitLab draw it."""
+    """Return a flow chart as GitHub and GitLab draw it."""
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes, 1)}
     lines = ["flowchart LR"]
     for number, (where, nodes) in enumerate(graph.groups.items(), 1):
@@ -46,7 +46,7 @@ def mermaid(graph: Graph) -> str:
 
 
 def dot(graph: Graph) -> str:
-    """A directed graph for Graphviz: `dot -Tpdf`."""
+    """Return a directed graph for Graphviz: `dot -Tpdf`."""
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes, 1)}
     lines = ["digraph topology {", *_DOT_STYLE]
     for number, (where, nodes) in enumerate(graph.groups.items(), 1):
@@ -87,7 +87,7 @@ def _shape(node: Node) -> str:
 
 
 def _entities(text: str) -> str:
-    """Everything that could mean something as Mermaid's own number of it, `#35;`."""
+    """Escape everything that could have a meaning as Mermaid's character number, `#35;`."""
     safe = {match.start() for match in _MERMAID_SAFE.finditer(text)}
     return "".join(char if at in safe else f"#{ord(char)};" for at, char in enumerate(text))
 
@@ -98,7 +98,7 @@ def _dot_node(node: Node) -> str:
 
 
 def _quoted(*lines: str) -> str:
-    """Lines of text as a quoted string, in which Graphviz heeds quotes, backslashes and HTML's entities."""
+    """Return lines of text as a quoted string, with quotes, backslashes and HTML entities escaped for Graphviz."""
     harmless = (re.sub(r"[\x00-\x1f\x7f]", "\ufffd", line) for line in lines)
     escaped = (line.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"') for line in harmless)
     return '"' + "\\n".join(escaped) + '"'

@@ -22,7 +22,7 @@ from kvctl.topology.model import Aggregate, Mirror, Origin
 
 
 def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
-    """The graph of a file: all that stands in it, and the origins that do not. Raises BucketNotFound."""
+    """Return the graph of a file, with origins that are not in it. Raises BucketNotFound."""
     nodes = {node.id: node for node in _nodes_of_file(topology)}
     edges = []
     replicas: dict[str, Mirror | Aggregate] = {**topology.mirrors, **topology.aggregates}
@@ -32,7 +32,7 @@ def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
             read = _origin_in_file(topology, nodes, reader, origin)
             nodes.setdefault(read.id, read)
             edges.append(Edge(read.id, reader.id, rules_of(source, reader.stream)))
-    return chosen(nodes, edges, names, whole=True)
+    return chosen(nodes, edges, names, complete=True)
 
 
 def _nodes_of_file(topology: Topology) -> Iterable[Node]:
@@ -53,7 +53,7 @@ def _origins(replica: Mirror | Aggregate) -> tuple[Origin, ...]:
 
 
 def _origin_in_file(topology: Topology, nodes: Mapping[str, Node], reader: Node, origin: Origin) -> Node:
-    """The node that is meant: what stands in the file, unless it is said to be elsewhere than that."""
+    """Return the node of an origin: the one in the file, unless it is elsewhere."""
     names = {origin.source_stream, origin.stream or origin.bucket}
     external = origin.external
     for node in nodes.values():

@@ -1,4 +1,4 @@
-"""What reads from what, as nodes and edges. [pure]"""
+"""Replication as nodes and edges. [pure]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvctl.topology.graph.rules import Rules, rules_json
 from kvctl.topology.model import External
 
 OUTSIDE, MISSING = "outside", "missing"
-"""Kinds of nodes that are no streams in view: what cannot be looked at from here, and what does not exist."""
+"""Kinds of nodes that are not streams in view: not readable from here, or not existing."""
 
 _TONES = {State.OK: "good", State.UNCONFIRMED: "doubtful", State.BEHIND: "doubtful"}
 
@@ -24,20 +24,20 @@ class Node:
 
     id: str
     name: str
-    """As users type it."""
+    """Name, as users type it."""
     stream: str
     kind: str
     """A Kind, OUTSIDE or MISSING."""
     context: str | None = None
-    """As a topology file calls it."""
+    """Name of its context in a topology file."""
     domain: str | None = None
     api: str | None = None
-    """Prefix of the account that it is in, where that is another one."""
+    """API prefix of its account, if it is another one."""
     cluster: str | None = None
 
     @property
     def where(self) -> str:
-        """Where it is, in words; empty where there is nothing to say."""
+        """Location in words; may be empty."""
         context = self.context and f"context {self.context}"
         domain = self.domain and self.domain != self.context and f"domain {self.domain}"
         account = self.api and f"account behind {self.api}"
@@ -47,27 +47,27 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A replica reading from an origin; data flows from `origin` to `replica`, which are ids of nodes."""
+    """Replication from `origin` to `replica`, which are ids of nodes."""
 
     origin: str
     replica: str
     rules: Rules = ()
     standing: Standing | None = None
-    """How the replica stands; None for what is drawn from a file."""
+    """Health of the replica; None if drawn from a file."""
 
     @property
     def words(self) -> list[str]:
-        """The rules as people read them."""
+        """The rules in display form."""
         return [f"{src} → {dest}" if dest else src for src, dest in self.rules]
 
     @property
     def tone(self) -> str:
-        """`good`, `doubtful`, `bad`, or empty where nothing is known."""
+        """`good`, `doubtful`, `bad`, or empty if unknown."""
         return _TONES.get(self.standing.state, "bad") if self.standing else ""
 
     @property
     def health(self) -> str:
-        """The state in words, with the lag where there is one."""
+        """The state in words, with the lag if there is one."""
         if self.standing is None:
             return ""
         lag = self.standing.lag
@@ -76,46 +76,46 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes and edges in a steady order, and the buckets that have nothing to do with each other."""
+    """Nodes and edges in a stable order, and the buckets without links."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     alone: tuple[str, ...] = field(default=())
-    """Names of what replicates nothing and is not replicated, where that is not drawn."""
+    """Names of buckets without links, if they are not drawn."""
 
     @property
     def groups(self) -> dict[str, list[Node]]:
-        """The nodes by where they are, in words."""
+        """The nodes by location, in words."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             found.setdefault(node.where, []).append(node)
         return dict(sorted(found.items()))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON output shows it."""
+        """Return the graph for JSON output."""
         return {"nodes": [_node_json(node) for node in self.nodes], "edges": [_edge_json(edge) for edge in self.edges]}
 
 
 def outside(external: External, stream: str, name: str) -> Node:
-    """A stream in another domain or account, of which nothing else is known."""
+    """Return the node of a stream in another domain or account."""
     domain = external.domain
     where = domain or external.api
     return Node(node_id(where, stream), name, stream, OUTSIDE, domain=domain, api=None if domain else external.api)
 
 
 def node_id(place: str, stream: str) -> str:
-    """What tells a stream from others of its name elsewhere."""
+    """Return the id of a stream, unique among streams of its name elsewhere."""
     return f"{place}/{stream}" if place else stream
 
 
-def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str], *, whole: bool = False) -> Graph:
-    """The graph of what has to do with others, of all (`whole`), or of what leads to the names and from them.
+def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str], *, complete: bool = False) -> Graph:
+    """Return the graph of linked nodes, of all (`complete`), or of those that lead to the names and from them.
 
     Raises BucketNotFound.
     """
     linked = {end for edge in edges for end in (edge.origin, edge.replica)}
     silent = {node.id for node in nodes.values() if node.kind == Kind.UNREACHABLE}  # they may be replicas
-    kept, alone = set(nodes) if whole or not edges else linked | silent, set(nodes) - linked
+    kept, alone = set(nodes) if complete or not edges else linked | silent, set(nodes) - linked
     if names:
         kept, alone = reach({_named(nodes, name) for name in names}, edges), set()
     order = sorted((nodes[at] for at in kept), key=lambda node: (node.where, node.name, node.id))
@@ -127,7 +127,7 @@ def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str],
 
 
 def reach(start: set[str], edges: Iterable[Edge]) -> set[str]:
-    """These nodes, what leads to them, and what they lead to."""
+    """Return these nodes, those that lead to them, and those that they lead to."""
     found = set(start)
     for here, there in (("replica", "origin"), ("origin", "replica")):
         waiting = list(start)
@@ -142,7 +142,7 @@ def reach(start: set[str], edges: Iterable[Edge]) -> set[str]:
 def _named(nodes: Mapping[str, Node], name: str) -> str:
     found = next((node.id for node in nodes.values() if node.name == name), None)
     if found is None:
-        raise BucketNotFound(f"Bucket `{name}` does not exist", hint="`kvctl bucket ls` lists those that do")
+        raise BucketNotFound(f"Bucket `{name}` does not exist", hint="List buckets with `kvctl bucket ls`")
     return found
 
 

@@ -26,7 +26,7 @@ from kvctl.topology.model import External
 
 
 def of_world(world: World, standings: Iterable[Standing], names: Collection[str] = ()) -> Graph:
-    """The graph of live servers: what replicates or is replicated, or what leads to and from the named ones alone.
+    """Return the graph of live servers: all linked nodes, or those that lead to and from the named ones.
 
     Raises BucketNotFound.
     """
@@ -43,12 +43,12 @@ def of_world(world: World, standings: Iterable[Standing], names: Collection[str]
 
 
 def nodes_of_link(link: Link) -> tuple[Node, Node]:
-    """The replica and the origin of a link."""
+    """Return the replica and the origin of a link."""
     return _node(link.place, link.info), _origin_node(link)
 
 
 def around(world: World, names: Collection[str]) -> World:
-    """The same with those links alone that lead to the named streams or from them; all without names."""
+    """Return the inventory with only those links that lead to the named streams or from them; all without names."""
     ends = [tuple(node.id for node in nodes_of_link(link)) for link in world.links]
     edges = [Edge(origin, replica) for replica, origin in ends]
     start = {node.id for link in world.links for node in nodes_of_link(link) if node.name in names}
@@ -58,14 +58,14 @@ def around(world: World, names: Collection[str]) -> World:
 
 
 def _nodes_of(place: Place) -> list[Node]:
-    """What is a bucket, a mirror or an aggregate, and what cannot be looked at but is named like one."""
+    """Return the buckets, mirrors and aggregates, and unreachable streams with names like theirs."""
     infos = (*place.infos.values(), *place.offline.values())
     found = [_node(place, info) for info in infos if kind_in(place, info) is not None]
     return [*found, *(_unseen(place, stream, str(Kind.UNREACHABLE)) for stream in place.unknown)]
 
 
 def _unseen(place: Place, stream: str, kind: str) -> Node:
-    """A stream of which the name is known."""
+    """Return a stream of which only the name is known."""
     name, context = stream.removeprefix(STREAM_PREFIX), place.name or None
     return Node(node_id(place.name, stream), name, stream, kind, context, place.domain)
 
@@ -101,7 +101,7 @@ def _origin_node(link: Link) -> Node:
 
 
 def placed_in(info: StreamInfo) -> str | None:
-    """The cluster that an offline stream was placed in, if it was; its info names that of the server that answered."""
+    """Return the cluster in an offline stream's placement; its info names that of the server that answered."""
     return (info["config"].get("placement") or {}).get("cluster") or None
 
 

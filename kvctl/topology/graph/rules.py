@@ -1,4 +1,4 @@
-"""Which keys of an origin come into a replica, and where they land, as people write them. [pure]"""
+"""Rules of replication in terms of keys, as people write them. [pure]"""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kvctl.topology.model import dollars
 from kvctl.topology.subjects import Transform, parse
 
 Rules = tuple[tuple[str, str], ...]
-"""Filters, and where their keys land: empty where they keep their names. Without any, all keys come as they are."""
+"""Filters and destinations of keys; an empty destination keeps the names. Empty: all keys keep their names."""
 
 
 def rules_of(source: Mapping[str, Any], reader: str) -> Rules:
-    """A source's rules in keys; none where all keys come as they are. `reader` is the stream that has it.
+    """Return a source's rules in keys; empty if all keys keep their names. `reader` is the stream that has it.
 
-    Where an aggregate stores what is none of its own keys, the whole subject shows it.
+    A destination outside the aggregate's own keys is given as a complete subject.
     """
     rules = parse(source.get("subject_transforms") or ())
     if not rules:
@@ -31,22 +31,22 @@ def rules_of(source: Mapping[str, Any], reader: str) -> Rules:
 
 
 def rules_json(rules: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
-    """The rules as JSON output shows them."""
+    """Return the rules for JSON output."""
     return [{"keys": src, "land": dest or _plain(src)} for src, dest in rules]
 
 
 def _head(stream: str) -> str | None:
-    """What the subjects of a bucket's stream begin with."""
+    """Return the prefix of the subjects of a bucket's stream."""
     return f"{SUBJECT_PREFIX}{stream.removeprefix(STREAM_PREFIX)}." if stream.startswith(STREAM_PREFIX) else None
 
 
 def _keys(subject: str) -> str:
-    """A subject of a bucket as its keys; others stay whole."""
+    """Return a subject of a bucket as its key; others stay complete."""
     return subject.split(".", 2)[2] if subject.startswith(SUBJECT_PREFIX) and subject.count(".") > 1 else subject
 
 
 def _plain(src: str) -> str:
-    """A filter as the destination under which its keys keep their names."""
+    """Return a filter as the destination under which its keys keep their names."""
     number = 0
     tokens = []
     for token in src.split("."):

@@ -1,4 +1,4 @@
-"""A graph as a picture for a runbook: SVG that stands by itself, on white. [pure]"""
+"""A graph as a picture for a runbook: self-contained SVG, on white. [pure]"""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _STYLE = """\
   .edge { fill: none; stroke-width: 1.5 }
 """
 _ABSENT = (OUTSIDE, MISSING, "unreachable")
-# What XML cannot hold, even escaped.
-_UNSPEAKABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Characters that XML cannot hold, even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def svg(graph: Graph) -> str:
-    """The picture."""
+    """Return the picture."""
     placed = layout(graph)
     width, height = _number(placed.width), _number(placed.height)
     return "\n".join(
@@ -87,7 +87,7 @@ def _bands(placed: Layout) -> Iterator[str]:
 
 
 def _headings(placed: Layout) -> Iterator[str]:
-    """Written over the edges that pass, with a rim to be read."""
+    """Draw the headings over the edges that pass, with a rim for legibility."""
     for band in placed.bands:
         if band.heading:
             yield _text("place", MARGIN + PADDING, band.y + HEADING - 8, KIND, band.heading)
@@ -101,14 +101,14 @@ def _edge(placed: Layout, number: int, edge: Edge) -> Iterator[str]:
         points += [(lane.x, lane.middle), (lane.x + lane.width, lane.middle)]
     path = _path([*points, (end.x, port.y)]) if start.column < end.column else _way_back(start, end, port)
     tone = edge.tone or "plain"
-    said = edge.standing.evidence if edge.standing else ""
-    hint = f"<title>{_escaped(said)}</title>" if said else ""
+    evidence = edge.standing.evidence if edge.standing else ""
+    hint = f"<title>{_escaped(evidence)}</title>" if evidence else ""
     drawn = f'class="edge" d="{path}" stroke="{COLORS[edge.tone]}" marker-end="url(#arrow-{tone})"'
     yield f"<path {drawn}>{hint}</path>" if hint else f"<path {drawn}/>"
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """Curves between columns, straight through lanes."""
+    """Return curves between columns, straight lines through lanes."""
     (x, y), *rest = points
     parts = [f"M{_number(x)} {_number(y)}"]
     for number, (to_x, to_y) in enumerate(rest):
@@ -123,7 +123,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _way_back(start: Box, end: Box, port: Port) -> str:
-    """Of an edge that closes a circle: below the boxes."""
+    """Return the path of an edge that closes a cycle, below the boxes."""
     x, y = start.x + start.width, max(start.y + start.height, end.y + end.height) + PADDING
     below = _number(y)
     there = f"C{_number(x + 30)} {_number(start.middle)} {_number(x + 30)} {below} {_number(x)} {below}"
@@ -169,7 +169,7 @@ def _text(kind: str, x: float, y: float, size: float, text: str, span: str = "")
 
 
 def _escaped(text: str) -> str:
-    return escape(_UNSPEAKABLE.sub("\ufffd", text))
+    return escape(_NOT_XML.sub("\ufffd", text))
 
 
 def _number(value: float) -> str:

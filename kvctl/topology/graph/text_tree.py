@@ -1,4 +1,4 @@
-"""A graph as lines of text: each origin, and under it what reads from it. [pure]"""
+"""A graph as lines of text: each origin, with its readers below it. [pure]"""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from kvctl.topology.graph.graph import (
 )
 
 Span = tuple[str, str]
-"""Text, and how it is painted: `bold dim red green yellow`, or empty."""
+"""Text and its style: `bold dim red green yellow`, or empty."""
 Line = list[Span]
 
 STYLES = {"good": "green", "doubtful": "yellow", "bad": "red", "": ""}
 
 WIDTH = 80
 _ALIGNED_TO = 56
-"""Columns before the states, where the lines are not longer."""
+"""Columns before the states, unless lines are longer."""
 _UNBROKEN: Any = {"break_long_words": False, "break_on_hyphens": False}
 _KINDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line, and the state that stands behind it, aligned with others."""
+    """A line, and the state after it, aligned with others."""
 
     spans: Line
     health: Span = ("", "")
@@ -42,7 +42,7 @@ class _Row:
 
 
 def text(graph: Graph) -> list[Line]:
-    """The graph as lines of spans. What has several origins stands under each of them, its own readers only once."""
+    """Return the graph as lines of spans. A node with several origins appears under each, its own readers only once."""
     several = len(graph.groups) > 1
     rows: list[_Row] = []
     for tree in _trees(graph, several=several):
@@ -58,14 +58,14 @@ def _trees(graph: Graph, *, several: bool) -> Iterator[list[_Row]]:
     shown: set[str] = set()
     replicas = {edge.replica for edge in graph.edges}
     roots = sorted((node for node in graph.nodes if node.id not in replicas), key=lambda node: node.name)
-    # Nodes that only a circle leads to come last, each circle once.
+    # Nodes that only a cycle leads to come last, each cycle once.
     for root in [*roots, *graph.nodes]:
         if root.id not in shown:
             yield [_Row(_title(root, several)), *_below(graph, root, shown, "", several)]
 
 
 def _below(graph: Graph, node: Node, shown: set[str], margin: str, several: bool) -> list[_Row]:
-    """The lines of what reads from a node."""
+    """Return the lines of a node's readers."""
     shown.add(node.id)
     nodes = {other.id: other for other in graph.nodes}
     edges = [edge for edge in graph.edges if edge.origin == node.id]
@@ -78,16 +78,16 @@ def _below(graph: Graph, node: Node, shown: set[str], margin: str, several: bool
             _Row([(margin + branch, "dim"), *_title(replica, several), *above], (edge.health, STYLES[edge.tone]))
         )
         indent = f"{margin}{inner}  "
-        said = [(words, "") for words in edge.words]
-        said += [(words, STYLES[edge.tone]) for words in _evidence(edge, WIDTH - len(indent))]
-        rows += [_Row([(indent, "dim"), span]) for span in said]
+        details = [(words, "") for words in edge.words]
+        details += [(words, STYLES[edge.tone]) for words in _evidence(edge, WIDTH - len(indent))]
+        rows += [_Row([(indent, "dim"), span]) for span in details]
         if not again:
             rows += _below(graph, replica, shown, margin + inner, several)
     return rows
 
 
 def _evidence(edge: Edge, width: int) -> list[str]:
-    """What shows the state, where the line itself does not say it."""
+    """Return the evidence of the state, if the line itself does not show it."""
     if edge.standing is None or edge.standing.state is State.MISSING_ORIGIN:
         return []
     return wrap(edge.standing.evidence, max(width, 20), **_UNBROKEN)
@@ -100,7 +100,7 @@ def _title(node: Node, several: bool) -> Line:
 
 
 def _aligned(rows: list[_Row]) -> list[Line]:
-    """The states below each other, where the lines are not too long."""
+    """Return the lines with aligned states, unless they are too long."""
     column = max((row.length for row in rows if row.health[0] and row.length <= _ALIGNED_TO), default=0)
     return [
         [*row.spans, (" " * (max(column - row.length, 0) + 2), ""), row.health] if row.health[0] else row.spans

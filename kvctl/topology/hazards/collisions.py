@@ -1,4 +1,4 @@
-"""Keys that two origins of an aggregate both write, predicted from what they hold."""
+"""Keys that two origins of an aggregate both write, predicted from the keys that they hold."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kvctl.topology.hazards.replica_hazards import (
 from kvctl.topology.subjects import UnknownTransform
 
 SHOWN = 3
-"""Colliding keys that are named."""
+"""Number of colliding keys to name."""
 
 
 async def stored(api: Api, config: StreamConfig, since: int = 0) -> tuple[list[Hazard], list[str]]:
-    """Collisions among the keys that the origins hold, and warnings where there are none yet, or none can be seen.
+    """Return collisions among the stored keys of the origins, and warnings about possible collisions.
 
-    Rules that land in exactly the same place are a hazard without looking (`of_aggregate`). Of an aggregate that
-    exists, only what sources from number `since` on bring is looked at.
+    Rules that land in exactly the same place are a hazard without reading keys (`of_aggregate`). For an existing
+    aggregate, only sources from number `since` on are examined.
     """
     found: list[Hazard] = []
     warnings: list[str] = []
@@ -39,24 +39,24 @@ async def stored(api: Api, config: StreamConfig, since: int = 0) -> tuple[list[H
         try:
             both = sorted(await _landed(api, one, other) & await _landed(api, other, one))
         except (KvctlError, UnknownTransform) as error:
-            warnings.append(f"{whose(one, other)} could land on the same keys ({places}); not known: {error}")
+            warnings.append(f"{whose(one, other)} could write the same keys ({places}); could not check: {error}")
             continue
         if both:
             keys = ", ".join(f"`{key.removeprefix(own)}`" for key in both[:SHOWN])
             more = f" and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
-            found.append(Hazard(KEY_COLLISION, f"{whose(one, other)} land on the same keys, {keys}{more}: {COLLISION}"))
+            found.append(Hazard(KEY_COLLISION, f"{whose(one, other)} write the same keys, {keys}{more}: {COLLISION}"))
         else:
-            warnings.append(f"{whose(one, other)} could land on the same keys ({places}); none that is stored does")
+            warnings.append(f"{whose(one, other)} could write the same keys ({places}); no stored key does")
     return found, warnings
 
 
 async def _landed(api: Api, landing: Landing, other: Landing) -> set[str]:
-    """Where the rule's stored keys land, as far as that is within reach of the other one."""
+    """Return where the rule's stored keys land, limited to the places that the other rule can write."""
     prefix = Source.parse(landing.source).api
     there = api.at(prefix) if prefix else api
     try:
         subjects = await streams.subjects(there, landing.source["name"], landing.rule.src)
     except StreamNotFound:
-        return set()  # about to be made
+        return set()  # about to be created
     landed = (landing.rule.apply(subject) for subject in subjects)
     return {subject for subject in landed if subject is not None and matches(subject, (other.pattern,))}

@@ -1,4 +1,4 @@
-"""Streams that feed each other in a circle, so that a write goes round for ever. [pure]"""
+"""Streams that replicate from each other in a cycle, so that every write circulates endlessly. [pure]"""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Node = tuple[str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One stream reading another one."""
+    """Replication from one stream into another."""
 
     reader: Node
     origin: Node
     source: Mapping[str, Any]
-    """As the reader's configuration has it."""
+    """The source as the reader's configuration has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """What one rule of a reading takes, and where it lands."""
+    """The subjects that one rule of a reading replicates, and where they land."""
 
     origin: Node
     takes: str
@@ -34,23 +34,26 @@ class _Flow:
     lands: str
 
 
-def circles(readings: Iterable[Reading]) -> list[list[Node]]:
-    """The circles among streams, each from a reader up to itself; filters that no entry passes twice make none."""
+def cycles(readings: Iterable[Reading]) -> list[list[Node]]:
+    """Return the cycles among streams, each from a reader back to itself.
+
+    Filters that let no entry pass twice break a cycle.
+    """
     following: dict[Node, list[_Flow]] = {}
     flows = [flow for reading in readings for flow in _flows(reading)]
     for flow in flows:
         following.setdefault(flow.origin, []).append(flow)
     found: dict[frozenset[Node], list[Node]] = {}
     for flow in flows:
-        if circle := _back_to(flow, following):
-            found.setdefault(frozenset(circle), circle)
+        if cycle := _back_to(flow, following):
+            found.setdefault(frozenset(cycle), cycle)
     return list(found.values())
 
 
 def doubled(readings: Iterable[Reading], reader: Node) -> tuple[Node, Node] | None:
-    """An origin that a stream reads both itself and through another of its origins, and that other one; else None.
+    """Return an origin that a stream reads both directly and through another origin, and that other origin; else None.
 
-    Servers follow no further than one account and domain.
+    Servers check only within one account and domain.
     """
     near: dict[Node, list[Node]] = {}
     for reading in readings:
@@ -64,17 +67,17 @@ def doubled(readings: Iterable[Reading], reader: Node) -> tuple[Node, Node] | No
     return None
 
 
-def hazard(circle: Sequence[Node], what: str = "") -> Hazard:
-    """The hazard of a circle; where it goes through several places they are named, `what` before each."""
-    several = len({place for place, _ in circle}) > 1
-    way = " <- ".join(_shown(node, f" in {what}`{node[0]}`" if several and node[0] else "") for node in circle)
-    return Hazard(CYCLE, f"{way}: every write would go round for ever")
+def hazard(cycle: Sequence[Node], what: str = "") -> Hazard:
+    """Return the hazard of a cycle; if it spans several places they are named, `what` before each."""
+    several = len({place for place, _ in cycle}) > 1
+    way = " <- ".join(_shown(node, f" in {what}`{node[0]}`" if several and node[0] else "") for node in cycle)
+    return Hazard(CYCLE, f"{way}: every write would circulate endlessly")
 
 
-def beginning_with(circle: Sequence[Node], node: Node) -> list[Node]:
-    """The same circle from another of its streams."""
-    at = circle.index(node)
-    return [*circle[at:], *circle[1 : at + 1]]
+def beginning_with(cycle: Sequence[Node], node: Node) -> list[Node]:
+    """Return the same cycle beginning with another of its streams."""
+    at = cycle.index(node)
+    return [*cycle[at:], *cycle[1 : at + 1]]
 
 
 def _flows(reading: Reading) -> list[_Flow]:
@@ -87,7 +90,7 @@ def _flows(reading: Reading) -> list[_Flow]:
 
 
 def _back_to(start: _Flow, following: Mapping[Node, list[_Flow]]) -> list[Node]:
-    """The shortest way on which an entry of the flow comes back to where the flow begins, as readers and origins."""
+    """Return the shortest way from a flow's end back to its origin, as readers and origins."""
     waiting: list[list[_Flow]] = [[start]]
     known = {start}
     while waiting:
@@ -104,7 +107,7 @@ def _back_to(start: _Flow, following: Mapping[Node, list[_Flow]]) -> list[Node]:
 
 
 def _above(node: Node, near: Mapping[Node, list[Node]]) -> set[Node]:
-    """What feeds a stream, directly and through others."""
+    """Return the direct and indirect origins of a stream."""
     found: set[Node] = set()
     waiting = [node]
     while waiting:

@@ -1,4 +1,4 @@
-"""Changes that lose, hide or strand data without a word from the server, each with its evidence. [pure]"""
+"""Changes that silently lose, hide or strand data, each with its evidence. [pure]"""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kvctl.units import duration_from_ns, format_size
 LOSSY_EDIT = "lossy-edit"
 LAGGING_REPLICA = "lagging-replica"
 UNREACHABLE_STREAM = "unreachable-stream"
-"""A stream does not answer, and may read from the one that is to go or to be changed."""
+"""A stream does not answer, and may read from the one that is to be deleted or changed."""
 FOREIGN_KIND = reserved_streams.FOREIGN_KIND
 
 HISTORY, AGE, SUBJECTS, BYTES, SIZE = "history", "age", "subjects", "bytes", "size"
-"""In what a change of configuration can cost data."""
+"""Aspects in which a change of configuration can lose data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """One reason not to go on; `--force NAME` overrides it."""
+    """One reason to stop; `--force NAME` overrides it."""
 
     name: str
     evidence: str
     remedy: str = ""
-    """What to do instead, where that is known."""
+    """Suggested alternative, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a stream holds, and how much of it a change would touch."""
+    """Contents of a stream that a change would affect, as counts and bytes."""
 
     messages: int = 0
     bytes: int = 0
@@ -45,12 +45,12 @@ class Cost:
     oversized: int = 0
 
     def having(self, **measured: int) -> Cost:
-        """The same with more measured."""
+        """Return the same cost with more fields measured."""
         return replace(self, **measured)
 
 
 def looks_at(before: StreamConfig, after: StreamConfig) -> set[str]:
-    """In what the change is one to smaller limits or other subjects."""
+    """Return the aspects in which the change lowers limits or changes subjects."""
     found = {
         HISTORY: _smaller(before, after, "max_msgs_per_subject"),
         AGE: _smaller(before, after, "max_age"),
@@ -62,35 +62,35 @@ def looks_at(before: StreamConfig, after: StreamConfig) -> set[str]:
 
 
 def lossy(before: StreamConfig, after: StreamConfig, cost: Cost) -> list[Hazard]:
-    """Why the change would lose data; empty when it would not."""
+    """Return the hazards of data that the change would lose."""
     aspects = looks_at(before, after)
     texts = [_EVIDENCE[aspect](before, after, cost) for aspect in _EVIDENCE if aspect in aspects]
     return [Hazard(LOSSY_EDIT, text) for text in texts if text]
 
 
 def of_foreign(stream: StreamConfig) -> list[Hazard]:
-    """The hazard of a bucket command on the stream of a table or a repository."""
+    """Return the hazard of a bucket command on the stream of a table or a repository."""
     text = reserved_streams.evidence(stream)
     return [Hazard(FOREIGN_KIND, text, reserved_streams.remedy(stream))] if text else []
 
 
 def of_silent(streams: Iterable[str]) -> list[Hazard]:
-    """Return the hazard of a change while streams do not answer that may read from what is changed."""
+    """Return the hazard of a change while streams that may read from the changed one do not answer."""
     names = ", ".join(f"`{name}`" for name in streams)
     if not names:
         return []
-    text = f"Streams that do not answer may be mirrors or aggregates of it: {names}"
+    text = f"Unreachable streams may be mirrors or aggregates of it: {names}"
     return [Hazard(UNREACHABLE_STREAM, text, "Start the servers that hold them")]
 
 
 def refuse(found: Iterable[Hazard], forced: Iterable[str] | None, what: str) -> None:
-    """Raises HazardRefused with all hazards that are not forced; `what` begins the message."""
+    """Raise HazardRefused with all hazards that are not forced; `what` begins the message."""
     left = [hazard for hazard in found if hazard.name not in (forced or ())]
     if left:
         reasons = "\n".join(f"  {hazard.evidence}" for hazard in left)
         names = " ".join(f"--force {name}" for name in dict.fromkeys(hazard.name for hazard in left))
         remedies = [f"{remedy}. " for remedy in dict.fromkeys(hazard.remedy for hazard in left) if remedy]
-        hint = f"{''.join(remedies)}`{names}` does it all the same"
+        hint = f"{''.join(remedies)}Use `{names}` to proceed anyway"
         raise HazardRefused(left[0].name, f"{what}:\n{reasons}", hint=hint)
 
 
@@ -113,25 +113,25 @@ def _age(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
         shown("ttl", duration_from_ns(config.get("max_age", 0)).total_seconds() or None) for config in (before, after)
     )
     if cost.expired == cost.messages:
-        return f"ttl {old} -> {new} removes all {_count(cost.messages, 'revision')} at once"
+        return f"ttl {old} -> {new} removes all {_count(cost.messages, 'revision')} immediately"
     later = cost.messages - cost.expired
     if not cost.expired:
         return f"ttl {old} -> {new} removes {_count(later, 'revision')} at that age"
-    return f"ttl {old} -> {new} removes {_count(cost.expired, 'revision')} at once and {later} more at that age"
+    return f"ttl {old} -> {new} removes {_count(cost.expired, 'revision')} immediately and {later} more at that age"
 
 
 def _subjects(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
     if not cost.keys_outside:
         return None
     change = f"subjects {shown('', before.get('subjects'))} -> {shown('', after.get('subjects'))}"
-    return f"{change} puts {_count(cost.keys_outside, 'key')} out of reach"
+    return f"{change} makes {_count(cost.keys_outside, 'key')} inaccessible"
 
 
 def _bytes(_: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
     if cost.bytes <= after["max_bytes"]:
         return None
     over = f"max_bytes {after['max_bytes']} is {format_size(cost.bytes - after['max_bytes'])} below what is in use"
-    consequence = "no new key fits" if after.get("discard") == "new" else "the oldest go"
+    consequence = "no new key fits" if after.get("discard") == "new" else "the oldest are deleted"
     return f"{over} by {_count(cost.messages, 'revision')}: {consequence}"
 
 
@@ -139,7 +139,7 @@ def _size(_: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
     if not cost.oversized:
         return None
     limit = f"max_value_size {after['max_msg_size']}"
-    return f"{limit} is below {_count(cost.oversized, 'revision')}, which could not be written again"
+    return f"{limit} is below {_count(cost.oversized, 'revision')}, which could not be rewritten"
 
 
 _EVIDENCE: dict[str, Any] = {HISTORY: _history, AGE: _age, SUBJECTS: _subjects, BYTES: _bytes, SIZE: _size}

@@ -1,4 +1,4 @@
-"""What is wrong with mirrors and aggregates that exist."""
+"""Hazards of existing mirrors and aggregates."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from kvctl.topology.hazards.replica_hazards import MISSING_ORIGIN, UNCONNECTED, 
 from kvctl.units import duration_ns, parse_time
 
 GRACE = timedelta(seconds=10)
-"""How long a new replica may take to be connected."""
+"""Time that a new replica may take to connect."""
 
 _NOT_FOUND = "(10059)"
 
 
 async def hazards(api: Api, info: StreamInfo) -> list[Hazard]:
-    """What is wrong with a mirror or an aggregate, as far as its origins can be seen."""
+    """Return the hazards of a mirror or an aggregate, as far as its origins can be read."""
     return of_replica(info, await origins_of(api, info["config"]))
 
 
 async def origins_of(api: Api, config: StreamConfig) -> list[StreamInfo | None]:
-    """The infos of what a stream reads from, in the order of its sources; None where they cannot be seen."""
+    """Return the infos of a stream's origins, in the order of its sources; None for those that cannot be read."""
     return list(await asyncio.gather(*(_origin(api, source) for source in sources_of(config))))
 
 
 def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[Hazard]:
-    """What is wrong with a replica that exists; the infos of its origins stand in the order of its sources."""
+    """Return the hazards of an existing replica, given the infos of its origins in the order of its sources."""
     config = info["config"]
     configs = [origin["config"] if origin else None for origin in origins]
     found = replica_hazards.of_replica(config, configs)
@@ -51,15 +51,15 @@ def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[H
 
 
 async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[Hazard]:
-    """What a change would bring about that was not there before: in a replica itself, and in those who read from it.
+    """Return the hazards that a change introduces, in the replica itself and in the replicas that read from it.
 
-    The latter as far as this account and domain can be seen.
+    Replicas in other accounts and domains are not examined.
     """
     if not replica_hazards.concerns_replicas(before, after):
         return []
     origins = await _configs_read(api, before)
     changed = origins if before.get("sources") == after.get("sources") else await _configs_read(api, after)
-    found = _brought(before, after, origins, changed) if changed else []
+    found = _introduced(before, after, origins, changed) if changed else []
     known = {before["name"]: before}
     with suppress(KvctlError):
         listed = await streams.listing(api)
@@ -68,24 +68,24 @@ async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[H
         found += links.unknown(links.dependents_among(listed, before["name"]))
     for reader in known.values():
         sources = sources_of(reader)
-        feeding = [known.get(source["name"]) if not Source.parse(source).is_external else None for source in sources]
-        if before not in feeding:
+        current = [known.get(source["name"]) if not Source.parse(source).is_external else None for source in sources]
+        if before not in current:
             continue
-        fed = [after if config == before else config for config in feeding]
-        for hazard in _brought(reader, reader, feeding, fed):
+        fed = [after if config == before else config for config in current]
+        for hazard in _introduced(reader, reader, current, fed):
             found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
     return found
 
 
 async def seen(api: Api, stream: str) -> StreamInfo | None:
-    """The info of a stream, asked with little patience; None where it cannot be seen."""
+    """Return the info of a stream within a short timeout; None if it cannot be read."""
     with suppress(KvctlError):
         return await streams.info(api, stream, timeout=PATIENCE)
     return None
 
 
 def is_new(info: StreamInfo) -> bool:
-    """Whether a replica may still be about to be connected."""
+    """Return whether a replica may still be connecting."""
     age = parse_time(info["ts"]) - parse_time(info["created"]) if info.get("ts") else 0
     return age < duration_ns(GRACE)
 
@@ -94,28 +94,28 @@ async def _configs_read(api: Api, config: StreamConfig) -> list[StreamConfig | N
     return [origin["config"] if origin else None for origin in await origins_of(api, config)]
 
 
-def _brought(
+def _introduced(
     before: StreamConfig,
     after: StreamConfig,
     origins: Sequence[StreamConfig | None],
     changed: Sequence[StreamConfig | None],
 ) -> list[Hazard]:
-    """The hazards of a replica that it has only after it, or its origins, have changed."""
+    """Return the hazards that a replica has only after the change of itself or its origins."""
     accepted = replica_hazards.of_replica(before, origins) if origins else []
     return [hazard for hazard in replica_hazards.of_replica(after, changed) if hazard not in accepted]
 
 
 def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iterable[Hazard]:
-    """Sources of which nothing was ever heard, or that are not there."""
+    """Return the hazards of sources that never connected or do not exist."""
     name = name_of(info["config"])
     for upstream, origin in zip(upstreams(info), origins, strict=True):
         of = upstream.stream.removeprefix(STREAM_PREFIX)
         if upstream.error and upstream.error.endswith(_NOT_FOUND) and origin is None:
-            yield Hazard(MISSING_ORIGIN, f"`{of}`, which feeds `{name}`, does not exist: nothing arrives until it does")
+            yield Hazard(MISSING_ORIGIN, f"Origin `{of}` of `{name}` does not exist: nothing arrives until it does")
         elif upstream.active is None and not upstream.error and not is_new(info):
             where = f" in domain `{upstream.domain}`" if upstream.domain else f" under `{upstream.api}`"
-            text = f"`{name}` was never connected to `{of}`{where if upstream.api else ''}"
-            yield Hazard(UNCONNECTED, f"{text}: nothing ever arrives, and its lag says 0")
+            text = f"`{name}` never connected to `{of}`{where if upstream.api else ''}"
+            yield Hazard(UNCONNECTED, f"{text}: nothing arrives, although its lag is reported as 0")
 
 
 async def _origin(api: Api, source: Mapping[str, Any]) -> StreamInfo | None:

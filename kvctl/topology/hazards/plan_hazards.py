@@ -1,4 +1,4 @@
-"""What speaks against planned changes, as far as configurations tell. [pure]"""
+"""Hazards of planned changes, as far as configurations show them. [pure]"""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ if TYPE_CHECKING:
 OF_PLANS = tuple(
     dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, UNREACHABLE_STREAM, FOREIGN_KIND))
 )
-"""What can stand in the way of a plan, and be overridden."""
+"""Hazards that can block a plan, and that can be overridden."""
 
 
 @dataclass(slots=True)
 class Found:
-    """Hazards by the name of what changes, and warnings."""
+    """Hazards by the name of the change, and warnings."""
 
     hazards: dict[str, list[Hazard]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def add(self, name: str, hazards: Iterable[Hazard]) -> None:
-        """More of them, each once."""
+        """Add hazards of a change, each once."""
         there = self.hazards.setdefault(name, [])
         there += [hazard for hazard in hazards if hazard not in there]
 
     def warn(self, texts: Iterable[str]) -> None:
-        """More warnings, each once."""
+        """Add warnings, each once."""
         self.warnings += [text for text in texts if text not in self.warnings]
 
 
 def found(changes: Sequence[Change], drafts: Drafts, world: World) -> Found:
-    """The hazards that the changes bring, not those that were there before and that somebody accepted.
+    """Return the hazards that the changes introduce, without those that existed before.
 
     Raises RefusedError for an origin that is read twice, directly and through another: servers take that for a cycle.
     """
@@ -95,22 +95,22 @@ def _replica(change: Change, draft: Draft, world: World, result: Found) -> None:
 
 
 def _overwritten(change: Change, draft: Draft) -> Iterator[str]:
-    """Keys that go with a leaving origin may have been another one's before, and are gone of that, too."""
+    """Warn that removing an origin's keys also removes values that they overwrote."""
     gone = list(change.leaving)
     pairs = overlaps({**draft.after, "sources": [*gone, *draft.after["sources"]]}) if gone else []
     if any(one.number < len(gone) <= other.number for one, other in pairs):
         names = ", ".join(f"`{name_of(source)}`" for source in gone)
-        mend = f"`kvctl topology audit {change.name} --repair`"
-        yield f"What {names} overwrote in `{change.name}` of other origins goes, too: {mend} brings it back"
+        repair = f"`kvctl topology audit {change.name} --repair`"
+        yield f"Removing {names} from `{change.name}` also removes keys that it overwrote: {repair} restores them"
 
 
 def _of_origin(item: Located) -> list[Hazard]:
-    """Why nothing might ever arrive from it."""
+    """Return the hazards of an origin from which nothing may ever arrive."""
     if item.exists is False:
         return [
             Hazard(
                 MISSING_ORIGIN,
-                f"`{item.origin.name}` does not exist, and the file does not make it: nothing arrives until it does",
+                f"`{item.origin.name}` does not exist, and the file does not create it: nothing arrives until it does",
             )
         ]
     if item.seen is not None and not item.seen.reachable:
@@ -119,7 +119,7 @@ def _of_origin(item: Located) -> list[Hazard]:
 
 
 def _origins_now(change: Change, world: World) -> list[StreamConfig | None]:
-    """The configurations of what a live replica reads, in the order of its sources."""
+    """Return the configurations of the origins of a live replica, in the order of its sources."""
     return [
         link.origin["config"] if link.origin else None
         for link in world.links
@@ -138,7 +138,7 @@ def _held(item: Located, world: World) -> int:
 
 
 def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
-    """What changes and deletions do to replicas that stay as they are, in the file or not."""
+    """Add the hazards that changes and deletions mean for replicas that stay as they are, in the file or not."""
     touched = {change.where for change in changes}
     for change in changes:
         if change.action is Action.CREATE:
@@ -150,14 +150,14 @@ def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Fo
                 continue
             if change.action is Action.CHANGE:
                 reads = f"`{name_of(reader)}` reads from `{change.name}`"
-                brought = _brought(link, drafts, world)
-                result.add(change.name, [replace(item, evidence=f"{reads}: {item.evidence}") for item in brought])
+                introduced = _introduced(link, drafts, world)
+                result.add(change.name, [replace(item, evidence=f"{reads}: {item.evidence}") for item in introduced])
             if reader.get("mirror") and (change.action is not Action.CHANGE or change.leaving):
-                result.add(change.name, [_poisoned(change, link.info)])
+                result.add(change.name, [_stale(change, link.info)])
 
 
 def _unseen(change: Change, world: World) -> list[Hazard]:
-    """The hazard of readers in any place of which nothing but the name is known."""
+    """Return the hazard of streams of which nothing but the name is known, in any place."""
     if change.action is Action.CHANGE and not change.leaving:
         assert change.live is not None
         assert change.after is not None
@@ -166,8 +166,8 @@ def _unseen(change: Change, world: World) -> list[Hazard]:
     return of_silent(dict.fromkeys(name for place in world.places.values() for name in place.unknown))
 
 
-def _brought(link: Link, drafts: Drafts, world: World) -> list[Hazard]:
-    """The hazards of a replica that it has only after its origins have changed."""
+def _introduced(link: Link, drafts: Drafts, world: World) -> list[Hazard]:
+    """Return the hazards that a replica has only after its origins change."""
     reader = (link.place.name, link.info["config"]["name"])
     links = [other for other in world.links if (other.place.name, other.info["config"]["name"]) == reader]
     before = [other.origin["config"] if other.origin else None for other in links]
@@ -180,12 +180,12 @@ def _origin(link: Link) -> Where | None:
     return (link.origin_place.name, link.source["name"]) if link.origin_place else None
 
 
-def _poisoned(change: Change, reader: StreamInfo) -> Hazard:
+def _stale(change: Change, reader: StreamInfo) -> Hazard:
     name = bucket_name(reader["config"], kind_of(reader["config"]))
     return Hazard(
         RECREATED_ORIGIN,
-        f"Mirror `{name}` reads from `{change.name}` and is not in the file: it would serve the old values for ever",
-        f"Put `{name}` into the file, or delete it first",
+        f"Mirror `{name}` reads from `{change.name}` and is not in the file: it would keep serving the old values",
+        f"Add `{name}` to the file, or delete it first",
     )
 
 
@@ -195,17 +195,17 @@ def _poisoned(change: Change, reader: StreamInfo) -> Hazard:
 def _cycles(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
     readings = _readings(drafts, world)
     changed = {change.where: change for change in changes if change.action is not Action.DELETE}
-    for circle in cycle.circles(readings):
-        first = next((where for where in changed if where in circle), None)
+    for streams in cycle.cycles(readings):
+        first = next((where for where in changed if where in streams), None)
         if first is not None:
-            result.add(changed[first].name, [cycle.hazard(cycle.beginning_with(circle, first))])
+            result.add(changed[first].name, [cycle.hazard(cycle.beginning_with(streams, first))])
     if not any(hazard.name == CYCLE for hazards in result.hazards.values() for hazard in hazards):
         for where, change in changed.items():
             _refuse_doubled(change, cycle.doubled(readings, where))
 
 
 def _readings(drafts: Drafts, world: World) -> list[Reading]:
-    """Who reads from whom when all is done."""
+    """Return the replications after all changes."""
     found, planned = [], set()
     for draft in drafts.all():
         planned.add(draft.where)
@@ -223,5 +223,5 @@ def _readings(drafts: Drafts, world: World) -> list[Reading]:
 def _refuse_doubled(change: Change, found: tuple[Node, Node] | None) -> None:
     if found is not None:
         twice, through = (name_of({"name": stream}) for _, stream in found)
-        text = f"`{change.name}` would read `{twice}` twice, directly and through `{through}`"
-        raise RefusedError(f"{text}: servers refuse that (10052)", hint="Read one of the two")
+        text = f"`{change.name}` would replicate `{twice}` twice, directly and through `{through}`"
+        raise RefusedError(f"{text}: servers refuse that (10052)", hint="Remove one of the two origins")

@@ -1,6 +1,6 @@
-"""Configurations of mirrors and aggregates that lose, hide or duplicate data without a word from the server. [pure]
+"""Configurations of mirrors and aggregates that silently lose, hide or duplicate data. [pure]
 
-All are told from stream configurations: the replica's, and those of its origins as far as they can be seen (None: not).
+All are derived from stream configurations: the replica's, and those of its origins (None: not readable).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ OF_MIRRORS = (
 OF_AGGREGATES = (
     KEY_COLLISION, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE, FOREIGN_KIND,
 )  # fmt: skip
-"""What can stand in the way of building one, and be overridden."""
+"""Hazards that can block the creation of a replica, and that can be overridden."""
 OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
-"""What an edit of a replica, or of its origin, can bring about."""
+"""Hazards that an edit of a replica, or of its origin, can introduce."""
 
 COLLISION = "the last one wins, and a deletion in one hides the other's"
 
@@ -54,7 +54,7 @@ _OF_BOTH = (
     "max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl",
     "duplicate_window", "sources",
 )  # fmt: skip
-"""Fields in which a replica and its origin have to suit each other, or that say what it reads."""
+"""Fields in which a replica and its origin have to agree, or that name its origins."""
 
 
 def concerns_replicas(before: StreamConfig, after: StreamConfig) -> bool:
@@ -63,20 +63,20 @@ def concerns_replicas(before: StreamConfig, after: StreamConfig) -> bool:
 
 
 def of_mirror(config: StreamConfig, origin: StreamConfig | None) -> list[Hazard]:
-    """What is wrong with a mirror; `origin` is the configuration of what it reads, None where it cannot be seen."""
+    """Return the hazards of a mirror; `origin` is the configuration of its origin, None if not readable."""
     if origin is None:
         return []
     external = bool(Source.parse(config["mirror"]).api)
     found = [*_ages(config, origin), *_history(config, origin), *_limits(config, [origin])]
     if config["mirror"].get("filter_subject") or config["mirror"].get("subject_transforms"):
-        found += of_foreign(origin)  # a whole mirror keeps every entry and revision: it harms no table
+        found += of_foreign(origin)  # an unfiltered mirror keeps every entry and revision: it harms no table
     return found if external else [*_answers(config, origin), *found]
 
 
 def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
-    """What is wrong with an aggregate; `origins` stand in the order of its sources.
+    """Return the hazards of an aggregate; `origins` are in the order of its sources.
 
-    A ttl that is longer than an origin's is none of it where another origin needs it (`outliving`).
+    A ttl longer than an origin's is not a hazard if another origin needs it (`outliving`).
     """
     seen = [origin for origin in origins if origin is not None]
     return [
@@ -90,20 +90,20 @@ def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -
 
 
 def of_replica(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
-    """What is wrong with either."""
+    """Return the hazards of a mirror or an aggregate."""
     return of_mirror(config, origins[0]) if config.get("mirror") else of_aggregate(config, origins)
 
 
 def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[str]:
-    """Whose keys an aggregate keeps after they have expired, because other origins' keys live longer.
+    """Return warnings about keys that an aggregate keeps after they expire, because other origins' keys live longer.
 
-    No ttl suits all of them then: a shorter one would lose keys that live. Origins that leave markers of what expires
-    are none of these: the markers arrive and delete.
+    No ttl suits all origins then: a shorter one would lose live keys. Origins that leave markers of expired keys are
+    left out: the markers arrive and delete.
     """
     name, age = name_of(config), config.get("max_age", 0)
     return [
-        f"Keys of `{name_of(origin)}` that expire there ({_age(theirs)}) stay in `{name}` (ttl {_age(age)}), as other "
-        f"origins' keys live longer; with a `marker_ttl` on `{name_of(origin)}` they go"
+        f"Keys of `{name_of(origin)}` expire there ({_age(theirs)}) but stay in `{name}` (ttl {_age(age)}), as other "
+        f"origins' keys live longer; set `marker_ttl` on `{name_of(origin)}` to have them deleted"
         for origin in origins
         if origin is not None
         and (theirs := origin.get("max_age", 0))
@@ -115,10 +115,10 @@ def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> l
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Where one rule of one source brings keys."""
+    """Destination of one rule of one source."""
 
     number: int
-    """Of the source."""
+    """Number of the source."""
     source: SourceConfig
     rule: Transform
     pattern: str
@@ -126,7 +126,7 @@ class Landing:
 
 
 def overlaps(config: StreamConfig) -> list[tuple[Landing, Landing]]:
-    """Pairs of rules that could write one key."""
+    """Return pairs of rules that could write one key."""
     places = [
         Landing(number, source, rule, _pattern(rule))
         for number, source in enumerate(config.get("sources") or ())
@@ -136,23 +136,23 @@ def overlaps(config: StreamConfig) -> list[tuple[Landing, Landing]]:
 
 
 def whose(one: Landing, other: Landing) -> str:
-    """The names of the two origins in words."""
+    """Name the two origins as the subject of a sentence."""
     first, second = name_of(one.source), name_of(other.source)
     return f"Keys of `{first}`" if first == second else f"Keys of `{first}` and `{second}`"
 
 
 def landing(source: SourceConfig) -> list[str]:
-    """The subjects under which a source's messages are stored, as filters."""
+    """Return the subjects under which a source's messages are stored, as filters."""
     return [_pattern(rule) for rule in _rules(source)]
 
 
 def name_of(stream: StreamConfig | SourceConfig) -> str:
-    """How a stream is called in messages."""
+    """Return the name of a stream in messages."""
     return str(stream["name"]).removeprefix(STREAM_PREFIX)
 
 
 def _answers(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
-    """Servers have every mirror of a direct-get stream answer its reads, asked or not."""
+    """Yield the hazards of answering the origin's reads, as servers have every mirror of a direct-get stream do."""
     name, of, mirror = config["name"], name_of(origin), config["mirror"]
     rules = parse(mirror.get("subject_transforms") or ())
     renamed = [rule for rule in rules if rule.dest and rule.dest != rule.src]
@@ -161,28 +161,28 @@ def _answers(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
         if not filtered:
             yield Hazard(
                 ORIGIN_NOT_DIRECT,
-                f"`{of}` does not allow direct gets, so `{name}` would answer none of its reads",
-                "Let it allow them (`allow_direct`), then create the mirror",
+                f"`{of}` does not allow direct gets, so `{name}` would serve none of its reads",
+                "Set `allow_direct` on the origin, then create the mirror",
             )
         return
     if filtered:
         yield Hazard(
             FILTERED_MIRROR,
-            f"`{name}` would answer reads of `{of}` for everybody near it, with `not found` for every key outside of "
+            f"`{name}` would answer reads of `{of}` from nearby clients, with `not found` for every key outside "
             "its filter",
-            f"`kvctl aggregate create NAME --origin {of} --keys ...` holds some of the keys and harms nobody",
+            f"`kvctl aggregate create NAME --origin {of} --keys ...` replicates some of the keys safely",
         )
     if renamed:
         yield Hazard(
             RENAMING_MIRROR,
-            f"`{name}` stores `{renamed[0].src}` as `{renamed[0].dest}`, and would answer reads of `{of}` for "
-            "everybody near it, with `not found`",
-            f"`kvctl aggregate create NAME --origin {of} --map ...` renames keys and harms nobody",
+            f"`{name}` stores `{renamed[0].src}` as `{renamed[0].dest}`, and would answer reads of `{of}` from "
+            "nearby clients with `not found`",
+            f"`kvctl aggregate create NAME --origin {of} --map ...` renames keys safely",
         )
 
 
 def _justified(config: StreamConfig, origin: StreamConfig, origins: Iterable[StreamConfig | None]) -> bool:
-    """Whether another origin's keys live as long as the aggregate's, or for all that is known may do so."""
+    """Return whether another origin's keys live, or may live, as long as the aggregate's."""
     age = config.get("max_age", 0)
     ages = [other.get("max_age", 0) if other is not None else 0 for other in origins if other is not origin]
     return any(not other or (age and other >= age) for other in ages)
@@ -194,18 +194,18 @@ def _ages(config: StreamConfig, origin: StreamConfig, *, justified: bool = False
     if age and (not theirs or age < theirs):
         yield Hazard(
             SHORTER_TTL,
-            f"ttl {_age(age)} is shorter than `{of}` has ({_age(theirs)}): keys that live there would be gone here",
+            f"ttl {_age(age)} is shorter than that of `{of}` ({_age(theirs)}): keys live there would be missing here",
         )
     if theirs and (not age or age > theirs) and not justified:
         yield Hazard(
             TTL_NOT_INHERITED,
-            f"ttl {_age(age)} is longer than `{of}` has ({_age(theirs)}): `{name}` would serve keys that have expired "
+            f"ttl {_age(age)} is longer than that of `{of}` ({_age(theirs)}): `{name}` would serve keys that expired "
             "there",
         )
     elif origin.get("allow_msg_ttl") and not config.get("allow_msg_ttl"):
         yield Hazard(
             TTL_NOT_INHERITED,
-            f"`{of}` has keys with a ttl of their own, which `{name}` does not allow: it would keep them for ever",
+            f"`{of}` allows per-key TTLs, which `{name}` does not: it would keep expired keys permanently",
         )
 
 
@@ -214,8 +214,8 @@ def _history(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
     if mine > 0 and (theirs <= 0 or mine < theirs):
         yield Hazard(
             SHORTER_HISTORY,
-            f"history {mine} is shorter than `{name_of(origin)}` has ({theirs if theirs > 0 else 'no limit'}): "
-            "revisions that exist there would not be found by those near the mirror",
+            f"history {mine} is shorter than that of `{name_of(origin)}` ({theirs if theirs > 0 else 'no limit'}): "
+            "clients near the mirror would not find older revisions",
         )
 
 
@@ -227,26 +227,26 @@ def _limits(config: StreamConfig, origins: Iterable[StreamConfig]) -> Iterator[H
         yield Hazard(
             SMALLER_LIMITS,
             f"max-value-size {format_size(size)} is below `{name_of(origin)}`'s "
-            f"({_size(origin.get('max_msg_size', -1))}): the first larger value would stop everything after it, in "
-            "silence",
+            f"({_size(origin.get('max_msg_size', -1))}): the first larger value would silently stop "
+            "replication",
         )
     limit = config.get("max_bytes", -1)
     needed = sum(max(origin.get("max_bytes", -1), 0) for origin in origins)
     if 0 < limit < needed:
         yield Hazard(
             SMALLER_LIMITS,
-            f"max-bytes {format_size(limit)} is below what the origins may hold ({format_size(needed)}): when it is "
-            "full, nothing more arrives, in silence",
+            f"max-bytes {format_size(limit)} is below what the origins may hold ({format_size(needed)}): when "
+            "full, replication silently stops",
         )
 
 
 def full(config: StreamConfig, held: int) -> list[Hazard]:
-    """Whether the size limit is below what the origins hold already."""
+    """Return the hazard of a size limit below what the origins already hold."""
     limit = config.get("max_bytes", -1)
     if not 0 < limit < held:
         return []
     text = f"max-bytes {format_size(limit)} is below what the origins hold ({format_size(held)})"
-    return [Hazard(SMALLER_LIMITS, f"{text}: it would fill up and stop, in silence")]
+    return [Hazard(SMALLER_LIMITS, f"{text}: replication would silently stop when full")]
 
 
 def _outside(config: StreamConfig) -> Iterator[Hazard]:
@@ -256,7 +256,7 @@ def _outside(config: StreamConfig) -> Iterator[Hazard]:
             if not pattern.startswith(own):
                 yield Hazard(
                     OUTSIDE_PREFIX,
-                    f"Keys of `{name_of(source)}` land as `{pattern}`, outside of `{own}>`, where nobody finds them",
+                    f"Keys of `{name_of(source)}` land as `{pattern}`, outside `{own}>`, where no client finds them",
                 )
 
 
@@ -269,30 +269,30 @@ def _collisions(config: StreamConfig) -> Iterator[Hazard]:
                 yield Hazard(KEY_COLLISION, f"Keys of `{name_of(source)}` that differ only in {lost} become one key")
     for one, other in overlaps(config):
         if one.pattern == other.pattern:
-            text = f"{whose(one, other)} land in the same place (`{one.pattern.removeprefix(own)}`)"
-            yield Hazard(KEY_COLLISION, f"{text}: {COLLISION}", "Give each a prefix of its own: `bucket=B,prefix=b`")
+            text = f"{whose(one, other)} have the same destination (`{one.pattern.removeprefix(own)}`)"
+            yield Hazard(KEY_COLLISION, f"{text}: {COLLISION}", "Give each origin its own prefix: `bucket=B,prefix=b`")
 
 
 def _window(config: StreamConfig) -> Iterator[Hazard]:
     if window := config.get("duplicate_window", 0):
         yield Hazard(
             DUPLICATE_WINDOW,
-            f"A duplicate window of {_age(window)}: of two entries with one message id, from whatever origin, the "
+            f"Duplicate window of {_age(window)}: of two entries with the same message id, from any origin, the "
             "second is dropped",
         )
 
 
 def _rules(source: SourceConfig) -> list[Transform]:
-    whole = Transform(source.get("filter_subject") or ">", "")
-    return parse(source.get("subject_transforms") or ()) or [whole]
+    everything = Transform(source.get("filter_subject") or ">", "")
+    return parse(source.get("subject_transforms") or ()) or [everything]
 
 
 def _dropped(rule: Transform) -> str | None:
-    """What a rule leaves out, in words."""
+    """Return the tokens that a rule leaves out, in words; None if it keeps all."""
     try:
         lost = rule.dropped
     except UnknownTransform:
-        return "what a transform function leaves out"
+        return "tokens that a transform function leaves out"
     tokens = [at - 1 for at, token in enumerate(rule.src.split(".")) if token in ("*", ">")]  # after `$KV` and bucket
     return ", ".join(f"token {tokens[number - 1]}" for number in lost) or None
 

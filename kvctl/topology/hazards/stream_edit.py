@@ -1,4 +1,4 @@
-"""What an edit of a stream, bucket or not, would lose: in the stream's own words."""
+"""Data that an edit of a stream would lose, in terms of stream settings."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from kvctl.units import duration_from_ns, format_duration, format_size
 OF_STREAM_EDITS = (
     LOSSY_EDIT, *OF_EDITS, ORIGIN_NOT_DIRECT, DUPLICATE_WINDOW, OUTSIDE_PREFIX, KEY_COLLISION, FOREIGN_KIND,
 )  # fmt: skip
-"""What can stand in the way of an edit, and be overridden."""
+"""Hazards that can block an edit, and that can be overridden."""
 
 
 async def hazards_of(api: Api, info: StreamInfo, after: StreamConfig) -> list[Hazard]:
-    """What speaks against giving the stream this configuration: data lost, foreign owners, replicas harmed."""
+    """Return the hazards of giving the stream this configuration: data lost, foreign owners, replicas harmed."""
     before: StreamConfig = info["config"]
     cost = await links.cost(api, before, info, after)
     found = [*hazards.of_foreign(before), *(Hazard(LOSSY_EDIT, text) for text in lossy(before, after, cost))]
@@ -42,7 +42,7 @@ async def hazards_of(api: Api, info: StreamInfo, after: StreamConfig) -> list[Ha
 
 
 def lossy(before: StreamConfig, after: StreamConfig, cost: Cost) -> list[str]:
-    """The data that the change would cost, a sentence each."""
+    """Return the data that the change would lose, one sentence each."""
     aspects = looks_at(before, after)
     texts = [
         _limits(before, after, cost, aspect) for aspect in (HISTORY, AGE, SUBJECTS, BYTES, SIZE) if aspect in aspects
@@ -57,19 +57,19 @@ def _limits(before: StreamConfig, after: StreamConfig, cost: Cost, aspect: str) 
         return f"{change} removes {_messages(cost.over_history)} of {_counted(cost.keys_over_history, 'subject')}"
     if aspect == AGE and cost.messages:
         ages = " -> ".join(format_duration(duration_from_ns(config.get("max_age", 0))) for config in (before, after))
-        now = f"{_messages(cost.expired)} at once" if cost.expired else ""
+        now = f"{_messages(cost.expired)} immediately" if cost.expired else ""
         later = f"{_messages(cost.messages - cost.expired)} at that age" if cost.messages > cost.expired else ""
         return f"max_age {ages} removes {' and '.join(filter(None, (now, later)))}".replace(
             "max_age 0s", "max_age none"
         )
     if aspect == SUBJECTS and cost.keys_outside:
-        return f"subjects no longer covers {_counted(cost.keys_outside, 'subject')} that it holds messages of"
+        return f"subjects no longer covers {_counted(cost.keys_outside, 'subject')} of stored messages"
     if aspect == BYTES and cost.bytes > after["max_bytes"]:
-        consequence = "nothing new fits" if after.get("discard") == "new" else "the oldest messages go"
+        consequence = "nothing new fits" if after.get("discard") == "new" else "the oldest messages are deleted"
         over = format_size(cost.bytes - after["max_bytes"])
         return f"max_bytes {after['max_bytes']} is {over} below what is in use: {consequence}"
     if aspect == SIZE and cost.oversized:
-        return f"max_msg_size {after['max_msg_size']} is below {_messages(cost.oversized)} that it holds"
+        return f"max_msg_size {after['max_msg_size']} is below the size of {_messages(cost.oversized)}"
     return None
 
 
@@ -79,7 +79,7 @@ def _count_limit(before: StreamConfig, after: StreamConfig, cost: Cost) -> str |
         return None
     change = f"max_msgs {_limit(before, 'max_msgs')} -> {limit}"
     if after.get("discard") == "new":
-        return f"{change} is below the {_messages(cost.messages)} that it holds: nothing new fits"
+        return f"{change} is below the {_messages(cost.messages)} stored: nothing new fits"
     return f"{change} removes {_messages(cost.messages - limit)}"
 
 
@@ -87,12 +87,14 @@ def _retention(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | N
     kept, wanted = before.get("retention", "limits"), after.get("retention", "limits")
     if wanted == kept or wanted == "limits" or not cost.messages:
         return None
-    return f"retention {kept} -> {wanted} removes what no consumer waits for, of {_messages(cost.messages)}"
+    return (
+        f"retention {kept} -> {wanted} removes messages that no consumer waits for, out of {_messages(cost.messages)}"
+    )
 
 
 def _sealed(before: StreamConfig, after: StreamConfig) -> str | None:
     if after.get("sealed") and not before.get("sealed"):
-        return "sealed is for ever: nothing can be written, deleted or changed from then on"
+        return "sealing is permanent: nothing can be written, deleted or changed afterwards"
     return None
 
 

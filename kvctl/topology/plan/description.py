@@ -1,4 +1,4 @@
-"""Planned changes in words. [pure]"""
+"""Description of planned changes. [pure]"""
 
 from __future__ import annotations
 
@@ -21,54 +21,54 @@ _PLUMBING = (
     "subjects", "retention", "discard", "duplicate_window", "deny_delete", "allow_direct", "mirror_direct",
     "allow_rollup_hdrs", "allow_msg_ttl",
 )  # fmt: skip
-"""What every bucket, mirror or aggregate is made with."""
+"""Settings that every bucket, mirror or aggregate is created with."""
 
 
 def title(change: Change) -> str:
-    """What it is: ``mirror `ORDERS_NYC` in `hub` ``."""
+    """Return kind, name and context: ``mirror `ORDERS_NYC` in `hub` ``."""
     return f"{change.kind} `{change.name}`" + (f" in `{change.place}`" if change.place else "")
 
 
 def differences(change: Change) -> list[Difference]:
-    """What changes, in the words of a file: origins as SPECs; of something new, what distinguishes it."""
-    found = [_told(item, change) for item in change.differences if item.field != f"metadata.{LEAVING}"]
+    """Return the differences in terms of a file, origins as SPECs; for something new, only its particular settings."""
+    found = [_as_in_file(item, change) for item in change.differences if item.field != f"metadata.{LEAVING}"]
     new = change.live is None
     return [item for item in found if not (new and item.field in _PLUMBING)]
 
 
 def remarks(change: Change) -> list[str]:
-    """Why it changes, where the differences do not tell, and what becomes of the data."""
+    """Return reasons for the change that its differences do not show, and its effect on the data."""
     found = []
     if change.cascades:
-        found.append("as its origin is made anew, whose old entries it would go on serving")
+        found.append("because its origin is recreated, whose old entries it would keep serving")
     if change.leaving:
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(name_of(source) for source in change.leaving))
-        found.append(f"what came from {names} alone is taken out")
+        found.append(f"removes keys that came only from {names}")
     if change.action is Action.CHANGE and (names := _started(change)):
-        audit = f"`kvctl topology audit {change.name}` finds keys lost before"
-        found.append(f"so that {names} begins with its first entry; {audit}")
+        audit = f"`kvctl topology audit {change.name}` finds keys that were lost before"
+        found.append(f"to replicate {names} from its first entry; {audit}")
     if change.follows:
-        found.append("as its origin changes, and before that")
+        found.append("because its origin changes, and before it")
     return [*found, *losses(change)]
 
 
 def losses(change: Change) -> list[str]:
-    """What goes with it."""
+    """Return the data that the change deletes."""
     found = []
     if change.drops is not None:
         messages, size = change.drops
         held = f"{messages:,} {'entry' if messages == 1 else 'entries'} ({format_size(size)})"
-        found.append(f"drops {held}{_again(change)}" if messages else "holds nothing")
+        found.append(f"drops {held}{_again(change)}" if messages else "is empty")
     if change.action is Action.RECREATE and change.kind is Kind.AGGREGATE and not change.is_copy:
-        found.append(f"`kvctl aggregate remove-origin {change.name} ...` takes an origin out and keeps the rest")
+        found.append(f"`kvctl aggregate remove-origin {change.name} ...` removes an origin and keeps the rest")
     if change.readers:
         names = ", ".join(f"`{name}`" for name in change.readers)
-        found.append(f"{names} {'reads' if len(change.readers) == 1 else 'read'} from it, and would get no more")
+        found.append(f"{names} {'replicates' if len(change.readers) == 1 else 'replicate'} from it, and would stop")
     return found
 
 
 def difference_lines(item: Difference) -> list[str]:
-    """One difference on a line; of a list, each that comes or goes."""
+    """Return the lines of one difference; for a list, one line for each item added or removed."""
     if isinstance(item.before, list) and isinstance(item.after, list):
         gone = [f"{item.field}: - {text}" for text in item.before if text not in item.after]
         return [*gone, *(f"{item.field}: + {text}" for text in item.after if text not in item.before)]
@@ -77,12 +77,12 @@ def difference_lines(item: Difference) -> list[str]:
 
 
 def summary(plan: Plan) -> str:
-    """How much there is to do: `2 to create, 1 to change, 0 to delete, 0 to recreate`."""
+    """Return the counts of changes: `2 to create, 1 to change, 0 to delete, 0 to recreate`."""
     return ", ".join(f"{count} to {action}" for action, count in plan.summary.items())
 
 
 def _started(change: Change) -> str:
-    """The origins whose sources did not say where they begin."""
+    """Return the origins whose sources have no start position."""
     before = (change.live["config"].get("sources") if change.live else None) or []
     stay = {meaning(source) for source in (change.after or {}).get("sources") or []}
     names = [name_of(source) for source in before if not begins_somewhere(source) and meaning(source) in stay]
@@ -91,11 +91,11 @@ def _started(change: Change) -> str:
 
 def _again(change: Change) -> str:
     if not change.is_copy:
-        return " for good"
-    return " and fills again from its origins" if change.action is Action.RECREATE else ", a copy"
+        return " permanently"
+    return " and refills it from its origins" if change.action is Action.RECREATE else ", a copy"
 
 
-def _told(item: Difference, change: Change) -> Difference:
+def _as_in_file(item: Difference, change: Change) -> Difference:
     if item.field == "mirror":
         return Difference("origin", _spec(item.before, ""), _spec(item.after, ""))
     if item.field == "sources":
@@ -112,7 +112,7 @@ def _specs(sources: Iterable[dict[str, Any]] | None, target: str) -> Iterator[st
 
 
 def _spec(source: dict[str, Any] | None, target: str) -> str | None:
-    """A source as people write it, or its bare stream where they cannot."""
+    """Return a source as people write it, or only its stream if it cannot be written."""
     if not source:
         return None
     try:

@@ -1,7 +1,7 @@
-"""What each thing in a topology file is to become, given what is there. [pure]
+"""Desired state of everything in a topology file, given the found state. [pure]
 
-A file owns the fields that it names. Beyond these, what a mirror or an aggregate has from its origins follows them: a
-field that equals what the origins gave it before the change gets what they give it after.
+A file owns the fields that it names. Other settings of a mirror or an aggregate follow its origins: a field that equals
+what the origins implied before the change becomes what they imply after it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kvctl.topology.source import (
 )
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
-"""What replicas have from their origins, and the field by which a file says it itself."""
+"""Settings that replicas inherit from their origins, with the file's field for each."""
 _SPELLINGS = {"tag": "tags", "republish_headers_only": "republish"}
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One thing in the file: as it is, and as it is to be."""
+    """One resource of the file, as found and as desired."""
 
     name: str
     kind: Kind
@@ -42,15 +42,15 @@ class Draft:
     after: StreamConfig
     origins: tuple[Located, ...] = ()
     origin_configs: tuple[StreamConfig | None, ...] = ()
-    """As they will be."""
+    """Configurations of the origins after all changes."""
     reads: tuple[Where | None, ...] = ()
-    """Where the origins are that it has now."""
+    """Locations of its current origins."""
     follows: bool = False
     """Whether it changes because an origin does."""
-    anew: bool = False
-    """Whether it is made anew: no server can change it in place, or its origin's content is another."""
+    recreated: bool = False
+    """Whether it is recreated: no server can change it in place, or its origin's content is replaced."""
     cascades: bool = False
-    """Whether it is made anew for its origin's sake."""
+    """Whether it is recreated because its origin is."""
 
     @property
     def where(self) -> Where:
@@ -59,74 +59,74 @@ class Draft:
 
     @property
     def before(self) -> StreamConfig | None:
-        """Its configuration as it is."""
+        """Its current configuration."""
         return self.live["config"] if self.live else None
 
     @property
     def differences(self) -> list[Difference]:
-        """What changes, field by field; for what is not there, what it is made with."""
+        """Its changes, field by field; empty if it does not exist."""
         return differences(self.before, self.after) if self.before else []
 
     @property
     def leaving(self) -> list[dict[str, Any]]:
-        """The sources whose keys go: those that leave, and those that have left but for their keys."""
+        """Sources whose keys are removed: those removed by this change, and those removed before whose keys remain."""
         before = self.before or {}
         return [*removed(before.get("sources") or [], self.after.get("sources") or []), *leaving(before)]
 
     @property
     def in_place(self) -> bool:
-        """Whether it can become right without being made anew."""
+        """Whether it can reach the desired state without being recreated."""
         before, after = self.before or self.after, self.after
         stay = {source["name"] for source in sources_of(after)}
         return (
             before.get("storage", "file") == after.get("storage", "file")
             and (not before.get("deny_purge") or bool(after.get("deny_purge")))
             and same_mirror(before.get("mirror"), after.get("mirror"))
-            # Keys are told by the stream that they came from, and taken out by purges.
+            # Keys are recognized by the stream that they came from, and removed by purges.
             and not any(source["name"] in stay or after.get("deny_purge") for source in self.leaving)
         )
 
     @property
-    def renews(self) -> bool:
-        """Whether what reads it will not notice that it holds something else than before."""
+    def replaces_content(self) -> bool:
+        """Whether its content is replaced without its readers noticing."""
         mirror = (self.before or {}).get("mirror")
         other = self.cascades or not mirror or not same_mirror(mirror, self.after.get("mirror"))
-        return (self.anew and other) or bool(self.leaving)
+        return (self.recreated and other) or bool(self.leaving)
 
 
 @dataclass(slots=True)
 class Drafts:
-    """The drafts of a file, each made when it is needed."""
+    """The desired state of a file: a draft of each resource, created on demand."""
 
     topology: Topology
     origins: Locator
-    _made: dict[str, Draft] = field(default_factory=dict)
+    _drafts: dict[str, Draft] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
 
     def all(self) -> list[Draft]:
-        """Every one, origins before what reads them, as far as they do not go in a circle."""
+        """Return all drafts, origins before their readers, except in cycles."""
         topology = self.topology
         for name in (*topology.buckets, *topology.mirrors, *topology.aggregates):
             self.draft(name)
-        return list(self._made.values())
+        return list(self._drafts.values())
 
     def draft(self, name: str) -> Draft | None:
-        """The draft of one name; None while it is being made."""
-        if name not in self._made and name not in self._begun:
+        """Return the draft of a name; None while it is being created."""
+        if name not in self._drafts and name not in self._begun:
             self._begun.add(name)
             made = self._mirror(name) if name in self.topology.mirrors else self._bucket(name)
-            self._made[name] = made
-        return self._made.get(name)
+            self._drafts[name] = made
+        return self._drafts.get(name)
 
     def after(self, where: Where | None) -> StreamConfig | None:
-        """What will be there."""
+        """Return the configuration of a stream after all changes."""
         made = self._at(where)
         if made is not None:
             return made.after
         return self._live_config(where)
 
     def live(self, where: Where | None) -> StreamInfo | None:
-        """What is there now, as far as it is in view."""
+        """Return the current info of a stream, if it is in view."""
         return self.origins.live(where)
 
     def _at(self, where: Where | None) -> Draft | None:
@@ -154,7 +154,7 @@ class Drafts:
         config = self._config(located)
         fresh = model.to_stream(config)
         if located.exists is False:
-            fresh["mirror_direct"] = False  # servers turn it on when they see an origin that allows it
+            fresh["mirror_direct"] = False  # servers turn it on when the origin allows it
         after, follows = fresh, False
         if live:
             after = edited(live["config"], self._named(name, model))
@@ -192,39 +192,39 @@ class Drafts:
         return self._settled(draft, fresh)
 
     def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
-        """As it is, or made anew: from the file alone, so that it is the same after a kill in between."""
+        """Return the draft, recreated if necessary; decided from the file alone, so that a kill does not change it."""
         stay = {item.where for item in draft.origins} & set(draft.reads)
-        cascades = any(made.renews for where in stay if (made := self._at(where)) is not None)
+        cascades = any(made.replaces_content for where in stay if (made := self._at(where)) is not None)
         if draft.live is None or (draft.in_place and not cascades):
             return draft
-        return replace(draft, after=self._marked(fresh), follows=False, anew=True, cascades=cascades)
+        return replace(draft, after=self._marked(fresh), follows=False, recreated=True, cascades=cascades)
 
     @staticmethod
     def _reads(place: str, live: StreamInfo | None, located: Sequence[Located]) -> tuple[Where | None, ...]:
-        """Where the origins of a live replica are; None out of view."""
+        """Return the locations of the origins of a live replica; None if out of view."""
         known = {item.key: item.where for item in located}
         sources = sources_of(live["config"]) if live else []
         near = [None if source_key(source)[1] else (place, source["name"]) for source in sources]
         return tuple(known.get(source_key(source), other) for source, other in zip(sources, near, strict=True))
 
     def _named(self, name: str, model: Any) -> dict[str, Any]:
-        """The fields of a bucket that the file names, with their values."""
+        """Return the fields of a bucket that the file names, with their values."""
         names = {_SPELLINGS.get(text, text) for text in self.topology.named.get(name, ())}
         return {text: getattr(model, text) for text in FIELDS if text in names}
 
     def _follow(self, name: str, after: StreamConfig, was: StreamConfig, fresh: StreamConfig) -> bool:
-        """Give it what its origins will give, where it has what they gave until now. Whether anything changed."""
+        """Set inherited settings to what its origins will imply, and return whether any changed."""
         before = {key: after.get(key) for key in _INHERITED}
         for key, text in _INHERITED.items():
-            said = text in self.topology.named.get(name, ())
+            explicit = text in self.topology.named.get(name, ())
             given = fresh.get(key, was.get(key))  # servers do not turn allow_msg_ttl off again
-            if not said and given != was.get(key) and (after.get(key) or 0) == (was.get(key) or 0):
+            if not explicit and given != was.get(key) and (after.get(key) or 0) == (was.get(key) or 0):
                 after[key] = given
         return any(after.get(key) != before[key] for key in _INHERITED)
 
     @staticmethod
     def _sources(after: StreamConfig, wanted: list[dict[str, Any]], configs: Sequence[StreamConfig | None]) -> None:
-        """Give it the wanted sources; those that are there stay in their order, and begin with the first entry."""
+        """Set the sources; existing ones keep their order, and begin with the first entry."""
         there = after.get("sources") or []
         gone, new = removed(there, wanted), added(there, wanted)
         after["sources"] = [*(source for source in there if source not in gone), *new]
@@ -239,7 +239,7 @@ class Drafts:
             after |= {"deny_purge": model.deny_purge, "allow_rollup_hdrs": not model.deny_purge}
 
     def _marked(self, config: StreamConfig) -> StreamConfig:
-        """With the topology's mark; what another topology made stays its own."""
+        """Return the configuration with the topology's mark; one marked by another topology keeps that mark."""
         metadata = {TOPOLOGY: self.topology.name, **(config.get("metadata") or {})}
         return {**config, "metadata": {key: text for key, text in metadata.items() if key != LEAVING}}
 

@@ -1,4 +1,4 @@
-"""The order of planned changes. [pure]"""
+"""Order of planned changes. [pure]"""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kvctl.topology.plan.plan import Action, Change
 
 
 def ordered(changes: Iterable[Change]) -> list[Change]:
-    """In an order in which each state in between is one from which planning again leads to the same end.
+    """Return the changes ordered such that planning again after any of them leads to the same end.
 
-    What is made comes before what reads from it; what changes because its origin does comes before that, as nothing
-    would tell of the change afterwards. Deletions are last, readers first, but for those that make way for a name.
+    Creations come before their readers; a change that follows its origin's comes before that one, as nothing would show
+    the need for it afterwards. Deletions are last, readers first, except those that free a name.
     """
     changes = list(changes)
     deleted = [change for change in changes if change.action is Action.DELETE]
@@ -24,7 +24,7 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
 
 
 def readers_first(changes: Sequence[Change]) -> list[Change]:
-    """In an order in which whatever reads from another comes before it."""
+    """Return the changes with readers before their origins."""
     readers = _readers(changes)
     return _sorted(changes, lambda change: readers.get(change.where, []))
 
@@ -45,7 +45,7 @@ def _origins_first(changes: Sequence[Change]) -> list[Change]:
 
 
 def _readers(changes: Iterable[Change]) -> dict[Where, list[Change]]:
-    """By stream, the changes of what reads from it."""
+    """Return the changes of readers, by the stream that they read."""
     found: dict[Where, list[Change]] = {}
     for change in changes:
         for where in change.origins:
@@ -54,7 +54,7 @@ def _readers(changes: Iterable[Change]) -> dict[Where, list[Change]]:
 
 
 def _sorted(changes: Sequence[Change], before: Callable[[Change], list[Change]]) -> list[Change]:
-    """Each after what has to be before it, else as they were."""
+    """Return the changes with each after those that have to be before it, otherwise in the same order."""
     found: list[Change] = []
     begun: set[Where] = set()
 

@@ -1,4 +1,4 @@
-"""Where the origins are that a topology file names: in a place of the file, or out of view. [pure]"""
+"""Location of the origins that a topology file names: in a place of the file, or out of view. [pure]"""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 Where = tuple[str, str]
 """A place's name and a stream's."""
 Looked = Mapping[tuple[str, Origin], "Seen"]
-"""Origins in other domains and accounts, as they were found by asking from a place."""
+"""Origins in other domains and accounts, as found from a place."""
 
 
 class View(Protocol):
-    """What is known of a place: seen on its servers, or from the file alone."""
+    """State of a place: found on its servers, or known from the file alone."""
 
     @property
     def name(self) -> str:
-        """As the file calls its context."""
+        """Name of its context in the file."""
 
     @property
     def domain(self) -> str | None:
@@ -34,7 +34,7 @@ class View(Protocol):
 
     @property
     def infos(self) -> Mapping[str, StreamInfo]:
-        """The streams there, by name."""
+        """Its streams, by name."""
 
     @property
     def seen(self) -> bool:
@@ -43,60 +43,60 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A place of which only the file is known."""
+    """A place that is known only from the file."""
 
     name: str
     domain: str | None = None
 
     @property
     def infos(self) -> Mapping[str, StreamInfo]:
-        """None of its streams are known."""
+        """Empty: its streams are unknown."""
         return {}
 
     @property
     def seen(self) -> bool:
-        """Its servers were not asked."""
+        """False: its servers were not asked."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """An origin, and where it is."""
+    """An origin and its location."""
 
     origin: Origin
-    """With its bucket and stream named; without a domain that is the reader's own."""
+    """The origin with bucket and stream named, and without the reader's own domain."""
     where: Where | None
     """None: not in view."""
     exists: bool | None
-    """Whether it is there when the change is made; None: not known."""
+    """Whether it exists when the change is applied; None: unknown."""
     seen: Seen | None = None
-    """What was found out about it by asking, where it is in another domain or account."""
+    """Result of its lookup, if it is in another domain or account."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """What its source reads: stream and API prefix."""
+        """Stream and API prefix that its source reads."""
         return self.origin.source_stream, self.origin.external.api if self.origin.external else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Locator:
-    """The file, what is there, and what was found out about origins elsewhere."""
+    """Locations by the file, the found streams, and the lookups of origins elsewhere."""
 
     topology: Topology
     places: Mapping[str, View]
     looked: Looked = field(default_factory=dict)
 
     def where(self, name: str) -> Where:
-        """Where a thing of the file stands."""
+        """Return the location of a resource of the file."""
         mirror = name in self.topology.mirrors
         return self.topology.place_of(name), name if mirror else STREAM_PREFIX + name
 
     def live(self, where: Where | None) -> StreamInfo | None:
-        """What is there now, as far as it is in view."""
+        """Return the current info of a stream, if it is in view."""
         return self.places[where[0]].infos.get(where[1]) if where and where[0] in self.places else None
 
     def name_at(self, where: Where | None) -> str | None:
-        """The file's name for what is at a place."""
+        """Return the file's name for a location."""
         if where is None:
             return None
         name = where[1].removeprefix(STREAM_PREFIX)
@@ -105,7 +105,7 @@ class Locator:
         return name if known and self.where(name) == where else None
 
     def locate(self, place: str, origin: Origin) -> Located:
-        """An origin of something in a place, completed as far as it is in view."""
+        """Locate an origin of a resource in a place, and complete it as far as it is in view."""
         seen = self.looked.get((place, origin))
         here = self._without_own_domain(place, origin)
         where = self._found(place, here)
@@ -116,12 +116,12 @@ class Locator:
         return Located(_guessed(here), None, None if here.external or not self.places[place].seen else False)
 
     def _without_own_domain(self, place: str, origin: Origin) -> Origin:
-        """Servers take their own domain for another one, and never deliver."""
+        """Return the origin without the reader's own domain: servers treat it as another one and never deliver."""
         domain = origin.external.domain if origin.external else None
         return replace(origin, external=None) if domain and domain == self.places[place].domain else origin
 
     def _found(self, place: str, origin: Origin) -> Where | None:
-        """The stream that an origin's name means: the bucket's own, else a mirror's, else a repository's."""
+        """Return the stream that an origin's name means: the bucket's own, else a mirror's, else a repository's."""
         home = place if origin.external is None else self._home(place, origin)
         names = [STREAM_PREFIX + origin.bucket, origin.bucket, reserved_streams.WHOLE + origin.bucket]
         for number, stream in enumerate([origin.stream] if origin.stream else names):
@@ -130,19 +130,19 @@ class Locator:
         return None
 
     def _home(self, place: str, origin: Origin) -> str | None:
-        """The place in view that an origin of another domain or account is in."""
+        """Return the place in view of an origin in another domain or account."""
         domain = origin.external.domain if origin.external else None
         others = [other for other in self.places.values() if other.name != place]
         if domain is not None:
             others = [other for other in others if other.domain == domain or not (other.seen or other.domain)]
-        said = [other.name for other in others if self.name_at((other.name, origin.source_stream)) is not None]
-        said += [other.name for other in others if self.name_at((other.name, origin.name)) is not None]
-        if said:
-            return said[0]
+        known = [other.name for other in others if self.name_at((other.name, origin.source_stream)) is not None]
+        known += [other.name for other in others if self.name_at((other.name, origin.name)) is not None]
+        if known:
+            return known[0]
         return others[0].name if domain is not None and others else None
 
     def _is_there(self, where: Where, *, bucket: bool) -> bool:
-        """Whether something is there, or will be: where no bucket would be, a mirror or a repository."""
+        """Return whether the stream exists or will; instead of a bucket, only a mirror or a repository counts."""
         if self.name_at(where) is not None:
             return True
         live = self.live(where)
@@ -151,12 +151,12 @@ class Locator:
         )
 
     def _may_be(self, where: Where, seen: Seen | None) -> bool:
-        """Whether what was found by asking can be what is there: no two are made in the same nanosecond."""
+        """Return whether a lookup can have found this stream: no two are created in the same nanosecond."""
         live = self.live(where)
         return not (live and seen and seen.info) or live["created"] == seen.info["created"]
 
     def _completed(self, origin: Origin, where: Where) -> Origin:
-        """With the stream, and the bucket whose keys it holds."""
+        """Return the origin with its stream, and the bucket whose keys it holds."""
         stream = where[1]
         if origin.stream and origin.bucket:
             return origin
@@ -166,7 +166,7 @@ class Locator:
         return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
 
     def _key_space(self, where: Where) -> str:
-        """The bucket whose keys a mirror holds, also one of mirrors."""
+        """Return the bucket whose keys a mirror holds, also of a mirror of mirrors."""
         passed: set[Where] = set()
         while where not in passed and not where[1].startswith(STREAM_PREFIX):
             passed.add(where)
@@ -179,7 +179,7 @@ class Locator:
         return where[1].removeprefix(STREAM_PREFIX)
 
     def _origin_of(self, where: Where) -> Origin | None:
-        """What a mirror reads, as the file says it, or as it is."""
+        """Return the origin of a mirror, as in the file, or as found."""
         name = self.name_at(where)
         if name is not None and name in self.topology.mirrors:
             return self._without_own_domain(where[0], self.topology.mirrors[name].origin)
@@ -189,7 +189,7 @@ class Locator:
 
 
 def _guessed(origin: Origin) -> Origin:
-    """What is not in view is taken for a bucket of the name."""
+    """Treat an origin that is not in view as a bucket of its name."""
     if origin.bucket:
         return origin
     return replace(origin, bucket=origin.stream.removeprefix(STREAM_PREFIX))

@@ -1,4 +1,4 @@
-"""What is wanted and what was found, to ordered changes. [pure]"""
+"""Comparison of the desired and the found state, as ordered changes. [pure]"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What is done to one thing."""
+    """Action on one resource."""
 
     CREATE = "create"
     CHANGE = "change"
@@ -34,7 +34,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that is made, changed, made anew or deleted."""
+    """One resource that is created, changed, recreated or deleted."""
 
     action: Action
     kind: Kind
@@ -43,23 +43,23 @@ class Change:
     """Its context in the file; empty for the one in use."""
     stream: str
     live: StreamInfo | None = field(default=None, repr=False)
-    """As it was found."""
+    """Its info as found."""
     after: StreamConfig | None = field(default=None, repr=False)
-    """Its configuration when done; None: it is gone."""
+    """Its configuration after the change; None: deleted."""
     differences: Sequence[Difference] = ()
     origins: Sequence[Where] = ()
-    """What it is to read, as far as that is in view."""
+    """Locations of its desired origins, as far as in view."""
     reads: Sequence[Where] = ()
-    """What it reads now."""
+    """Locations of its current origins."""
     leaving: Sequence[dict[str, Any]] = ()
-    """The sources of an aggregate whose keys are taken out of it."""
+    """The sources of an aggregate whose keys are removed from it."""
     readers: Sequence[str] = ()
-    """What reads from it, and goes on doing so while it is deleted: then its name is asked for."""
+    """Names of its readers that remain when it is deleted: the confirmation then requires its name."""
     hazards: Sequence[Hazard] = ()
     follows: bool = False
     """It changes because its origin does, and before that one."""
     cascades: bool = False
-    """It is made anew because its origin is."""
+    """It is recreated because its origin is."""
 
     @property
     def where(self) -> Where:
@@ -68,47 +68,47 @@ class Change:
 
     @property
     def drops(self) -> tuple[int, int] | None:
-        """Messages and bytes that are deleted with it; None where nothing is deleted."""
+        """Messages and bytes that are deleted with it; None if nothing is deleted."""
         if self.live is None or self.action not in (Action.DELETE, Action.RECREATE):
             return None
         return self.live["state"]["messages"], self.live["state"]["bytes"]
 
     @property
     def is_copy(self) -> bool:
-        """Whether its content is its origins', so that nothing of its own goes with it."""
+        """Whether its content comes only from its origins, so that nothing is lost with it."""
         config = self.live["config"] if self.live else self.after or {}
         return bool(config.get("mirror") or (config.get("sources") and not config.get("subjects")))
 
     @property
     def refilled(self) -> bool:
-        """Whether what is dropped comes again from its origins."""
+        """Whether its deleted content is replicated again from its origins."""
         return self.is_copy and self.action is Action.RECREATE
 
     @property
     def asks_name(self) -> bool:
-        """Whether the person has to name it: its data goes, or others are left without it."""
+        """Whether the confirmation requires its name: its data is deleted, or readers remain."""
         return self.action is Action.RECREATE or (self.action is Action.DELETE and bool(self.readers))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes in the order in which they are shown; nothing is changed yet."""
+    """The changes in the order of display; nothing is changed yet."""
 
     changes: list[Change]
     warnings: list[str] = field(default_factory=list)
     unlisted: list[Change] = field(default_factory=list)
-    """What the topology made and its file holds no more: deleted only on request."""
+    """Resources with the topology's mark that are not in the file: deleted only on request."""
     seen: Mapping[Where, str] = field(default_factory=dict)
-    """The fingerprint of each stream that it was made from."""
+    """The fingerprint of each stream that it is based on."""
 
     @property
     def hazards(self) -> list[Hazard]:
-        """All that speaks against it; the evidence says of what."""
+        """All hazards of the changes, with names in the evidence."""
         return list(dict.fromkeys(_of(change, hazard) for change in self.changes for hazard in change.hazards))
 
     @property
     def summary(self) -> dict[str, int]:
-        """How many changes there are of each kind."""
+        """Number of changes by action."""
         counts = Counter(change.action for change in self.changes)
         return {str(action): counts[action] for action in Action}
 
@@ -119,11 +119,11 @@ def _of(change: Change, hazard: Hazard) -> Hazard:
 
 
 ABSENT = "absent"
-"""The fingerprint of what is not there."""
+"""The fingerprint of a stream that does not exist."""
 
 
 def fingerprint(info: StreamInfo | None) -> str:
-    """What tells one state of a stream from another: its incarnation and its configuration, as text."""
+    """Return a text that identifies the state of a stream: its stream instance and its configuration."""
     if info is None:
         return ABSENT
     own = {
@@ -135,7 +135,7 @@ def fingerprint(info: StreamInfo | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A file beside what is there."""
+    """A file compared with the found state."""
 
     drafts: list[Draft]
     changes: list[Change]
@@ -143,9 +143,9 @@ class Comparison:
 
 
 def compare(drafts: Drafts, world: World, *, prune: bool = False) -> Comparison:
-    """The changes that lead from the world to the file, in no order yet, and without hazards.
+    """Return the changes that lead from the found state to the file, unordered, and without hazards.
 
-    Raises BucketExists where a name means something else, UnreachableError where a stream cannot be seen.
+    Raises BucketExists if a name has another meaning, UnreachableError if a stream does not answer.
     """
     made = drafts.all()
     unlisted = _unlisted(drafts, world)
@@ -161,7 +161,7 @@ def compare(drafts: Drafts, world: World, *, prune: bool = False) -> Comparison:
 def _change(draft: Draft) -> Change | None:
     if draft.live is None:
         action = Action.CREATE
-    elif draft.anew:
+    elif draft.recreated:
         action = Action.RECREATE
     elif draft.differences:
         action = Action.CHANGE
@@ -178,14 +178,14 @@ def _change(draft: Draft) -> Change | None:
         differences=differences(draft.before or {"name": draft.after["name"]}, draft.after),
         origins=tuple(item.where for item in draft.origins if item.where is not None),
         reads=tuple(where for where in draft.reads if where is not None),
-        leaving=() if draft.anew else draft.leaving,
+        leaving=() if draft.recreated else draft.leaving,
         follows=draft.follows,
         cascades=draft.cascades,
     )
 
 
 def _unlisted(drafts: Drafts, world: World) -> list[Change]:
-    """What bears the topology's mark and stands in the file no more."""
+    """Return the deletions of streams with the topology's mark that are not in the file."""
     wanted = {draft.where for draft in drafts.all()}
     known = {(where[1], live["created"]) for where in wanted if (live := drafts.live(where)) is not None}
     found: list[Change] = []
@@ -194,7 +194,7 @@ def _unlisted(drafts: Drafts, world: World) -> list[Change]:
         for stream, info in place.infos.items():
             ours = (info["config"].get("metadata") or {}).get(TOPOLOGY) == drafts.topology.name
             if ours and (place.name, stream) not in wanted and (stream, info["created"]) not in known:
-                known.add((stream, info["created"]))  # two contexts may lead to one place
+                known.add((stream, info["created"]))  # two contexts may lead to the same account
                 kind = kind_of(info["config"], configs) or Kind.STREAM
                 name = bucket_name(info["config"], kind)
                 origins = tuple(_origins_of(world, (place.name, stream)))
@@ -210,7 +210,7 @@ def _origins_of(world: World, where: Where) -> Iterator[Where]:
 
 
 def _with_readers(change: Change, world: World, drafts: Sequence[Draft], deleted: Sequence[Change]) -> Change:
-    """With those that go on reading from it."""
+    """Return the change with the names of its remaining readers."""
     apart = {other.where for other in deleted} | {draft.where for draft in drafts}
     names = [draft.name for draft in drafts if change.where in {item.where for item in draft.origins}]
     names += [
@@ -222,7 +222,7 @@ def _with_readers(change: Change, world: World, drafts: Sequence[Draft], deleted
 
 
 def links_from(world: World, where: Where) -> list[Link]:
-    """The links of those that read from a stream."""
+    """Return the links of a stream's readers."""
     return [
         link
         for link in world.links
@@ -243,8 +243,8 @@ def _refuse_conflicts(drafts: Sequence[Draft], world: World, gone: Collection[Wh
         place = world.places[draft.place]
         if draft.where[1] in place.unreachable:
             raise UnreachableError(
-                f"`{draft.name}` cannot be seen: the servers that hold it do not answer",
-                hint="`kvctl bucket ls` shows what is unreachable",
+                f"`{draft.name}` is unreachable: its servers do not answer",
+                hint="List unreachable streams with `kvctl bucket ls`",
             )
         if draft.live is not None and (text := _other_kind(draft)):
             found.append(text)
@@ -252,10 +252,12 @@ def _refuse_conflicts(drafts: Sequence[Draft], world: World, gone: Collection[Wh
         other = place.infos.get(namesake)
         if other is not None and (draft.place, namesake) not in gone and _hides(draft, other["config"]):
             found.append(
-                f"`{draft.name}` is {_article(kind_of(other['config']))} there, and {_article(draft.kind)} here"
+                f"`{draft.name}` is {_article(kind_of(other['config']))} on the server, not {_article(draft.kind)}"
             )
     if found:
-        raise BucketExists("\n  ".join(["A name means one thing:", *found]), hint="Choose another name in the file")
+        raise BucketExists(
+            "\n  ".join(["Names in the file are already taken:", *found]), hint="Choose another name in the file"
+        )
 
 
 def _hides(draft: Draft, other: StreamConfig) -> bool:
@@ -265,14 +267,14 @@ def _hides(draft: Draft, other: StreamConfig) -> bool:
 def _other_kind(draft: Draft) -> str | None:
     kind = kind_of(draft.live["config"]) if draft.live else None
     if draft.kind is Kind.MIRROR and draft.live and draft.live["config"].get("mirror"):
-        return None  # of whatever: the file says of what
+        return None  # of any origin: the file decides
     if kind is draft.kind:
         return None
     if kind is Kind.INCOMPLETE:
-        return f"`{draft.name}` is what an interrupted restore or copy left behind"
-    return f"`{draft.name}` is {_article(kind)} there, and {_article(draft.kind)} here"
+        return f"`{draft.name}` is incomplete, left by an interrupted restore or copy"
+    return f"`{draft.name}` is {_article(kind)} on the server, not {_article(draft.kind)}"
 
 
 def _article(kind: Kind | None) -> str:
     words = {Kind.AGGREGATE: "an aggregate", Kind.BUCKET: "a bucket", Kind.MIRROR: "a mirror"}
-    return words.get(kind, "a stream of another use") if kind else "a stream of another use"
+    return words.get(kind, "another kind of stream") if kind else "another kind of stream"

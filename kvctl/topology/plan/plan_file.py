@@ -1,4 +1,4 @@
-"""Saved plans: what was decided, on what it was based, and a checksum of it all."""
+"""Saved plans: the changes, the state that they are based on, and a checksum."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A plan with the topology file that it was made from."""
+    """A plan with the topology file that it was created from."""
 
     document: Any
     """The topology file as plain data."""
     source: str
-    """How that file was called."""
+    """Name of that file."""
     plan: Plan
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Where each of its contexts led to."""
+    """Server and API prefix of each of its contexts."""
     prune: bool = False
     forced: tuple[str, ...] = ()
-    """Hazards that were accepted when it was made."""
+    """Hazards that were accepted when it was created."""
 
     def topology(self) -> Topology:
-        """What the file says. Raises UsageError."""
+        """Read the topology file. Raises UsageError."""
         return read_topology(Document(self.document, self.source))
 
 
 def addresses(apis: Mapping[str, Api]) -> dict[str, str]:
-    """Server and API prefix of each context, without secrets."""
+    """Return server and API prefix of each context, without secrets."""
     return {name: f"{redact(api.connection.context.url)} {api.prefix}" for name, api in apis.items()}
 
 
 def save(path: str, saved: Saved) -> None:
-    """Write the plan in one step, for its owner only: URLs may hold secrets. Raises UsageError."""
+    """Write the plan atomically, readable only by its owner: URLs may hold secrets. Raises UsageError."""
     body = {"kvctl": KIND, "version": VERSION, **_to_json(saved)}
     text = json.dumps({**body, "sha256": _checksum(body)}, indent=1) + "\n"
     try:
@@ -61,23 +61,23 @@ def save(path: str, saved: Saved) -> None:
 
 
 def load(content: bytes, source: str) -> Saved:
-    """The plan in a file. Raises UsageError for what is none, is damaged, or comes from a newer kvctl."""
-    hint = "`kvctl topology plan -f FILE --out PLAN` makes one; a topology file is applied with `-f FILE`"
+    """Read a plan. Raises UsageError if it is not a plan, is damaged, or comes from a newer kvctl."""
+    hint = "Save a plan with `kvctl topology plan -f FILE --out PLAN`, or apply a topology file with `-f FILE`"
     found = parser.parse(content, source).data
     if not isinstance(found, dict) or found.get("kvctl") != KIND:
         raise UsageError(f"`{source}` is not a saved plan", hint=hint)
     if found.get("version") != VERSION:
         raise UsageError(
-            f"`{source}` is a plan of version `{found.get('version')}`, and this kvctl reads version {VERSION}",
-            hint="Apply it with the kvctl that made it, or plan again",
+            f"`{source}` is a plan of version `{found.get('version')}`, but this kvctl reads version {VERSION}",
+            hint="Apply it with the version of kvctl that created it, or create a new plan",
         )
     checksum = found.pop("sha256", None)
     if checksum != _checksum(found):
-        raise UsageError(f"`{source}` is damaged: its checksum does not match", hint="Plan again")
+        raise UsageError(f"`{source}` is damaged: its checksum does not match", hint="Create a new plan")
     try:
         return _from_json(found)
     except (KeyError, TypeError, ValueError):
-        raise UsageError(f"`{source}` is damaged: something is missing in it", hint="Plan again") from None
+        raise UsageError(f"`{source}` is damaged: fields are missing", hint="Create a new plan") from None
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

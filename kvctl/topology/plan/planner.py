@@ -1,4 +1,4 @@
-"""Plan a topology file: look at all its places, compare, and measure what changes would cost. Nothing is changed."""
+"""Planning of a topology file: read all places, compare, and measure the cost of changes. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from kvctl.topology.plan.plan import (
     fingerprint,
 )
 
-AT_ONCE = 16
-"""Changes whose cost is measured at the same time."""
+MAX_CONCURRENT_CHANGES = 16
+"""Changes whose cost is measured concurrently."""
 
 
 async def plan(topology: Topology, apis: Mapping[str, Api], *, prune: bool = False) -> Plan:
-    """What has to change so that all is as the file says, and what speaks against it.
+    """Return the changes that the file requires, and their hazards.
 
-    Raises BucketExists where a name means something else, UsageError, and what a listing raises.
+    Raises BucketExists if a name has another meaning, UsageError, and what a listing raises.
     """
     return (await plan_and_world(topology, apis, prune=prune))[0]
 
 
 async def plan_and_world(topology: Topology, apis: Mapping[str, Api], *, prune: bool = False) -> tuple[Plan, World]:
-    """The plan, and what was seen to make it. Raises as `plan`."""
+    """Return the plan, and the state that it is based on. Raises as `plan`."""
     world = await survey(apis)
     drafts = Drafts(topology, Locator(topology, world.places))
     compared = compare(drafts, world, prune=prune)
@@ -53,7 +53,7 @@ async def plan_and_world(topology: Topology, apis: Mapping[str, Api], *, prune: 
 
 
 def _seen(compared: Comparison, drafts: Drafts) -> dict[Where, str]:
-    """The fingerprints of everything in the file, of what it reads, and of what is deleted."""
+    """Return the fingerprints of everything in the file, of its origins, and of everything that is deleted."""
     wheres = {change.where for change in compared.changes}
     for draft in compared.drafts:
         wheres |= {draft.where, *(item.where for item in draft.origins if item.where is not None)}
@@ -61,7 +61,7 @@ def _seen(compared: Comparison, drafts: Drafts) -> dict[Where, str]:
 
 
 async def _looked_up(compared: Comparison, topology: Topology, apis: Mapping[str, Api]) -> Looked:
-    """The origins in other domains and accounts of what is made or changes, asked for where they are said to be."""
+    """Look up the origins of planned resources in other domains and accounts."""
     places = {change.name: change.place for change in compared.changes if change.action is not Action.DELETE}
     wanted = dict.fromkeys(
         (place, origin) for name, place in places.items() for origin in _origins(topology, name) if origin.external
@@ -77,9 +77,9 @@ def _origins(topology: Topology, name: str) -> Sequence[Origin]:
 
 
 async def _measured(compared: Comparison, apis: Mapping[str, Api], found: Found) -> None:
-    """Add what only the servers can tell: what a change would lose, which keys collide, cycles out of view."""
+    """Add what only the servers show: lost data, colliding keys, cycles out of view."""
     drafts = {draft.name: draft for draft in compared.drafts}
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(MAX_CONCURRENT_CHANGES)
 
     async def measure(change: Change) -> None:
         async with slots:
@@ -101,11 +101,11 @@ async def _lossy(api: Api, change: Change) -> list[hazards.Hazard]:
     assert change.after is not None
     before, after = change.live["config"], change.after
     if change.kind is Kind.AGGREGATE:
-        after = {**after, "subjects": before.get("subjects")}  # what may be written says nothing of what can be read
+        after = {**after, "subjects": before.get("subjects")}  # subjects limit writes, not reads
     return hazards.lossy(before, after, await links.cost(api, before, change.live, after))
 
 
 def _known_sources(draft: Draft) -> int:
-    """Where the sources begin that are new to a live aggregate."""
+    """Return the number of sources that a live aggregate already has."""
     before = (draft.before or {}).get("sources") or []
     return len([source for source in draft.after["sources"] if source in before])

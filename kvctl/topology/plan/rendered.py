@@ -1,4 +1,4 @@
-"""The stream configurations of a topology file, as `apply` creates them on servers that hold nothing. [pure]"""
+"""Stream configurations of a topology file, as `apply` creates them on empty servers. [pure]"""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kvctl.topology.plan.origin_place import Locator, Unseen
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Configurations in an order in which each origin comes before what reads it."""
+    """Configurations, each origin before its readers."""
 
     streams: list[StreamConfig]
     warnings: list[str]
-    """What only the servers can tell."""
+    """Notes on settings that depend on the servers."""
 
 
 def render(topology: Topology) -> Rendered:
-    """Draft every stream of the file, as a plan does, without looking at any server."""
+    """Return every stream of the file as a plan would create it, without reading any server."""
     places = {"": Unseen("")} | {
         name: Unseen(name, context.get("domain")) for name, context in topology.contexts.items()
     }
@@ -32,7 +32,7 @@ def _unknown(topology: Topology, draft: Draft) -> list[str]:
     inherited = [name for name in ("history", "ttl") if name not in topology.named.get(draft.name, ())]
     what = " and ".join(inherited)
     return [
-        f"`{item.origin.name}` is not in the file, so the {what} that `{draft.name}` takes from it cannot be told here"
+        f"`{item.origin.name}` is not in the file, so the {what} that `{draft.name}` inherits from it is unknown here"
         for item in draft.origins
         if inherited and item.where is None
     ]

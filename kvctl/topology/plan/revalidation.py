@@ -1,4 +1,4 @@
-"""A plan that was saved or shown, looked at again right before it is applied."""
+"""Revalidation of a saved or confirmed plan right before it is applied."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kvctl.topology.plan.plan import Change, Plan
 
 
 async def recheck(plan: Plan, topology: Topology, apis: Mapping[str, Api], *, prune: bool) -> Plan:
-    """What of the plan is still to be done, with the hazards, readers and contents that there are now.
+    """Return the remaining changes of the plan, with current hazards, readers and contents.
 
-    Raises ConflictError when anything that it was made from has changed.
+    Raises ConflictError if anything that it is based on has changed.
     """
     left = applier.remaining(plan, await survey(apis))
     if not left.changes:
@@ -30,12 +30,12 @@ async def recheck(plan: Plan, topology: Topology, apis: Mapping[str, Api], *, pr
 
 
 def require_as_shown(shown: Plan, now: Plan) -> None:
-    """Raises ConflictError when a change would do more harm than what was confirmed."""
+    """Raise ConflictError if a change would do more harm than what was confirmed."""
     before = {change.where: change for change in shown.changes}
     texts = [text for change in now.changes for text in _worse(before[change.where], change)]
     if texts:
         lines = "\n".join(f"  {text}" for text in texts)
-        raise ConflictError(f"The plan is stale:\n{lines}", hint="Plan again")
+        raise ConflictError(f"The plan is stale:\n{lines}", hint="Create a new plan with `kvctl topology plan`")
 
 
 def _renewed(change: Change, fresh: Change | None, world: World) -> Change:
@@ -47,8 +47,8 @@ def _renewed(change: Change, fresh: Change | None, world: World) -> Change:
 
 def _worse(shown: Change, now: Change) -> list[str]:
     texts = [hazard.evidence for hazard in now.hazards if hazard not in shown.hazards]
-    texts += [f"`{name}` reads from {title(now)} now" for name in now.readers if name not in shown.readers]
+    texts += [f"`{name}` now replicates from {title(now)}" for name in now.readers if name not in shown.readers]
     if shown.drops is not None and not shown.drops[0] and now.drops is not None and now.drops[0]:
         count = now.drops[0]
-        texts.append(f"{title(now)} was empty and holds {count} {'entry' if count == 1 else 'entries'} now")
+        texts.append(f"{title(now)} was empty and now holds {count} {'entry' if count == 1 else 'entries'}")
     return texts

@@ -151,7 +151,10 @@ def test_wrong_words_are_usage_errors(run: Run, args: tuple[str, ...]) -> None:
 def test_other_kinds_are_refused(run: Run, server: Server, orders: str) -> None:
     for verb in ("show", "delete"):
         refused = run("aggregate", verb, orders, "-s", server.url)
-        assert (refused.exit_code, refused.err.splitlines()[0]) == (1, f"error: `{orders}` is a bucket, no aggregate")
+        assert (refused.exit_code, refused.err.splitlines()[0]) == (
+            1,
+            f"error: `{orders}` is a bucket, not an aggregate",
+        )
 
 
 def test_an_origin_is_removed_with_its_keys(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:

@@ -111,7 +111,7 @@ def test_a_slip_in_a_hazard_s_name_is_no_consent(run: Run) -> None:
 def test_other_kinds_are_refused(run: Run, server: Server, bucket: str) -> None:
     for verb in ("show", "delete"):
         refused = run("mirror", verb, bucket, "-s", server.url)
-        assert (refused.exit_code, refused.err.splitlines()[0]) == (1, f"error: `{bucket}` is a bucket, no mirror")
+        assert (refused.exit_code, refused.err.splitlines()[0]) == (1, f"error: `{bucket}` is a bucket, not a mirror")
     assert run("mirror", "create", bucket, "--origin", bucket, "-s", server.url).exit_code == 4
 
 

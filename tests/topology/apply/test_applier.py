@@ -39,7 +39,7 @@ async def apply(
     topology = read(text)
     plan = await planner.plan(topology, apis, prune=prune)
     journal, filling = Journal.of(topology.name, apis), Filling(wait_for)
-    report = await applier.carry_out(apis, plan, journal, filling)
+    report = await applier.apply(apis, plan, journal, filling)
     if report.error is None:
         await applier.fill(report, filling)
     if report.error is None:
@@ -180,11 +180,11 @@ async def test_a_plan_whose_ground_has_moved_is_stale(client: kvctl.Client, raw:
     with pytest.raises(ConflictError) as caught:
         applier.remaining(plan, await survey({"": client.api}))
     for line in (
-        f"`{changed}` has been changed", f"`{anew}` has been made anew", f"`{gone}` has gone",
-        f"`{made}` has been made", f"`{origin}` has been changed",
+        f"`{changed}` was changed", f"`{anew}` was recreated", f"`{gone}` was deleted",
+        f"`{made}` was created", f"`{origin}` was changed",
     ):  # fmt: skip
         assert f"  {line}" in caught.value.message.splitlines()
-    report = await applier.carry_out({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    report = await applier.apply({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
     assert isinstance(report.error, ConflictError)
     assert report.written == 0
 
@@ -194,7 +194,7 @@ async def test_what_was_done_before_is_not_done_again(client: kvctl.Client, uniq
     plan = await planner.plan(read(f"buckets: {{{first}: {{}}, {second}: {{}}}}"), {"": client.api})
     await client.create_bucket(first)
     assert [change.name for change in applier.remaining(plan, await survey({"": client.api})).changes] == [second]
-    report = await applier.carry_out({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    report = await applier.apply({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
     assert (report.error, report.written) == (None, 1)
 
 
@@ -225,7 +225,7 @@ async def test_a_replica_that_does_not_fill_in_time_is_reported(
     text = f"aggregates: {{{aggregate}: {{origins: [{bucket}], max_value_size: 1KiB}}}}"
     _, report = await apply(client.api, text, wait_for=timedelta(seconds=1))
     assert isinstance(report.error, WaitExpired)
-    assert f"`{bucket}`: up to revision 0 of 1" in report.error.message
+    assert f"`{bucket}`: at revision 0 of 1" in report.error.message
     _, report = await apply(client.api, text.replace(aggregate, unique("A")), wait_for=None)
     assert report.error is None
 
@@ -234,7 +234,7 @@ async def test_a_name_that_is_taken_meanwhile(client: kvctl.Client, raw: RawClie
     bucket = unique()
     plan = await planner.plan(read(f"buckets: {{{bucket}: {{}}}}"), {"": client.api})
     raw.create_bucket(bucket, max_msgs_per_subject=9)
-    report = await applier.carry_out({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    report = await applier.apply({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
     assert isinstance(report.error, ConflictError)
     assert not isinstance(report.error, BucketExists)
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["max_msgs_per_subject"] == 9

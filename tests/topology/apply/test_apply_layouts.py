@@ -36,7 +36,7 @@ async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
     topology = read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
     plan = await planner.plan(topology, apis)
     filling = Filling(timedelta(seconds=120))
-    report = await applier.carry_out(apis, plan, Journal(Path("/nowhere/x")), filling)
+    report = await applier.apply(apis, plan, Journal(Path("/nowhere/x")), filling)
     if report.error is None:
         await applier.fill(report, filling)
     if report.error is None:
@@ -73,7 +73,7 @@ aggregates:
     )
     applied = run("topology", "apply", "-f", str(file), "--yes", "-o", "name")
     assert (applied.exit_code, applied.out.split()) == (0, [orders, near, edge])
-    assert f"Keys of `{orders}` that expire there (30d) stay in `{edge}`" in applied.err
+    assert f"Keys of `{orders}` expire there (30d) but stay in `{edge}`" in applied.err
     assert run("get", edge, "stock.nails.lon", *on_edge).stdout == b"5"
     run("put", orders, "NEW.7", "paid", *on_hub)
     until(lambda: run("get", edge, "orders.new.7", *on_edge).stdout == b"paid")

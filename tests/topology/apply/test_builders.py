@@ -104,7 +104,7 @@ async def test_an_origin_is_added_and_its_keys_arrive(client: kvctl.Client, raw:
     before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
     await add_aggregate_origin(client, aggregate, Origin(other.name, prefix="other"))
     assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == before
-    with pytest.raises(RefusedError, match="is a bucket, no aggregate"):
+    with pytest.raises(RefusedError, match="is a bucket, not an aggregate"):
         await add_aggregate_origin(client, one.name, Origin(other.name))
 
 
@@ -158,7 +158,7 @@ async def test_entries_that_went_meanwhile_are_not_waited_for(
     plan = await builders.plan_aggregate(client.api, Aggregate(aggregate, (Origin(bucket.name),)))
     assert plan.goals[0].sequence == 2
     raw.api(f"STREAM.PURGE.KV_{bucket.name}", {"filter": f"$KV.{bucket.name}.b"})
-    await builders.carry_out(client.api, plan)
+    await builders.apply(client.api, plan)
     await builders.wait(client.api, plan, timedelta(seconds=60))
     assert await keys_of(client, aggregate) == ["a"]
 
@@ -180,7 +180,7 @@ async def test_servers_that_do_not_tell_the_sequence_are_asked_for_the_entry(
     await bucket.put("a", b"v")
     wanted = Aggregate(aggregate, (Origin(bucket.name, prefix="p"),))
     plan = await builders.plan_aggregate(client.api, wanted)
-    await builders.carry_out(client.api, plan)
+    await builders.apply(client.api, plan)
     await builders.wait(client.api, plan)
     info = await client.api.call(f"STREAM.INFO.KV_{aggregate}")
     del info["sources"][0]["seq"]  # as before 2.15
@@ -242,7 +242,7 @@ async def test_another_account(accounts: Lab, unique: Names) -> None:
         wrong = Origin("ORDERS", external=External("ORIGIN.API", "NOT.EXPORTED"))
         with pytest.raises(WaitExpired) as caught:
             await create_mirror(client, Mirror(stuck, wrong), wait_for=timedelta(seconds=1))
-        assert "up to revision 0 of 2" in caught.value.message
+        assert "at revision 0 of 2" in caught.value.message
         assert "`$JS.API.CONSUMER.CREATE.KV_ORDERS`" in str(caught.value.hint)
         assert "the stream `NOT.EXPORTED.>`" in str(caught.value.hint)
 
@@ -294,15 +294,15 @@ async def test_narrow_exports_hide_the_origin_and_the_missing_ones_are_named() -
             (warning,) = plan.warnings
             assert "`$JS.API.STREAM.INFO.KV_ORDERS` and `$JS.API.DIRECT.GET.KV_ORDERS.>`" in warning
             assert "`ORIGIN.API.STREAM.INFO.KV_ORDERS`" in warning
-            await builders.carry_out(client.api, plan)
+            await builders.apply(client.api, plan)
             await builders.wait(client.api, plan, timedelta(seconds=60))
             assert (await client.api.call("STREAM.INFO.M"))["state"]["messages"] == 2
 
             silent = Origin("ORDERS", external=External("ORIGIN.API", "NOT.EXPORTED"))
-            with pytest.raises(WaitExpired, match="cannot be seen from here"):
+            with pytest.raises(WaitExpired, match="cannot be read from here"):
                 await create_mirror(client, Mirror("N", silent), wait_for=timedelta(seconds=1))
             hidden = Origin(stream="M2", external=way)
-            with pytest.raises(UsageError, match="Which bucket's keys `M2` holds"):
+            with pytest.raises(UsageError, match="Cannot tell which bucket `M2` replicates"):
                 await create_aggregate(client, Aggregate("A", (hidden,)))
 
 

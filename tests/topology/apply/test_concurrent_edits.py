@@ -133,9 +133,9 @@ async def test_origin_taken_out_while_waited_for_is_a_conflict(
     await builders.create_aggregate(client, Aggregate(target, (Origin(first, prefix="a"),)))
     plan = await builders.plan_origin(client.api, target, Origin(second, prefix="b"))
     before = raw.api(f"STREAM.INFO.KV_{target}")["config"]
-    await builders.carry_out(client.api, plan)
+    await builders.apply(client.api, plan)
     raw.api(f"STREAM.UPDATE.KV_{target}", before)
-    with pytest.raises(ConflictError, match=f"no longer reads `{second}`"):
+    with pytest.raises(ConflictError, match=f"no longer replicates `{second}`"):
         await arrival.until_filled(client.api, f"KV_{target}", plan.goals)
 
 

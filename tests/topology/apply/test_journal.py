@@ -82,7 +82,7 @@ def test_what_the_killed_one_made_is_waited_for(
     assert killed.run(apply, at=0, answered=True)[0] == killed.KILLED
     for _ in range(2):  # it does not fill, and that is said until it has
         again = run_process(*apply, "--wait-for", "1s")
-        assert (again.exit_code, f"`{bucket}`: up to revision 0 of 1" in again.err) == (9, True)
+        assert (again.exit_code, f"`{bucket}`: at revision 0 of 1" in again.err) == (9, True)
     config = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
     raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
     file.write_text(file.read_text().replace(", max_value_size: 1KiB", ""))

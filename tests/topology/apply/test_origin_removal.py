@@ -35,8 +35,8 @@ async def test_its_keys_go_and_others_stay(client: kvctl.Client, replicas: Repli
     name = unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
     found = await origin_removal.plan(client.api, name, other)
-    assert (found.whole, found.keys, found.mixed) == ([f"$KV.{name}.other.>"], [], [])
-    assert (await origin_removal.carry_out(client.api, found)).messages == 4
+    assert (found.exclusive, found.keys, found.mixed) == ([f"$KV.{name}.other.>"], [], [])
+    assert (await origin_removal.apply(client.api, found)).messages == 4
     assert await keys_of(client, name) == ["one.a", "one.b"]
     await client.bucket(other).put("d", b"v")
     await client.bucket(one).put("e", b"v")
@@ -48,7 +48,7 @@ async def test_data_is_kept_when_asked_to(client: kvctl.Client, unique: Names) -
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
     found = await origin_removal.plan(client.api, name, other, keep_data=True)
-    assert (await origin_removal.carry_out(client.api, found)).messages == 0
+    assert (await origin_removal.apply(client.api, found)).messages == 0
     assert await keys_of(client, name) == ["one.a", "other.b"]
     sources = (await client.api.call(f"STREAM.INFO.KV_{name}"))["config"]["sources"]
     assert [item["name"] for item in sources] == [f"KV_{one}"]
@@ -62,8 +62,8 @@ async def test_of_overlapping_places_each_key_is_looked_at(
     replicas.aggregate(name, source(one, name), source(other, name), max_msgs_per_subject=10)
     until(lambda: replicas.info(f"KV_{name}")["state"]["messages"] == 8)
     found = await origin_removal.plan(client.api, name, other)
-    assert (found.whole, found.keys, found.mixed) == ([], [f"$KV.{name}.b"], [f"$KV.{name}.both"])
-    assert (await origin_removal.carry_out(client.api, found)).messages == 2
+    assert (found.exclusive, found.keys, found.mixed) == ([], [f"$KV.{name}.b"], [f"$KV.{name}.both"])
+    assert (await origin_removal.apply(client.api, found)).messages == 2
     assert await keys_of(client, name) == ["a", "both"]
 
 
@@ -72,7 +72,7 @@ async def test_what_was_written_to_a_writable_aggregate_stays(client: kvctl.Clie
     origins = (Origin(one, prefix="one"), Origin(other, prefix="other"))
     await create_aggregate(client, Aggregate(name, origins, writable=True))
     await client.bucket(name).put("other.mine", b"v")
-    await origin_removal.carry_out(client.api, await origin_removal.plan(client.api, name, other))
+    await origin_removal.apply(client.api, await origin_removal.plan(client.api, name, other))
     assert await keys_of(client, name) == ["one.a", "other.mine"]
 
 
@@ -86,15 +86,15 @@ async def test_the_streams_of_one_bucket_are_one_origin(client: kvctl.Client, un
     await create_mirror(client, Mirror(mirror, Origin(other)))
     origins = (Origin(one, prefix="one"), Origin(other, stream=mirror, prefix="other"))
     await create_aggregate(client, Aggregate(name, origins))
-    await origin_removal.carry_out(client.api, await origin_removal.plan(client.api, name, other))
+    await origin_removal.apply(client.api, await origin_removal.plan(client.api, name, other))
     assert await keys_of(client, name) == ["one.a"]
 
 
 async def test_running_again_after_an_interruption_removes_the_rest(client: kvctl.Client, unique: Names) -> None:
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
-    await origin_removal.carry_out(client.api, await origin_removal.plan(client.api, name, other, keep_data=True))
-    await origin_removal.carry_out(client.api, await origin_removal.plan(client.api, name, other))
+    await origin_removal.apply(client.api, await origin_removal.plan(client.api, name, other, keep_data=True))
+    await origin_removal.apply(client.api, await origin_removal.plan(client.api, name, other))
     assert await keys_of(client, name) == ["one.a"]
     with pytest.raises(NotFoundError):
         await origin_removal.plan(client.api, name, other)
@@ -109,9 +109,9 @@ async def test_the_last_origin_stays(client: kvctl.Client, raw: RawClient, repli
     await create_aggregate(client, Aggregate(name, (Origin(bucket),)))
     found = await origin_removal.plan(client.api, name, bucket)
     with pytest.raises(HazardRefused, match="last origin") as caught:
-        await origin_removal.carry_out(client.api, found)
+        await origin_removal.apply(client.api, found)
     assert "--force last-origin" in str(caught.value.hint)
-    await origin_removal.carry_out(client.api, found, force=["last-origin"])
+    await origin_removal.apply(client.api, found, force=["last-origin"])
     await client.bucket(name).put("k", b"v")
     assert await keys_of(client, name) == ["k"]
 
@@ -120,9 +120,9 @@ async def test_what_is_not_there_is_not_removed(client: kvctl.Client, unique: Na
     bucket, name, denying = await filled(client, unique(), "a"), unique("A"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(bucket),)))
     await create_aggregate(client, Aggregate(denying, (Origin(bucket),), deny_purge=True))
-    with pytest.raises(NotFoundError, match="is no origin"):
+    with pytest.raises(NotFoundError, match="is not an origin"):
         await origin_removal.plan(client.api, name, "another")
-    with pytest.raises(RefusedError, match="no aggregate"):
+    with pytest.raises(RefusedError, match="not an aggregate"):
         await origin_removal.plan(client.api, bucket, "another")
     with pytest.raises(BucketNotFound):
         await origin_removal.plan(client.api, unique("NONE"), bucket)
@@ -136,7 +136,7 @@ async def test_write_since_the_plan_survives_the_removal(client: kvctl.Client, r
     await create_aggregate(client, Aggregate(name, origins, writable=True))
     found = await origin_removal.plan(client.api, name, other)
     raw.put(name, "two.x", b"LOCAL")
-    taken = await origin_removal.carry_out(client.api, found)
+    taken = await origin_removal.apply(client.api, found)
     assert taken.kept == [f"$KV.{name}.two.x"]
     assert await keys_of(client, name) == ["one.a", "two.x"]
     assert (await client.bucket(name).get("two.x")).value == b"LOCAL"
@@ -150,7 +150,7 @@ async def test_origin_added_since_the_plan_survives_the_removal(
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="two"))))
     found = await origin_removal.plan(client.api, name, other)
     await add_aggregate_origin(client, name, Origin(third, prefix="three"))
-    await origin_removal.carry_out(client.api, found)
+    await origin_removal.apply(client.api, found)
     sources = raw.api(f"STREAM.INFO.KV_{name}")["config"]["sources"]
     assert [item["name"] for item in sources] == [f"KV_{one}", f"KV_{third}"]
     assert await keys_of(client, name) == ["one.a", "three.a"]

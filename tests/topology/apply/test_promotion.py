@@ -40,7 +40,7 @@ async def test_the_bucket_holds_all_that_the_mirror_held(client: kvctl.Client, r
     _, mirror, entries = await mirrored(client, raw, unique)
     name = unique("RESCUED")
     found = await promotion.plan(client.api, mirror, name)
-    assert await promotion.carry_out(client, found) == len(entries)
+    assert await promotion.apply(client, found) == len(entries)
     assert await history_of(client, name) == entries
     status = await client.bucket(name).status()
     assert (status.kind, status.history) == (Kind.BUCKET, 5)
@@ -53,10 +53,10 @@ async def test_under_the_origin_s_name_the_mirror_has_to_go(
 ) -> None:
     bucket, mirror, entries = await mirrored(client, raw, unique)
     with pytest.raises(HazardRefused) as caught:
-        await promotion.carry_out(client, await promotion.plan(client.api, mirror, bucket))
+        await promotion.apply(client, await promotion.plan(client.api, mirror, bucket))
     assert caught.value.name == "recreated-origin"
     found = await promotion.plan(client.api, mirror, bucket, delete_mirror=True)
-    await promotion.carry_out(client, found, delete_mirror=True)
+    await promotion.apply(client, found, delete_mirror=True)
     assert await history_of(client, bucket) == entries
     assert "error" in raw.api(f"STREAM.INFO.{mirror}")
 

@@ -34,7 +34,7 @@ async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta
         differences: list[Difference] = []
         outcomes = await audit(replica, SHORTLY, report=differences.append)
         if (needed := repair.needed(replica, outcomes, differences)) is not None:
-            await repair.carry_out(needed, limit)
+            await repair.run(needed, limit)
 
 
 async def leftovers(client: kvctl.Client) -> list[str]:
@@ -132,13 +132,13 @@ class TestMirrors:
         bucket, mirror = poisoned
 
         async def never(*_: Any, **__: Any) -> None:
-            raise WaitExpired(f"`kvctl-repair-{mirror}` exists, and after 1 s does not hold all")
+            raise WaitExpired(f"`kvctl-repair-{mirror}` was created, but is not completely filled after 1 s")
 
         monkeypatch.setattr("kvctl.topology.apply.arrival.until_filled", never)
         world = await survey({"": client.api})
         (replica,) = replicas.named(replicas.in_view(world), [bucket])
         with pytest.raises(WaitExpired) as caught:
-            await repair.carry_out(repair.Repair(replica))
+            await repair.run(repair.Repair(replica))
         assert caught.value.message.startswith(f"Mirror `{mirror}` stays as it is")
         assert self.read(raw, bucket, mirror, "k.1") == b"old"
         assert await leftovers(client) == []
@@ -163,12 +163,12 @@ class TestAggregates:
         return first, second, aggregate
 
     @pytest.mark.guarantee("replicas-5")
-    @pytest.mark.parametrize("many", [refill.MANY, 0])
+    @pytest.mark.parametrize("many", [refill.FULL_REFILL_KEYS, 0])
     async def test_get_again_what_is_wrong_and_keep_their_own(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], many: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(refill, "MANY", many)
+        monkeypatch.setattr(refill, "FULL_REFILL_KEYS", many)
         aggregate = merged[2]
         before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
         assert said(await audited(client, aggregate)) == [

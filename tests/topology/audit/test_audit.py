@@ -107,7 +107,7 @@ class TestMirrors:
         raw.create_bucket(bucket)
         outcome = await one(client, bucket)
         assert (outcome.differences, outcome.consistent, outcome.causes) == (0, False, {"recreated-origin"})
-        assert f"`{mirror}` has come to revision" in outcome.evidence
+        assert f"`{mirror}` is at revision" in outcome.evidence
 
     async def test_a_filtered_one_is_compared_within_its_filter(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
@@ -311,7 +311,7 @@ class TestOfNothing:
         def info(keys: int, last: int) -> dict[str, Any]:
             return {"config": {"name": "KV_B"}, "state": {"num_subjects": keys, "last_seq": last}}
 
-        assert unread({0: info(5, 5)}, {0: info(5, 5)}, {0: 0}) == [(0, "Only 0 of 5 keys of `B` could be read")]
+        assert unread({0: info(5, 5)}, {0: info(5, 5)}, {0: 0}) == [(0, "Could read only 0 of 5 keys of `B`")]
         assert unread({0: info(5, 5)}, {0: info(5, 5)}, {0: 5}) == []
         assert unread({0: info(5, 5)}, {0: info(8, 8)}, {0: 5}) == []  # three have come since
         assert unread({0: info(5, 5)}, {0: info(2, 5)}, {0: 2}) == []  # three have gone since

@@ -183,7 +183,7 @@ async def test_across_domains_and_repaired_there(leaf: Lab, unique: Names) -> No
         (replica,) = replicas.named(replicas.in_view(world), [mirror])
         (outcome,) = await audit(replica, SHORTLY)
         assert (outcome.differences, outcome.causes) == (5, {"recreated-origin"})
-        await repair.carry_out(repair.Repair(replica))
+        await repair.run(repair.Repair(replica))
         assert (await one(edge, mirror)).consistent
 
 

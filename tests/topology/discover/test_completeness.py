@@ -45,7 +45,7 @@ class TestOfAMirror:
     def test_lacks_entries_that_its_origin_has(self) -> None:
         assert lacking(info("M", 3, 3, **MIRROR), of(info("KV_O", 3, 3))) == ""
         text = lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3)))
-        assert text == "`M` holds 2 entries of 2 keys, and `O` 3 entries of 3 keys"
+        assert text == "`M` holds 2 entries of 2 keys, but `O` 3 entries of 3 keys"
 
     def test_lacks_nothing_that_may_be_on_its_way(self) -> None:
         assert lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3), pending=1)) == ""
@@ -184,7 +184,7 @@ async def test_buckets_are_shown_with_what_their_replicas_lack(
         raw.api(f"STREAM.PURGE.{stream}", {"seq": 5})
     doubts = {name: (await overview.look(client.api, name)).doubts for name in filled}
     assert {name: len(found) for name, found in doubts.items()} == {first: 2, second: 1, mirror: 1, aggregate: 1}
-    assert f"`{mirror}` holds 8 entries of 8 keys, and `{first}` 12 entries of 12 keys" in doubts[first]
+    assert f"`{mirror}` holds 8 entries of 8 keys, but `{first}` 12 entries of 12 keys" in doubts[first]
 
 
 async def test_an_emptied_aggregate_of_some_keys_misses_entries(

@@ -62,7 +62,10 @@ async def test_what_cannot_take_an_entry_stalls(
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
     last = raw.put(origin, "large", b"v" * 500)
     found = (await look(client, aggregate))[aggregate]
-    assert (found.state, found.evidence) == (State.STALLED, f"at revision {last - 1} of {last}, and nothing arrives")
+    assert (found.state, found.evidence) == (
+        State.STALLED,
+        f"at revision {last - 1} of {last}, and nothing arrives",
+    )
 
 
 async def test_what_arrives_between_two_looks_is_there(
@@ -108,7 +111,7 @@ async def test_a_mirror_of_an_earlier_incarnation(
     found = (await look(client, mirror))[mirror]
     assert found.upstream.lag == 0
     assert found.state is State.RECREATED_ORIGIN
-    assert f"`{mirror}` has come to revision 2" in found.evidence
+    assert f"`{mirror}` is at revision 2" in found.evidence
 
 
 async def test_an_origin_out_of_view_leaves_it_open(leaf: Lab, unique: Names) -> None:
@@ -132,5 +135,5 @@ async def test_streams_whose_servers_are_silent_are_unreachable(client: kvctl.Cl
     place = replace(link.place, unreachable=(f"KV_{origin}",))
     (found,) = await health.standings(World({"": place}, (replace(link, place=place, origin=None),)))
     assert (found.state, found.evidence) == (
-        State.UNREACHABLE, f"the servers that hold `{origin}` do not answer",
+        State.UNREACHABLE, f"the servers of `{origin}` do not answer",
     )  # fmt: skip

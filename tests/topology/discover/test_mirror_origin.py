@@ -26,10 +26,10 @@ def origin(created: str, first: int, last: int, first_ts: str) -> dict[str, Any]
 @pytest.mark.parametrize(
     ("there", "here", "evidence"),
     [
-        (origin(LATER, 1, 3, LATER), mirror(1, 5, EARLY), "`M` has come to revision 5, and `B` itself only to 3"),
+        (origin(LATER, 1, 3, LATER), mirror(1, 5, EARLY), "`M` is at revision 5, but `B` only at 3"),
         (origin(LATER, 1, 9, LATER), mirror(1, 9, EARLY), "`M` holds entries of 2026-01-01T00:00:01"),
-        (origin(LATER, 1, 9, LATER), mirror(6, 9, LATEST), "`M` begins at revision 6, and `B` at 1"),
-        (origin(EARLY, 1, 3, EARLY), mirror(1, 5, EARLY), "deleted or restored"),
+        (origin(LATER, 1, 9, LATER), mirror(6, 9, LATEST), "`M` begins at revision 6, but `B` at 1"),
+        (origin(EARLY, 1, 3, EARLY), mirror(1, 5, EARLY), "recreated or restored"),
     ],
     ids=["ahead", "older entries", "first entries missed", "rolled back"],
 )
@@ -57,4 +57,4 @@ def test_a_mirror_of_what_is_there_is_none_of_another(there: dict[str, Any], her
 def test_a_restored_origin_may_hold_the_same_entries() -> None:
     found = lineage(mirror(1, 9, EARLY), origin(LATER, 1, 9, EARLY))
     assert (found.same, found.hazards()) == (None, [])
-    assert "may hold what was there before" in found.evidence
+    assert "may hold old values" in found.evidence

@@ -53,7 +53,7 @@ async def test_an_origin_made_anew_is_told_from_the_one_that_was_mirrored(
     for name in (bucket, mirror):
         seen = await overview.look(client.api, name)
         found = seen.lineage or seen.lineages[mirror]
-        assert (found.same, "made anew" in found.evidence) == (False, True)
+        assert (found.same, "was recreated" in found.evidence) == (False, True)
 
 
 async def test_a_writer_makes_no_mirror_look_poisoned(

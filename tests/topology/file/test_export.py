@@ -140,26 +140,26 @@ def test_what_a_file_cannot_say_is_a_remark(change: dict[str, Any], remark: str)
 @pytest.mark.parametrize(
     ("stream", "reason"),
     [
-        ({"name": "EVENTS", "subjects": ["e.>"]}, "no bucket"),
+        ({"name": "EVENTS", "subjects": ["e.>"]}, "not a bucket"),
         (ORDERS.to_stream() | {"metadata": {"kvctl.kind": "table"}}, "part of a table"),
         (ORDERS.to_stream() | {"metadata": {"kvctl.unfinished": "1"}}, "left behind by an interrupted restore or copy"),
         (ORDERS.to_stream() | {"name": "KV_é", "subjects": ["$KV.é.>"]}, "`é` is not a bucket name"),
-        (ORDERS.to_stream() | {"subjects": [], "sources": [{"name": "KV_B"}]}, "what it reads cannot be said in full"),
+        (ORDERS.to_stream() | {"subjects": [], "sources": [{"name": "KV_B"}]}, "its origins cannot be fully described"),
         (ORDERS.to_stream() | {"name": "M", "mirror": {"name": "KV_B", "opt_start_seq": 5}},
-         "what it reads cannot be said in full"),
+         "its origins cannot be fully described"),
         (ORDERS.to_stream() | {"name": "M", "mirror": {"name": "KV_B", "subject_transforms": [
-            {"src": "$KV.B.a.>", "dest": "$KV.B.b.>"}]}}, "what it reads cannot be said in full"),
+            {"src": "$KV.B.a.>", "dest": "$KV.B.b.>"}]}}, "its origins cannot be fully described"),
         (ORDERS.to_stream() | {"name": "KV_M", "mirror": {"name": "KV_B"}},
-         "A mirror is no bucket, `KV_M` is a bucket's stream"),
+         "`KV_M` is a bucket stream name; the name of a mirror must not start with `KV_`"),
         (ORDERS.to_stream() | {"subjects": [], "sources": [{"name": "KV_B", "subject_transforms": [
-            {"src": "$KV.B.>", "dest": "elsewhere.>"}]}]}, "`$KV.B.>` to `elsewhere.>` leads out of the bucket"),
+            {"src": "$KV.B.>", "dest": "elsewhere.>"}]}]}, "`$KV.B.>` to `elsewhere.>` maps keys out of the bucket"),
     ],
 )  # fmt: skip
 def test_what_no_file_describes_is_left_out_with_the_reason(stream: dict[str, Any], reason: str) -> None:
     found = exported(stream, BucketConfig("OTHER").to_stream())
     assert list(found.left_out.values()) == [reason]
     assert found.names == ["OTHER"]
-    with pytest.raises(RefusedError, match="cannot stand in a topology file"):
+    with pytest.raises(RefusedError, match="cannot be exported to a topology file"):
         exported(stream, names=tuple(found.left_out))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from kvctl.topology.hazards.cycle import (
     Reading,
     beginning_with,
-    circles,
+    cycles,
     doubled,
     hazard,
 )
@@ -19,23 +19,23 @@ def reading(reader: str, origin: str, src: str = ">", dest: str = ">") -> Readin
 
 
 def test_a_chain_is_no_circle() -> None:
-    assert circles([reading("a/C", "a/B"), reading("a/B", "a/A"), reading("b/D", "a/B")]) == []
+    assert cycles([reading("a/C", "a/B"), reading("a/B", "a/A"), reading("b/D", "a/B")]) == []
 
 
 def test_a_circle_through_places_is_found_once() -> None:
-    (circle,) = circles([reading("a/X", "b/Y"), reading("b/Y", "c/Z"), reading("c/Z", "a/X"), reading("a/W", "a/X")])
+    (circle,) = cycles([reading("a/X", "b/Y"), reading("b/Y", "c/Z"), reading("c/Z", "a/X"), reading("a/W", "a/X")])
     assert set(circle) == {("a", "KV_X"), ("b", "KV_Y"), ("c", "KV_Z")}
     text = hazard(beginning_with(circle, ("b", "KV_Y"))).evidence
     assert text.startswith("`Y` in `b` <- `Z` in `c` <- `X` in `a` <- `Y` in `b`: ")
 
 
 def test_two_that_exchange_keys_apart_go_round_nowhere() -> None:
-    assert circles([reading("a/X", "b/Y", "y.>", "y.>"), reading("b/Y", "a/X", "x.>", "x.>")]) == []
-    assert circles([reading("a/X", "b/Y", "y.>", "x.>"), reading("b/Y", "a/X", "x.>", "y.>")]) != []
+    assert cycles([reading("a/X", "b/Y", "y.>", "y.>"), reading("b/Y", "a/X", "x.>", "x.>")]) == []
+    assert cycles([reading("a/X", "b/Y", "y.>", "x.>"), reading("b/Y", "a/X", "x.>", "y.>")]) != []
 
 
 def test_a_prefix_that_grows_is_a_circle() -> None:
-    assert circles([reading("a/X", "b/Y"), reading("b/Y", "a/X", ">", "back.>")]) != []
+    assert cycles([reading("a/X", "b/Y"), reading("b/Y", "a/X", ">", "back.>")]) != []
 
 
 def test_a_mirror_in_a_circle_is_found() -> None:
@@ -43,7 +43,7 @@ def test_a_mirror_in_a_circle_is_found() -> None:
     back = Reading(
         ("a", "KV_X"), ("b", "M"), {"name": "M", "subject_transforms": [{"src": "$KV.X.>", "dest": "$KV.X.>"}]}
     )
-    (circle,) = circles([whole, back])
+    (circle,) = cycles([whole, back])
     assert len(circle) == 3
 
 

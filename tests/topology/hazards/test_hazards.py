@@ -85,17 +85,17 @@ def test_a_stream_that_never_had_subjects_changes_none() -> None:
         (
             {"max_age": 60 * 10**9},
             Cost(messages=9, expired=9),
-            "ttl 1d -> 1m removes all 9 revisions at once",
+            "ttl 1d -> 1m removes all 9 revisions immediately",
         ),
         (
             {"max_age": 60 * 10**9},
             Cost(messages=9, expired=2),
-            "ttl 1d -> 1m removes 2 revisions at once and 7 more at that age",
+            "ttl 1d -> 1m removes 2 revisions immediately and 7 more at that age",
         ),
         (
             {"max_age": 60 * 10**9},
             Cost(messages=1, expired=1),
-            "ttl 1d -> 1m removes all 1 revision at once",
+            "ttl 1d -> 1m removes all 1 revision immediately",
         ),
         ({"max_age": 60 * 10**9}, Cost(messages=9), "ttl 1d -> 1m removes 9 revisions at that age"),
         (
@@ -106,7 +106,7 @@ def test_a_stream_that_never_had_subjects_changes_none() -> None:
         (
             {"max_bytes": 100, "discard": "old"},
             Cost(messages=9, bytes=612),
-            "max_bytes 100 is 512 B below what is in use by 9 revisions: the oldest go",
+            "max_bytes 100 is 512 B below what is in use by 9 revisions: the oldest are deleted",
         ),
         (
             {"max_bytes": 100},
@@ -116,12 +116,12 @@ def test_a_stream_that_never_had_subjects_changes_none() -> None:
         (
             {"max_msg_size": 10},
             Cost(messages=9, oversized=3),
-            "max_value_size 10 is below 3 revisions, which could not be written again",
+            "max_value_size 10 is below 3 revisions, which could not be rewritten",
         ),
         (
             {"subjects": ["$KV.C.>"]},
             Cost(messages=9, keys_outside=4),
-            "subjects $KV.B.> -> $KV.C.> puts 4 keys out of reach",
+            "subjects $KV.B.> -> $KV.C.> makes 4 keys inaccessible",
         ),
     ],
 )
@@ -144,7 +144,9 @@ def test_bucket_that_is_exactly_full_loses_nothing() -> None:
 
 def test_evidence_of_a_stream_without_a_ttl_says_none() -> None:
     found = lossy({"name": "S"}, {"name": "S", "max_age": 10**9}, Cost(messages=2, expired=1))
-    assert [hazard.evidence for hazard in found] == ["ttl none -> 1s removes 1 revision at once and 1 more at that age"]
+    assert [hazard.evidence for hazard in found] == [
+        "ttl none -> 1s removes 1 revision immediately and 1 more at that age"
+    ]
 
 
 def test_cost_is_completed_and_keeps_what_was_measured() -> None:
@@ -162,7 +164,7 @@ def test_hint_names_each_remedy_and_each_hazard_once() -> None:
     with pytest.raises(HazardRefused) as refused:
         refuse(found, None, "No")
     assert refused.value.message == "No:\n  1\n  2\n  3\n  4"
-    assert refused.value.hint == "Wait. Ask. `--force a --force b` does it all the same"
+    assert refused.value.hint == "Wait. Ask. Use `--force a --force b` to proceed anyway"
 
 
 def test_all_hazards_are_reported_at_once() -> None:
@@ -173,7 +175,7 @@ def test_all_hazards_are_reported_at_once() -> None:
     with pytest.raises(HazardRefused) as refused:
         refuse(found, [], "The edit of `B` would lose data")
     assert len(refused.value.message.splitlines()) == 4
-    assert refused.value.hint == "`--force lossy-edit` does it all the same"
+    assert refused.value.hint == "Use `--force lossy-edit` to proceed anyway"
     assert refused.value.exit_code == 1
 
 

@@ -1,4 +1,4 @@
-"""Hazards of what happens later: origins made anew, edits, streams of others, circles through accounts."""
+"""Hazards of what happens later: origins made anew, edits, streams of others, cycles through accounts."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -15,7 +15,7 @@ from kvctl.topology.apply import bucket_changes
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.discover import inventory
 from kvctl.topology.hazards import hazards, inspection
-from kvctl.topology.hazards.cycle import Reading, circles
+from kvctl.topology.hazards.cycle import Reading, cycles
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, refused, source, until
@@ -52,7 +52,7 @@ async def test_recreated_origin(client: kvctl.Client, raw: RawClient, replicas: 
     until(lambda: b"old" in answers(raw, bucket, "a"))  # and says lag 0
     assert replicas.info(mirror)["mirror"]["lag"] == 0
     (hazard,) = await inspection.hazards(client.api, replicas.info(mirror))
-    assert (hazard.name, "serves the old ones for ever" in hazard.evidence) == ("recreated-origin", True)
+    assert (hazard.name, "keeps serving the old values" in hazard.evidence) == ("recreated-origin", True)
     assert "audit" in hazard.remedy
 
 
@@ -95,7 +95,7 @@ async def test_an_edit_of_a_mirror_is_looked_at_like_its_creation(client: kvctl.
 
 
 async def test_a_mirror_cannot_rename(unique: Names) -> None:
-    with pytest.raises(UsageError, match="keeps the names of its keys"):
+    with pytest.raises(UsageError, match="cannot rename keys"):
         Mirror("M", Origin("B", prefix="p"))
 
 
@@ -113,7 +113,7 @@ async def test_foreign_kind(client: kvctl.Client, raw: RawClient, unique: Names)
 
     text = await refused(edit(client, bucket, description="x"))
     assert f"`KV_{bucket}` belongs to a table, which would break" in text
-    assert "`kvctl table` is for it. `--force foreign-kind` does it all the same" in text
+    assert "`kvctl table` is for it. Use `--force foreign-kind` to proceed anyway" in text
     await edit(client, bucket, description="x", force=("foreign-kind",))
     handle = client.bucket(bucket)
     assert [entry.value async for entry in handle.history()] == [b"2"]  # reading harms nobody
@@ -138,7 +138,7 @@ async def test_no_write_of_a_key_reaches_a_table(client: kvctl.Client, raw: RawC
         assert caught.value.hint == "`kvctl table` is for it"
 
 
-# -- circles -----------------------------------------------------------------------------------------------
+# -- cycles -----------------------------------------------------------------------------------------------
 
 ACCOUNTS = """
 listen: 127.0.0.1:@client@
@@ -198,7 +198,7 @@ async def test_cycle_across_accounts(joined: Server) -> None:
                     (link.origin_place.name, link.source["name"]), link.source)
             for link in seen.links if link.origin_place
         ]  # fmt: skip
-        (circle,) = circles(readings)
+        (circle,) = cycles(readings)
         assert set(circle) == {("one", "KV_X"), ("two", "KV_Y")}
         assert [(str(item.severity), item.subject) for item in doubts] == [("warning", "X")]
 
@@ -209,7 +209,7 @@ async def test_cycle_across_accounts(joined: Server) -> None:
         await ours.delete_bucket("X")
         await create_aggregate(ours, Aggregate("X", (Origin(base.name),)))
         text = await refused(add_aggregate_origin(ours, "X", Origin("Y", prefix="y", external=there)))
-        assert "`Y` itself reads a `X` under `ONE.API`: if that is this one" in text
+        assert "`Y` itself replicates a bucket `X` under `ONE.API`: if that is this one" in text
         assert "--force cycle" in text
 
 
@@ -228,7 +228,7 @@ async def test_a_bucket_and_its_own_mirror_do_not_feed_one_aggregate(
     origins = (Origin(bucket, prefix="a"), Origin(bucket, stream=mirror, prefix="b"))
     with pytest.raises(RefusedError) as caught:
         await create_aggregate(client, Aggregate(aggregate, origins))
-    assert f"would read `{bucket}` twice, directly and through `{mirror}`" in caught.value.message
+    assert f"would replicate `{bucket}` twice, directly and through `{mirror}`" in caught.value.message
 
 
 # -- what exists -------------------------------------------------------------------------------------------

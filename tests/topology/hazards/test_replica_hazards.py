@@ -137,7 +137,7 @@ async def test_an_aggregate_of_several_ttls_has_the_longest_and_says_what_stays(
     assert f"`marker_ttl` on `{expiring}`" in plan.warnings[0]
     for name in (marking, expiring, lasting):
         raw.put(name, "k", b"v")
-    await builders.carry_out(client.api, plan)
+    await builders.apply(client.api, plan)
     await builders.wait(client.api, plan)
     until(lambda: not raw.request(f"$JS.API.DIRECT.GET.KV_{expiring}.$KV.{expiring}.k").data)
     bucket = client.bucket(aggregate)
@@ -236,7 +236,7 @@ async def test_key_collision_of_stored_keys_under_overlapping_names(
     raw.api(f"STREAM.PURGE.KV_{other}")
     plan = await builders.plan_origin(client.api, aggregate, Origin(other, prefix="stock"))
     assert not plan.hazards
-    assert "none that is stored does" in plan.warnings[0]
+    assert "no stored key does" in plan.warnings[0]
 
 
 async def test_key_collision_of_keys_that_differ_in_a_dropped_token(
@@ -358,7 +358,7 @@ async def test_unconnected(leaf: Lab, unique: Names) -> None:
         assert (live["lag"], live["active"], live.get("error")) == (0, -1, None)  # all is well, by that
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
         nowhere = Origin("ORDERS", external=External.of_domain("nowhere"))
-        assert "Nobody answers in domain `nowhere`" in await refused(
+        assert "Nothing answers in domain `nowhere`" in await refused(
             create_mirror(client, Mirror(mirror + "2", nowhere))
         )
         with pytest.raises(WaitExpired, match="never connected"):

@@ -212,7 +212,7 @@ async def test_an_origin_that_goes_takes_its_keys_with_it(client: kvctl.Client, 
     text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: 1}}]}}}}"
     found = await plan(client, text)
     assert steps(found) == [f"~ {aggregate} origins: - bucket={other},prefix=2"]
-    assert description.remarks(found.changes[0]) == [f"what came from `{other}` alone is taken out"]
+    assert description.remarks(found.changes[0]) == [f"removes keys that came only from `{other}`"]
     await create_mirror(client, Mirror(mirror, Origin(aggregate)))
     assert names(await plan(client, text)) == {"recreated-origin"}  # purges do not reach it
     found = await plan(client, f"{text}\nmirrors: {{{mirror}: {{origin: {aggregate}}}}}")
@@ -230,8 +230,8 @@ async def test_that_an_origin_takes_along_what_it_overwrote_is_said(client: kvct
         await client.create_bucket(name)
     await create_aggregate(client, Aggregate(aggregate, (Origin(one), Origin(other, prefix="2"))))
     found = await plan(client, f"aggregates: {{{aggregate}: {{origins: [{one}]}}}}")
-    mend = f"`kvctl topology audit {aggregate} --repair` brings it back"
-    assert found.warnings == [f"What `{other}` overwrote in `{aggregate}` of other origins goes, too: {mend}"]
+    repair = f"`kvctl topology audit {aggregate} --repair` restores them"
+    assert found.warnings == [f"Removing `{other}` from `{aggregate}` also removes keys that it overwrote: {repair}"]
 
 
 async def test_an_origin_that_comes_is_added_and_one_that_changes_makes_the_aggregate_anew(
@@ -320,7 +320,7 @@ async def test_all_hazards_are_found_at_once(client: kvctl.Client, unique: Names
     assert by_name[losing] == ["lossy-edit"]
     assert all(any(f"`{name}`" in hazard.evidence for name in by_name) for hazard in found.hazards)
     shorter = next(hazard.evidence for hazard in found.hazards if hazard.name == "shorter-history")
-    assert shorter.startswith(f"`{mirror}`: history 1 is shorter than `{bucket}` has (5)")
+    assert shorter.startswith(f"`{mirror}`: history 1 is shorter than that of `{bucket}` (5)")
 
 
 async def test_what_was_accepted_before_is_not_said_again(client: kvctl.Client, unique: Names) -> None:
@@ -348,7 +348,7 @@ async def test_cycles_are_found_in_the_file(client: kvctl.Client, unique: Names)
     text = f"aggregates: {{{one}: {{origins: [{other}], writable: true}}, {other}: {{origins: [{one}]}}}}"
     found = await plan(client, text)
     (evidence,) = [hazard.evidence for hazard in found.hazards if hazard.name == "cycle"]
-    assert evidence == f"`{other}` <- `{one}` <- `{other}`: every write would go round for ever"
+    assert evidence == f"`{other}` <- `{one}` <- `{other}`: every write would circulate endlessly"
 
 
 async def test_mirrors_that_read_each_other(client: kvctl.Client, unique: Names) -> None:
@@ -409,7 +409,7 @@ async def test_a_name_that_means_something_else_is_a_conflict(
         f"mirrors: {{{bucket}: {{origin: {aggregate}}}}}",
         f"aggregates: {{{bucket}: {{origins: [{mirror}]}}}}",
     ):
-        with pytest.raises(BucketExists, match="A name means one thing"):
+        with pytest.raises(BucketExists, match="Names in the file are already taken"):
             await plan(client, text)
 
 
@@ -419,7 +419,7 @@ async def test_what_cannot_be_seen_is_not_planned(client: kvctl.Client, unique: 
     place = replace(world.places[""], unreachable=(f"KV_{bucket}",))
     world = replace(world, places={"": place})
     topology = read(f"buckets: {{{bucket}: {{}}}}")
-    with pytest.raises(UnreachableError, match="cannot be seen"):
+    with pytest.raises(UnreachableError, match="is unreachable"):
         compare(Drafts(topology, Locator(topology, world.places)), world)
 
 

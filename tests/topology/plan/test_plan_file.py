@@ -54,7 +54,7 @@ async def test_what_is_no_plan_is_refused(client: kvctl.Client, tmp_path: Path, 
     for damaged, message in (
         (b"version: 1\nbuckets: {}", "is not a saved plan"),
         (b"", "is not a saved plan"),
-        (newer, r"version `2`, and this kvctl reads version 1"),
+        (newer, r"version `2`, but this kvctl reads version 1"),
         (content[: len(content) // 2], "x.plan"),
         (content.replace(b"90", b"91"), "is damaged"),
         (content.replace(b'"sha256"', b'"sha255"'), "is damaged"),

@@ -46,7 +46,7 @@ def test_origin_outside_the_file_is_named_and_its_mirror_answers_reads() -> None
     found = rendered("mirrors: {M: {origin: B}, N: {origin: B, history: 1, ttl: 1h}}")
     assert all(stream["mirror_direct"] for stream in found.streams)
     assert found.warnings == [
-        "`B` is not in the file, so the history and ttl that `M` takes from it cannot be told here",
+        "`B` is not in the file, so the history and ttl that `M` inherits from it is unknown here",
     ]
 
 
