@@ -33,8 +33,6 @@ _ON_REPOSITORIES = {
     "key": {"watch": "log", "revert": "revert", "purge": "reset"},
 }
 """The same for repositories; key commands that take a ref do it themselves."""
-_KEYS = ("keys", "writes", "removing", "load", "dump")
-"""Where those are."""
 
 
 def report(error: BaseException, terminal: Terminal) -> int:
@@ -54,7 +52,8 @@ def report(error: BaseException, terminal: Terminal) -> int:
 def direct(error: KvctlError, call: Any) -> None:
     """Where a bucket's command was refused on a table or a repository, let the hint name what does it there."""
     function = getattr(call, "func", call)
-    noun, name = function.__module__.rpartition(".")[2], function.__name__
+    room, name = function.__module__.split(".")[2], function.__name__
+    noun = "key" if room == "keys" else room
     if error.hint and (instead := _ON_TABLES.get(noun, _ON_TABLES["key"]).get(name)):
         error.hint = error.hint.replace("`kvctl table` is", f"`kvctl table {instead}` is")
     if error.hint and (instead := _on_repository(noun, name, call)):
@@ -64,7 +63,7 @@ def direct(error: KvctlError, call: Any) -> None:
 def _on_repository(noun: str, name: str, call: Any) -> str | None:
     from kvctl.kv.names import TAKE_REFS
 
-    if noun in _KEYS and name in TAKE_REFS:
+    if noun == "key" and name in TAKE_REFS:
         return f"{name} {call.keywords.get('bucket', 'NAME')}@main"
     instead = _ON_REPOSITORIES.get(noun, _ON_REPOSITORIES["key"]).get(name)
     return f"repo {instead}" if instead else None

@@ -405,8 +405,8 @@ async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_na
 async def test_what_stays_unknown_is_said_and_can_be_resumed(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("current", "settling"):
-        monkeypatch.setattr(f"kvctl.kv.{module}.PATIENCE", 0.5)
+    for module in ("leader_state", "reconcile"):
+        monkeypatch.setattr(f"kvctl.kv.load.{module}.PATIENCE", 0.5)
     file = tmp_path / "rows.ndjson"
     file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(20_000)))
     async with kvctl.connect(own_server.url) as client:
