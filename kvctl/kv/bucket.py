@@ -176,7 +176,7 @@ class Bucket(Handle):
 
         Raises BucketNotFound, ReadOnly, OutcomeUnknown, ServerError, UsageError.
         """
-        return await self._write(key, value, b"")
+        return await self.write_message(key, value, b"")
 
     async def put_while(self, key: str, value: bytes, other: str, revision: int) -> int:
         """Write the value while another key's last revision, deletions included, is this one; in one message.
@@ -185,7 +185,7 @@ class Bucket(Handle):
         """
         from kvctl.kv.write import conditional_write
 
-        return await self._write(
+        return await self.write_message(
             key, value, conditional_write.fence(self.binding.source.subject(check_key(other)), revision)
         )
 
@@ -196,7 +196,8 @@ class Bucket(Handle):
         last = 0
         for _ in range(8):
             try:
-                return await self._write(key, value, conditional_write.write_headers(expected=last, ttl=ttl), last)
+                header = conditional_write.write_headers(expected=last, ttl=ttl)
+                return await self.write_message(key, value, header, last)
             except WrongRevision as error:
                 try:
                     entry = await self.last_entry(check_key(key), leader=True)
@@ -235,7 +236,7 @@ class Bucket(Handle):
 
         Raises KeyNotFound for a key without any entry, WrongRevision, and as `put`.
         """
-        self._check_writable(check_key(key))
+        self.check_writable(check_key(key))
         try:
             if await self.last_entry(key, leader=True) is None:
                 raise _absent(self.name, key)
@@ -251,13 +252,13 @@ class Bucket(Handle):
         from kvctl.kv.read import selection
         from kvctl.kv.write import conditional_write
 
-        self._check_writable(None)
+        self.check_writable(None)
         latest = await selection.literal_entry(self, key, leader=True)
         if latest is None:
             raise _absent(self.name, key)
         if latest.operation is not Operation.PUT:
             raise _gone(latest)
-        return await self._write(key, b"", conditional_write.write_headers(operation="DEL"), literal=True)
+        return await self.write_message(key, b"", conditional_write.write_headers(operation="DEL"), literal=True)
 
     async def revert(self, key: str, revision: int) -> int:
         """Write the value of an older revision again, if the key does not change meanwhile.
@@ -278,7 +279,7 @@ class Bucket(Handle):
         """
         from kvctl.kv.write import bulk_put
 
-        self._check_writable(None)
+        self.check_writable(None)
         return await bulk_put.put_many(self, items, window or bulk_put.WINDOW)
 
     async def commit(self, transaction: Transaction) -> list[int]:
@@ -321,7 +322,7 @@ class Bucket(Handle):
 
     async def destroy(self) -> None:
         """Delete the bucket with all it holds. Raises BucketNotFound, ReadOnly."""
-        self._check_writable(None)
+        self.check_writable(None)
         try:
             await streams.delete(self._api, (await self.locate()).stream)
         except StreamNotFound:
@@ -370,14 +371,14 @@ class Bucket(Handle):
             operation=operation, expected=revision, ttl=ttl, rollup=operation == "PURGE"
         )
         if revision is None:
-            return await self._write(key, b"", header)
+            return await self.write_message(key, b"", header)
         return await self._conditional(key, b"", revision, header)
 
     async def _conditional(self, key: str, value: bytes, revision: int, header: bytes) -> int:
         from kvctl.kv.write import conditional_write
 
         try:
-            return await self._write(key, value, header, revision)
+            return await self.write_message(key, value, header, revision)
         except WrongRevision as error:
             if error.found is None or error.found == 0:
                 try:
@@ -387,7 +388,7 @@ class Bucket(Handle):
             raise conditional_write.mismatch(key, revision, error) from None
 
     async def _require_live(self, key: str, revision: int | None) -> None:
-        self._check_writable(key)
+        self.check_writable(key)
         try:
             entry = await self.last_entry(key, leader=True)
         except (PermissionDenied, JetStreamDisabled):

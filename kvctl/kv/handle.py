@@ -191,7 +191,7 @@ class Handle:
             if self._located or not await self.moved():
                 return None
 
-    async def _write(
+    async def write_message(
         self,
         key: str,
         value: bytes,
@@ -201,9 +201,14 @@ class Handle:
         literal: bool = False,
         identity: bytes | None = None,
     ) -> int:
+        """Write a message with these headers to the key's subject, and return its revision.
+
+        `expected` is the last revision that the headers name; `identity` is that of an earlier attempt, else a new one.
+        Raises WrongRevision, BucketNotFound, ReadOnly, OutcomeUnknown, UnreachableError, ServerError, UsageError.
+        """
         from kvctl.kv.write import conditional_write
 
-        self._check_writable(None if literal else key)
+        self.check_writable(None if literal else key)
         deadline = time.monotonic() + self._api.connection.timeout
         while True:
             try:
@@ -237,7 +242,11 @@ class Handle:
         ):
             raise BucketNotFound(f"Bucket `{source.bucket}`, the origin of mirror `{self.name}`, does not exist")
 
-    def _check_writable(self, key: str | None) -> None:
+    def check_writable(self, key: str | None) -> None:
+        """Check, without asking the server, that this handle may write the key, or at all.
+
+        Raises ReadOnly, UsageError (not a key, or too long for one), HazardRefused (a table's or repository's stream).
+        """
         if self.read_only:
             raise ReadOnly(
                 f"Bucket `{self.name}` is open for reading only",

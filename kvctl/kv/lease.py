@@ -134,7 +134,7 @@ class Lease:
         fields = write_fields(expected=expected, ttl=whole)
         fields[LEASE_HEADER] = str(duration_seconds(self.ttl))
         value, header = os.fsencode(self.owner), encode_headers(fields)
-        self.revision = await self.bucket._write(self.key, value, header, expected, identity=identity)
+        self.revision = await self.bucket.write_message(self.key, value, header, expected, identity=identity)
         self.deadline = begun + self.ttl.total_seconds()
 
     def _adopt(self, entry: Entry) -> bool:

@@ -7,12 +7,16 @@ spark.read.format("nats-kv").option("bucket", "orders").load()
 Spark finds the source by its name where kvctl is installed; where it was shipped with `addPyFile`, `register` it.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from kvctl.pipeline.spark.engine import Engine as Engine
+
+__all__ = ["INSTALL", "Engine", "register", "require_spark"]
 
 INSTALL = "Install it with `pip install 'kvctl[spark]'`"
 
@@ -33,3 +37,12 @@ def require_spark() -> None:
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if missing:
         raise KvctlError(f"The pipeline needs Spark: `{missing[0]}` is not installed", hint=INSTALL)
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Engine` when it is first used: it needs the extra, and loads Spark."""
+    if name != "Engine":
+        raise AttributeError(f"module 'kvctl.pipeline' has no attribute '{name}'")
+    from importlib import import_module
+
+    return import_module("kvctl.pipeline.spark.engine").Engine

@@ -218,7 +218,7 @@ class TestKeeping:
 
         monkeypatch.setattr(Lease, "_sleep_until", soon)
         lease = await acquire(bucket, "k", "me", TTL)
-        write = bucket._write
+        write = bucket.write_message
         lost = []
 
         async def losing(*arguments: Any, **options: Any) -> int:
@@ -228,7 +228,7 @@ class TestKeeping:
                 raise RequestTimeout("none")
             return revision
 
-        monkeypatch.setattr(bucket, "_write", losing)
+        monkeypatch.setattr(bucket, "write_message", losing)
         keeping = await kept(lease)
         async with asyncio.timeout(60):
             while lease.revision < 4:
@@ -367,18 +367,18 @@ class TestReleasing:
     async def test_a_taking_that_is_given_up_leaves_nothing(
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write = bucket._write
+        write = bucket.write_message
 
         async def slow(*arguments: Any, **options: Any) -> int:
             await write(*arguments, **options)
             return await asyncio.sleep(60, 0)
 
-        monkeypatch.setattr(bucket, "_write", slow)
+        monkeypatch.setattr(bucket, "write_message", slow)
         taking = asyncio.create_task(acquire(bucket, "k", "me", TTL))
         async with asyncio.timeout(30):
             while await bucket.last_entry("k", leader=True) is None:
                 await asyncio.sleep(0.02)
-        monkeypatch.setattr(bucket, "_write", write)
+        monkeypatch.setattr(bucket, "write_message", write)
         taking.cancel()
         with suppress(asyncio.CancelledError):
             await taking

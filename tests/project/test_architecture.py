@@ -82,7 +82,7 @@ OWN_NAMES = ("cli/", "doctor/", "pipeline/jobs/")
 """Rooms whose modules are named after commands, or after what they examine."""
 PRIVATE = {
     "nats_client.py": "nats-py",
-    "cli/app/command.py": "typer", "cli/app/candidates.py": "typer",
+    "cli/app/typer_adapter.py": "typer",
     "pipeline/spark/home.py": "pyspark", "pipeline/spark/engine.py": "pyspark",
     "pipeline/spark/job_progress.py": "pyspark",
 }  # fmt: skip

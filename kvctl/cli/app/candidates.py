@@ -9,6 +9,7 @@ from typer.core import TyperArgument, TyperOption
 from kvctl.cli.app.command import Group
 from kvctl.cli.app.global_options import Shared, SharedOption
 from kvctl.cli.app.help_page import spellings, tail_of
+from kvctl.cli.app.typer_adapter import remaining
 
 FILES = "\tfiles"
 """Instead of candidates: the shell shall offer files."""
@@ -43,7 +44,7 @@ def _walk(tree: Group, words: list[str]) -> Any:
     """The innermost command that `words` name, with what they say parsed."""
     ctx = tree.make_context("kvctl", words, obj=Shared(), resilient_parsing=True)
     while isinstance(ctx.command, Group):
-        rest = [*ctx._protected_args, *ctx.args]
+        rest = remaining(ctx)
         name, command, arguments = ctx.command.resolve_command(ctx, rest) if rest else (None, None, [])
         if command is None:
             if rest:

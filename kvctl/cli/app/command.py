@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from kvctl.cli.app.global_options import shared_options
 from kvctl.cli.app.help_page import HelpPage, help_option, tail_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
 from kvctl.errors import UsageError
 
 Call = Callable[[Session], Awaitable[int | None] | int | None]
@@ -119,35 +120,13 @@ class Command(HelpPage, TyperCommand):
         self.params = _with_shared(self.params)
 
     def make_parser(self, ctx: Any) -> Any:
-        """Typer's parser, for which `-5` and `-15m` are arguments: no option of ours is a digit."""
+        """Typer's parser, for which `-5` and `-15m` are arguments, and what follows `--` may belong to one of them."""
         parser = super().make_parser(ctx)
         tail = tail_of(self.params)
         if tail is not None:
-            _keep_tail(parser, tail)
-        process_option = parser._process_opts
-
-        def process(arg: str, state: Any) -> None:
-            if arg[1:2].isdigit():
-                state.largs.append(arg)
-            else:
-                process_option(arg, state)
-
-        parser._process_opts = process  # type: ignore[method-assign]
+            keep_tail(parser, tail)
+        take_digits_as_arguments(parser)
         return parser
-
-
-def _keep_tail(parser: Any, tail: TyperArgument) -> None:
-    """Let the argument take what follows the first `--`, and the others what stands before it."""
-    parse = parser.parse_args
-    parser._args = [argument for argument in parser._args if argument.obj is not tail]
-
-    def parse_args(args: list[str]) -> Any:
-        at = args.index("--") if "--" in args else len(args)
-        values, rest, order = parse(args[:at])
-        values[tail.name] = tuple(args[at + 1 :])
-        return values, rest, order
-
-    parser.parse_args = parse_args
 
 
 class Group(HelpPage, TyperGroup):

@@ -19,6 +19,7 @@ from kvctl.cli.app.error_report import direct, report
 from kvctl.cli.app.global_options import Shared
 from kvctl.cli.app.help_page import TextRequested, version_option
 from kvctl.cli.app.session import Session
+from kvctl.cli.app.typer_adapter import require_supported
 from kvctl.errors import KvctlError, RefusedError
 from kvctl.render.terminal import Terminal
 
@@ -114,6 +115,7 @@ def _reported(tree: Group, argv: list[str]) -> int:
     try:
         if sys.stdout is None:
             raise KvctlError("Standard output is closed")
+        require_supported()
         return _run(tree, argv, shared)
     except BaseException as error:
         return report(error, _terminal(shared))

@@ -48,7 +48,7 @@ async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
     A dry run needs no handle that may write.
     """
     if not dry_run:
-        bucket._check_writable(None)
+        bucket.check_writable(None)
     await bucket.readable()
     bucket.check_writes_go_somewhere()
     source = bucket.binding.source

@@ -59,7 +59,7 @@ _TRANSIENT = (10008, LOST_MESSAGES, 10210)
 async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
     """See `Bucket.commit`."""
     transaction.check()
-    bucket._check_writable(max((change.key for change in transaction.changes), key=len))
+    bucket.check_writable(max((change.key for change in transaction.changes), key=len))
     target = await _target(bucket)
     if target.api.connection.server_version < TTL_SINCE and any(change.ttl for change in transaction.changes):
         raise no_ttl(target.api.connection.server_version)

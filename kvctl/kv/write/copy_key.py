@@ -32,8 +32,8 @@ async def rename(source: Bucket, key: str, target: Bucket, new_key: str, *, over
     same = target.same_as(source)
     if same and key == new_key:
         raise UsageError("The new name is the old one")
-    source._check_writable(key)
-    target._check_writable(new_key)
+    source.check_writable(key)
+    target.check_writable(new_key)
     entry = await source.get(key, leader=True)
     binding = await source.readable()
     atomic = binding.info is not None and binding.info["config"].get("allow_atomic")

@@ -101,7 +101,7 @@ class BucketStore:
         """See `Store.set_many`: a window of messages, but with a fence on several replicas a batch after the other."""
         self.check_open()
         check_partition(partition)
-        self.bucket._check_writable(None)
+        self.bucket.check_writable(None)
         for key, value in values.items():
             check_place(partition, key)
             check_value(value, self.largest)
@@ -145,7 +145,7 @@ class BucketStore:
         """See `Store.clear`."""
         self.check_open()
         check_partition(partition)
-        self.bucket._check_writable(None)
+        self.bucket.check_writable(None)
         binding = self.bucket.binding
         await streams.purge(binding.api, binding.stream, filter=binding.subject(f"{head(bytes(partition))}*"))
 
@@ -160,7 +160,7 @@ class BucketStore:
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
         """See `Store.write`."""
         self.check_open()
-        self.bucket._check_writable(None)
+        self.bucket.check_writable(None)
         check_write(conditions, changes, self.largest)
         wish = Wish(
             [self._wanted(item) for item in conditions],

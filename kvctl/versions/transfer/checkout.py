@@ -115,7 +115,7 @@ async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: boo
     commit = await refs.committed(repository.store, ref)
     found = await bucket_snapshot.read(bucket, object_id)
     if not dry_run:
-        bucket._check_writable(None)
+        bucket.check_writable(None)
     bucket.check_writes_go_somewhere()
     left = set(found.keys)
     steps: list[Step] = []

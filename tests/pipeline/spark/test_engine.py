@@ -210,3 +210,10 @@ def slowly(batches: Batches) -> Batches:
     for batch in batches:
         time.sleep(0.2)
         yield batch
+
+
+def test_engine_is_a_public_name_of_the_pipeline() -> None:
+    import kvctl.pipeline
+
+    assert kvctl.pipeline.Engine is Engine
+    assert not hasattr(kvctl.pipeline, "nothing")
