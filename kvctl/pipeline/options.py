@@ -270,7 +270,7 @@ OPTIONS = (
         "asOf", Purpose.READ, _number, "N",
         "In modes latest and history, the revision to read as of, as far as history holds that; the last if left out",
     ),
-    Option("partitions", Purpose.READ, _number, "N", "Tasks to read with at the most"),
+    Option("partitions", Purpose.READ, _number, "N", "Maximum number of tasks"),
     Option(
         "onEvicted", Purpose.READ, _one_of("newer", "fail"), "newer|fail",
         "What was overwritten before it was read: take its newer state, or fail",
@@ -293,7 +293,7 @@ OPTIONS = (
         "messageIds", Purpose.WRITE, _switch, "true|false",
         "Send rows' ids as `Nats-Msg-Id`, for attempts at a task that run side by side (speculation)",
     ),
-    Option("report", Purpose.WRITE, str, "FILE", "Where to put what became of the rows, as JSON"),
+    Option("report", Purpose.WRITE, str, "FILE", "File for the counts of rows, as JSON"),
     Option(
         "startingRevision", Purpose.STREAM, _start, "earliest|latest|N",
         "Where a query without a checkpoint begins: what the bucket holds, what is written from now on, or a revision",
@@ -302,10 +302,10 @@ OPTIONS = (
         "startingTime", Purpose.STREAM, _time, "TIME",
         "The same as a time, from its microsecond on: RFC 3339, or -15m (ago)",
     ),
-    Option("maxRevisionsPerTrigger", Purpose.STREAM, _number, "N", "Revisions of a batch at the most"),
+    Option("maxRevisionsPerTrigger", Purpose.STREAM, _number, "N", "Maximum number of revisions in a batch"),
     Option(
         "failOnDataLoss", Purpose.STREAM, _switch, "true|false",
-        "Fail where revisions are gone that were not read, and that no newer ones of their keys can have replaced",
+        "Fail if revisions were lost before they were read, and newer ones of their keys did not replace them",
     ),
 )  # fmt: skip
 

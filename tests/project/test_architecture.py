@@ -71,6 +71,13 @@ PROTOCOL_METHODS = {
     if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
 }
 EMPTY_WORDS = {"base", "common", "helper", "helpers", "misc", "util", "utils"}
+BANNED = re.compile(
+    r"\bis no (?!longer|more)|\banew\b|\bexclude each other|\bfor ever\b|\bbecame of\b|\bat the most\b|\bit is said\b"
+    r"|\bsays so\b|\ball the time\b|\bmeanwhile\b|\bthereof\b|\bmends?\b|\bamiss\b|\bdo not ask\b|\bforeign key"
+    r"|\bincarnation|\bpoisoned\b|\bcarr(?:y|ies|ied|ying) out\b|\bfed by\b|\bfeeds?\b|\b(?:is|are) gone\b|\bso many\b",
+    re.IGNORECASE,
+)
+"""Phrases that a reader stops at; docs/CONTRIBUTING.md names what to write instead."""
 LONGEST_FUNCTION = 45
 MODULES_A_ROOM = 16
 TESTS_A_ROOM = 20
@@ -195,6 +202,13 @@ def test_files_named_in_architecture_page_exist() -> None:
     named = {path for path in re.findall(r"`([a-z_/]+(?:\.py|/))`", text) if "/" in path.rstrip("/")}
     assert named
     assert not [path for path in named if not (PACKAGE / path).exists() and not (PROJECT / path).exists()]
+
+
+def test_pages_avoid_banned_phrases() -> None:
+    """Inline code is exempt: it quotes."""
+    pages = (*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), *PACKAGE.glob("topics/*.md"))
+    texts = {page.name: re.sub(r"`[^`\n]+`", "", page.read_text(encoding="utf-8")) for page in pages}
+    assert not [f"{name}: {phrase}" for name, text in texts.items() for phrase in BANNED.findall(text)]
 
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
