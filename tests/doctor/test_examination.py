@@ -31,7 +31,7 @@ def told(found: list[Finding]) -> set[tuple[str, str, str]]:
     return {(str(item.severity), item.check, item.subject) for item in found if item.check != "fsync"}
 
 
-async def test_a_healthy_topology_has_nothing_to_tell(own_server: Server, seeds: RawClient) -> None:
+async def test_healthy_topology_has_no_findings(own_server: Server, seeds: RawClient) -> None:
     async with kvctl.connect(own_server.url) as client:
         assert told(await examine(client.api)) == set()
         bucket = await client.create_bucket("B", history=3)
@@ -41,7 +41,7 @@ async def test_a_healthy_topology_has_nothing_to_tell(own_server: Server, seeds:
         assert told(await examine(client.api)) == set()
 
 
-async def test_hazards_in_what_exists_are_found_with_what_mends_them(own_server: Server, seeds: RawClient) -> None:
+async def test_hazards_of_live_replicas_are_found_with_remedies(own_server: Server, seeds: RawClient) -> None:
     replicas = Replicas(seeds)
     seeds.create_bucket("B", max_msgs_per_subject=3, max_age=3600 * 10**9)
     seeds.create_bucket("OTHER")
@@ -67,7 +67,7 @@ async def test_hazards_in_what_exists_are_found_with_what_mends_them(own_server:
     assert remedies["filtered-mirror", "SOME"].startswith("`kvctl mirror delete SOME`; `kvctl aggregate create")
 
 
-async def test_replicas_that_get_nothing_are_found(own_server: Server, seeds: RawClient) -> None:
+async def test_unconnected_replicas_are_found(own_server: Server, seeds: RawClient) -> None:
     replicas = Replicas(seeds)
     for bucket in ("B", "OLD"):
         seeds.create_bucket(bucket)
@@ -94,7 +94,7 @@ async def test_replicas_that_get_nothing_are_found(own_server: Server, seeds: Ra
     assert remedies["recreated-origin"] == "`kvctl topology audit POISONED --repair` recreates it"
 
 
-async def test_a_circle_through_domains_is_found_before_it_turns(leaf: Lab) -> None:
+async def test_cycle_through_domains_is_found(leaf: Lab) -> None:
     with RawClient(leaf.contexts["hub"].url) as hub, RawClient(leaf.contexts["leaf"].url) as edge:
         hub.create_bucket("ROUND", sources=[source("ABOUT", "ROUND", external={"api": "$JS.leaf.API"})])
         edge.create_bucket("ABOUT", sources=[source("ROUND", "ABOUT", external={"api": "$JS.hub.API"})])
@@ -106,7 +106,7 @@ async def test_a_circle_through_domains_is_found_before_it_turns(leaf: Lab) -> N
     assert "in domain `hub`" in found[0].evidence
 
 
-async def test_what_another_account_hides_is_said_with_the_exports_that_would_show_it() -> None:
+async def test_hidden_origin_in_another_account_is_found_with_missing_exports() -> None:
     with run_server(name="narrow", config=NARROW) as server:
         origin, replica = (kvctl.Context(url=server.url, user=name, password=name) for name in ("origin", "replica"))
         async with kvctl.connect(origin) as there, kvctl.connect(replica) as client:
@@ -150,7 +150,7 @@ async def test_buckets_on_one_server_of_three_are_found(cluster: Lab, bucket_nam
 
 
 @pytest.mark.slow
-async def test_servers_that_are_away_are_found_in_bounded_time() -> None:
+async def test_offline_servers_are_found_in_bounded_time() -> None:
     with run_lab("cluster") as lab:
         async with kvctl.connect(lab.contexts["cluster"]) as client:
             await client.create_bucket("B", replicas=3)

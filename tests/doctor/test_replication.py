@@ -34,14 +34,14 @@ def standing(state: State, evidence: str = "", age: int = 60) -> Standing:
         (State.UNCONFIRMED, "note", "unconfirmed"),
     ],
 )
-def test_what_is_wrong_has_a_severity_and_a_remedy(state: State, severity: str, check: str) -> None:
+def test_replica_problems_have_severity_and_remedy(state: State, severity: str, check: str) -> None:
     (finding,) = of_standing(standing(state, "at revision 1 of 2"))
     assert (str(finding.severity), finding.check, finding.subject) == (severity, check, "M")
     assert finding.remedy
     assert "`B`" in finding.evidence
 
 
-def test_an_export_that_is_missing_is_named() -> None:
+def test_missing_export_is_named() -> None:
     (finding,) = of_standing(standing(State.FAILING, "stream source consumer stalled on flow control (10228)"))
     assert "`$JS.FC.KV_B.>`" in finding.remedy
     abroad = standing(State.STALLED, "at revision 0 of 2, and nothing arrives")
@@ -51,9 +51,9 @@ def test_an_export_that_is_missing_is_named() -> None:
 
 
 @pytest.mark.parametrize("state", [State.OK, State.BEHIND])
-def test_what_is_on_its_way_is_well(state: State) -> None:
+def test_replica_that_catches_up_has_no_finding(state: State) -> None:
     assert list(of_standing(standing(state))) == []
 
 
-def test_a_new_replica_may_still_be_about_to_be_connected() -> None:
+def test_new_replica_may_still_be_connecting() -> None:
     assert list(of_standing(standing(State.NEVER_CONNECTED, age=5))) == []

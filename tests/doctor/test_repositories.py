@@ -43,12 +43,12 @@ async def of(client: kvctl.Client, name: str) -> list[Finding]:
     return await repositories.examine(client.api, {info["config"]["name"]: info})
 
 
-async def test_a_healthy_repository_has_no_finding(client: kvctl.Client, name: str) -> None:
+async def test_healthy_repository_has_no_finding(client: kvctl.Client, name: str) -> None:
     assert await of(client, name) == []
 
 
 @pytest.mark.guarantee("versions-19")
-async def test_references_that_lead_to_nothing(client: kvctl.Client, name: str) -> None:
+async def test_dangling_references_are_findings(client: kvctl.Client, name: str) -> None:
     repository = await kvctl.Repositories(client).open(name)
     first = (await repository.show("main~1")).id
     await repository.store.delete(COMMITS, bytes.fromhex(first))
@@ -63,13 +63,13 @@ async def test_references_that_lead_to_nothing(client: kvctl.Client, name: str) 
     assert {item.evidence.partition(" leads")[0] for item in await of(client, name)} == {"Branch `main`", "Tag `v1`"}
 
 
-async def test_a_record_that_nobody_understands(client: kvctl.Client, name: str) -> None:
+async def test_undecodable_record_is_a_finding(client: kvctl.Client, name: str) -> None:
     repository = await kvctl.Repositories(client).open(name)
     await repository.store.set(STAGING, b"main", b"{}")
     assert [(item.severity, item.check) for item in await of(client, name)] == [(ERROR, "broken-record")]
 
 
-async def test_a_branch_without_its_staging_record(client: kvctl.Client, name: str) -> None:
+async def test_branch_without_staging_record_is_a_finding(client: kvctl.Client, name: str) -> None:
     repository = await kvctl.Repositories(client).open(name)
     await repository.store.delete(STAGING, b"main")
     found = await of(client, name)
@@ -78,7 +78,7 @@ async def test_a_branch_without_its_staging_record(client: kvctl.Client, name: s
     ]
 
 
-async def test_epochs_that_no_branch_knows_are_named_and_collected(client: kvctl.Client, name: str) -> None:
+async def test_orphaned_epochs_are_named_and_collected(client: kvctl.Client, name: str) -> None:
     repository = await kvctl.Repositories(client).open(name)
     held = await staging.read(repository.store, "main")
     await repository.reset("main")
@@ -91,7 +91,7 @@ async def test_epochs_that_no_branch_knows_are_named_and_collected(client: kvctl
     )
 
 
-async def test_an_interrupted_collection(client: kvctl.Client, name: str) -> None:
+async def test_interrupted_collection_is_a_finding(client: kvctl.Client, name: str) -> None:
     repository = await kvctl.Repositories(client).open(name)
     held = await branch_state.collections(repository.store)
     begun = Collection(held.collection.begun + 1, deleting=True)
@@ -105,7 +105,9 @@ async def test_an_interrupted_collection(client: kvctl.Client, name: str) -> Non
 @pytest.mark.parametrize(
     ("field", "value"), [("max_age", 10**12), ("max_msgs_per_subject", 5), ("allow_atomic", False)]
 )
-async def test_settings_that_break_it(client: kvctl.Client, name: str, field: str, value: Any) -> None:
+async def test_settings_that_break_a_repository_are_findings(
+    client: kvctl.Client, name: str, field: str, value: Any
+) -> None:
     config = (await streams.info(client.api, stream_name(name)))["config"]
     await streams.update(client.api, {**config, field: value})
     found = [item for item in await of(client, name) if item.check == "repository-changed"]
@@ -113,7 +115,7 @@ async def test_settings_that_break_it(client: kvctl.Client, name: str, field: st
     assert f"`{field}`" in found[0].evidence
 
 
-async def test_one_that_is_not_complete_or_of_a_newer_kvctl(client: kvctl.Client, name: str) -> None:
+async def test_incomplete_or_newer_repository_is_a_finding(client: kvctl.Client, name: str) -> None:
     other = f"{name}-2"
     await catalog.create(client.api, RepositoryConfig(other))
     assert [(item.severity, item.check) for item in await of(client, other)] == [(WARNING, "unfinished")]

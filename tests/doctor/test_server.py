@@ -31,27 +31,27 @@ system_account: SYS
     ("number", "severity", "words"),
     [((2, 9, 25), "warning", "aggregates"), ((2, 10, 29), "warning", "per-key TTLs"), ((2, 11, 4), "note", "batches")],
 )
-def test_old_servers_lack_something(number: tuple[int, ...], severity: str, words: str) -> None:
+def test_old_server_version_is_a_finding(number: tuple[int, ...], severity: str, words: str) -> None:
     (finding,) = version(number)
     assert (str(finding.severity), words in finding.evidence) == (severity, True)
     assert list(version((2, 12, 0))) == []
 
 
-def test_passwords_in_the_clear_are_worse_than_data() -> None:
+def test_unencrypted_password_is_a_warning() -> None:
     assert [str(finding.severity) for finding in clear("nats://example.com:4222", secret=True)] == ["warning"]
     assert [str(finding.severity) for finding in clear("nats://10.0.0.7:4222", secret=False)] == ["note"]
     for here in ("nats://127.0.0.1:4222", "nats://localhost", "nats://[::1]:4222"):
         assert list(clear(here, secret=True)) == []
 
 
-async def test_a_development_server_has_a_note_on_syncing_alone(client: kvctl.Client) -> None:
+async def test_development_server_has_only_the_note_on_syncing(client: kvctl.Client) -> None:
     (finding,) = await examine(client.connection)
     assert (str(finding.severity), finding.check) == ("note", "fsync")
     assert "not readable from this account" in finding.evidence
 
 
 @pytest.mark.parametrize(("setting", "checks"), [("", ["fsync"]), (", sync_interval: always", [])])
-async def test_a_system_account_sees_when_servers_sync(setting: str, checks: list[str]) -> None:
+async def test_system_account_reads_the_sync_setting(setting: str, checks: list[str]) -> None:
     config = LIMITED.replace('"@store@"', '"@store@"' + setting)
     with run_server(name="syncing", config=config) as server:
         async with kvctl.connect(kvctl.Context(url=server.url, user="sys", password="sys")) as system:
@@ -60,7 +60,7 @@ async def test_a_system_account_sees_when_servers_sync(setting: str, checks: lis
             assert all("not readable" not in finding.evidence for finding in found)
 
 
-async def test_limits_that_are_near_and_permissions_that_lack(unique: Callable[..., str]) -> None:
+async def test_nearly_reached_limits_and_missing_permissions_are_findings(unique: Callable[..., str]) -> None:
     with run_server(name="limited", config=LIMITED) as server:
         async with kvctl.connect(_user(server, "app")) as client:
             await client.create_bucket("A")
@@ -78,7 +78,7 @@ async def test_limits_that_are_near_and_permissions_that_lack(unique: Callable[.
             assert "`$JS.API.STREAM.CREATE.KV_BUCKET`" in found[0].remedy
 
 
-async def test_streams_that_may_not_be_listed_are_a_warning() -> None:
+async def test_missing_permission_to_list_streams_is_a_warning() -> None:
     with run_server(name="limited", config=LIMITED) as server:
         async with kvctl.connect(_user(server, "blind")) as client:
             found = [finding for finding in await examination.examine(client.api) if finding.check != "fsync"]

@@ -54,17 +54,17 @@ def peers(*away: str, leader: str = "n1") -> dict[str, Any]:
         (info(cluster=peers("n2", "n3", leader="")), [("error", "no-leader"), ("warning", "server-away")]),
     ],
 )  # fmt: skip
-def test_what_is_amiss_with_one_bucket(stream: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+def test_findings_of_a_bucket(stream: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert said(stream) == expected
 
 
-def test_one_server_alone_is_worth_a_word_where_there_are_three() -> None:
+def test_single_stream_replica_is_a_finding_in_a_cluster() -> None:
     assert said(info(), servers=3) == [("warning", "one-replica")]
     assert said(info(), servers=2) == []
     assert said(info(num_replicas=3), servers=3) == []
 
 
-def test_what_leaves_no_quorum_says_so() -> None:
+def test_loss_of_quorum_is_announced() -> None:
     (finding,) = examine({"KV_B": info(num_replicas=3, cluster=peers("n2"))}, 3)
     assert finding.evidence == "`n2` of 3 servers is offline or far behind: if one more fails, writes stop"
 
@@ -75,6 +75,6 @@ def test_servers_are_counted_without_a_leader_that_is_away() -> None:
     assert texts == ["`n1` (its only server) is offline or far behind"]
 
 
-def test_the_worst_comes_first_and_each_once() -> None:
+def test_findings_are_ordered_and_unique() -> None:
     note, warning, error = (Finding(severity, "c", "s", "e") for severity in (NOTE, WARNING, ERROR))
     assert ordered([note, warning, note, error]) == [error, warning, note]

@@ -25,14 +25,14 @@ async def kvctl_streams(client: kvctl.Client) -> tuple[dict[str, dict[str, objec
     return {info["config"]["name"]: info for info in found.answering}, [*found.silent]
 
 
-async def test_a_healthy_table_has_no_finding(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_healthy_table_has_no_finding(client: kvctl.Client, unique: Callable[..., str]) -> None:
     for apart in (False, True):
         name = unique("T")
         await catalog.create(client.api, TableConfig(name, partitions=3, apart=apart))
         assert await of(client, name) == []
 
 
-async def test_an_interrupted_creation_and_deletion(
+async def test_interrupted_creation_and_deletion_are_findings(
     client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TableConfig(unique("T"), partitions=3, apart=True)
@@ -54,7 +54,9 @@ async def test_an_interrupted_creation_and_deletion(
     assert await of(client, config.name) == []
 
 
-async def test_streams_that_others_deleted(client: kvctl.Client, unique: Callable[..., str], raw: RawClient) -> None:
+async def test_deleted_partition_streams_are_findings(
+    client: kvctl.Client, unique: Callable[..., str], raw: RawClient
+) -> None:
     name = unique("T")
     await catalog.create(client.api, TableConfig(name, partitions=3, apart=True))
     raw.api(f"STREAM.DELETE.{partition_stream(name, 1)}")
@@ -66,7 +68,9 @@ async def test_streams_that_others_deleted(client: kvctl.Client, unique: Callabl
     assert (finding.severity, finding.check) == (WARNING, "table-leftovers")
 
 
-async def test_settings_that_break_a_table(client: kvctl.Client, unique: Callable[..., str], raw: RawClient) -> None:
+async def test_settings_that_break_a_table_are_findings(
+    client: kvctl.Client, unique: Callable[..., str], raw: RawClient
+) -> None:
     name = unique("T")
     made, _ = await catalog.create(client.api, TableConfig(name))
     raw.api(

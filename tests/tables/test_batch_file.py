@@ -30,14 +30,14 @@ ITEMS = [
         "".join(f"- {json.dumps(item)}\n" for item in ITEMS),
     ],
 )  # fmt: skip
-def test_one_batch_in_all_forms(text: str) -> None:
+def test_batch_is_read_in_all_formats(text: str) -> None:
     assert read_changes(text.encode(), "x") == CHANGES
 
 
 @pytest.mark.parametrize(
     "text", ['{"put": "a", "value": "x"}', '{\n "put": "a",\n "value": "x"\n}', "put: a\nvalue: x"]
 )
-def test_one_change_alone(text: str) -> None:
+def test_single_change_is_read(text: str) -> None:
     assert read_changes(text.encode(), "x") == [Put(b"a", b"x")]
 
 
@@ -63,7 +63,7 @@ WRONG = {
 
 @pytest.mark.guarantee("tables-5")
 @pytest.mark.parametrize(("wrong", "problem"), WRONG.items())
-def test_what_is_wrong_is_said_with_its_line(wrong: str, problem: str) -> None:
+def test_batch_error_names_its_line(wrong: str, problem: str) -> None:
     before, after = '{"put": "ok", "value": "x"}', '{"remove": "d"}'
     for text, line in (
         (f"{before}\n\n{wrong}\n{after}", 3),
@@ -78,18 +78,18 @@ def test_what_is_wrong_is_said_with_its_line(wrong: str, problem: str) -> None:
 @pytest.mark.parametrize(
     "lone", [b'{"put"', b'{"put": "\\ud800", "value": "x"}', b'{"put": "\xff", "value": "x"}', b"[" * 100_000]
 )
-def test_lines_that_are_no_text_or_no_json_are_named(lone: bytes) -> None:
+def test_invalid_lines_are_named(lone: bytes) -> None:
     with pytest.raises(UsageError, match=r"^x:2: "):
         read_changes(b'{"put": "ok", "value": "x"}\n' + lone, "x")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "\n\n", "a: {b"])
-def test_what_is_no_batch_at_all_is_refused(text: str) -> None:
+def test_other_documents_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^x:"):
         read_changes(text.encode(), "x")
 
 
-def test_places_are_looked_for_only_when_something_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_computed_only_for_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """In JSON each look goes through the whole file."""
     where: Callable[..., str] = batch_file.parser.Document.where
     asked = []

@@ -19,7 +19,9 @@ from tests.support.raw import RawClient
 
 
 @pytest.mark.guarantee("tables-2")
-async def test_a_table_is_made_once(client: kvctl.Client, unique: Callable[..., str], apart: bool) -> None:
+async def test_creating_a_table_again_changes_nothing(
+    client: kvctl.Client, unique: Callable[..., str], apart: bool
+) -> None:
     config = TableConfig(
         unique("T"), partitions=3, apart=apart, settings={"description": "x", "ttl": timedelta(days=1)}
     )
@@ -36,7 +38,7 @@ async def test_a_table_is_made_once(client: kvctl.Client, unique: Callable[..., 
         )
 
 
-async def test_what_came_of_it_stands_in_the_listing(client: kvctl.Client, table: Table, raw: RawClient) -> None:
+async def test_listing_has_created_tables(client: kvctl.Client, table: Table, raw: RawClient) -> None:
     tables = {found.config.name: found for found in await catalog.listing(client.api)}
     assert tables[table.name].config == table.config
     names = raw.api("STREAM.NAMES")["streams"]
@@ -44,7 +46,9 @@ async def test_what_came_of_it_stands_in_the_listing(client: kvctl.Client, table
     assert len(tables[table.name].streams) == (5 if table.config.apart else 1)
 
 
-async def test_two_that_create_at_once_make_one(client: kvctl.Client, unique: Callable[..., str], apart: bool) -> None:
+async def test_concurrent_creations_make_one_table(
+    client: kvctl.Client, unique: Callable[..., str], apart: bool
+) -> None:
     config = TableConfig(unique("T"), partitions=4, apart=apart)
     made = await asyncio.gather(*(catalog.create(client.api, config) for _ in range(4)))
     assert len({found.life for found, _ in made}) == 1
@@ -86,7 +90,7 @@ def killed_after(client: kvctl.Client, monkeypatch: pytest.MonkeyPatch, writes: 
 
 @pytest.mark.guarantee("tables-9", by="kill")
 @pytest.mark.parametrize("writes", range(1, 5))
-async def test_a_creation_that_was_killed_is_not_seen_and_completes(
+async def test_killed_creation_is_invisible_and_completed_by_the_next(
     client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     config = TableConfig(unique("T"), partitions=3, apart=True)
@@ -106,7 +110,7 @@ async def test_a_creation_that_was_killed_is_not_seen_and_completes(
 
 @pytest.mark.guarantee("tables-9", by="kill")
 @pytest.mark.parametrize("writes", range(1, 5))
-async def test_a_deletion_that_was_killed_is_not_seen_and_completes(
+async def test_killed_deletion_is_invisible_and_completed_by_the_next(
     client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch, raw: RawClient, writes: int
 ) -> None:
     config = TableConfig(unique("T"), partitions=3, apart=True)
@@ -138,13 +142,13 @@ async def test_settings_change_on_all_streams(client: kvctl.Client, table: Table
     assert (APART in found.info["config"]["metadata"]) == table.config.apart
 
 
-async def test_the_nearest_name_is_offered(client: kvctl.Client, table: Table) -> None:
+async def test_missing_table_error_suggests_nearest_name(client: kvctl.Client, table: Table) -> None:
     with pytest.raises(TableNotFound) as caught:
         await catalog.find(client.api, f"{table.name}x")
     assert f"Did you mean `{table.name}`?" in str(caught.value.hint)
 
 
-async def test_opening_compares_the_partitions_with_those_it_was_made_with(
+async def test_opening_a_table_checks_its_partitions(
     client: kvctl.Client, unique: Callable[..., str], raw: RawClient
 ) -> None:
     config = TableConfig(unique("T"), partitions=3, apart=True)

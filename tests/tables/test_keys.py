@@ -18,13 +18,13 @@ PARTITIONS = st.integers(0, keys.MAX_PARTITIONS - 1)
 
 
 @given(PARTITIONS, FAMILIES, KEYS)
-def test_a_subject_says_whose_it_is(partition: int, family: str | None, key: bytes) -> None:
+def test_subject_contains_partition_family_and_key(partition: int, family: str | None, key: bytes) -> None:
     assert keys.read_tail(keys.tail(partition, family, key)) == (partition, family, key)
 
 
 @pytest.mark.guarantee("tables-1")
 @given(FAMILIES, KEYS, FAMILIES, KEYS)
-def test_no_family_and_key_collide_with_others(
+def test_families_and_keys_never_collide(
     family: str | None, key: bytes, other_family: str | None, other_key: bytes
 ) -> None:
     same = (family, key) == (other_family, other_key)
@@ -40,7 +40,9 @@ def test_no_family_and_key_collide_with_others(
         (("", b"a"), ("a", b"a")),
     ],
 )
-def test_concatenations_differ(one: tuple[str | None, bytes], other: tuple[str | None, bytes]) -> None:
+def test_concatenations_of_family_and_key_differ(
+    one: tuple[str | None, bytes], other: tuple[str | None, bytes]
+) -> None:
     assert keys.tail(0, *one) != keys.tail(0, *other)
 
 
@@ -50,7 +52,7 @@ def test_subjects_sort_as_the_bytes_do(found: list[bytes]) -> None:
 
 
 @given(st.lists(st.tuples(FAMILIES, KEYS), min_size=2))
-def test_families_come_one_after_the_other_in_the_order_of_their_bytes(found: list[tuple[str | None, bytes]]) -> None:
+def test_families_sort_by_their_bytes(found: list[tuple[str | None, bytes]]) -> None:
     def in_words(name: tuple[str | None, bytes]) -> tuple[bool, bytes, bytes]:
         return name[0] is not None, (name[0] or "").encode(), name[1]
 
@@ -61,7 +63,7 @@ def test_families_come_one_after_the_other_in_the_order_of_their_bytes(found: li
     "text",
     ["0000.0.", "0000.0.a-", "0000.2.00", "00.0.00", "0000.0.0", "0000.0.01", "zzzz.0.00", "0000.00", "0000.1zz.00"],
 )
-def test_what_no_table_writes_is_not_read(text: str) -> None:
+def test_invalid_subject_is_not_read(text: str) -> None:
     with pytest.raises(ValueError, match="is not a key of a table"):
         keys.read_tail(text)
 
@@ -85,7 +87,7 @@ def test_keys_spread_evenly() -> None:
 
 @pytest.mark.guarantee("tables-2")
 @given(FAMILIES.filter(lambda family: family is not None), KEYS, KEYS)
-def test_a_family_lives_in_one_partition(family: str | None, key: bytes, other: bytes) -> None:
+def test_family_is_in_one_partition(family: str | None, key: bytes, other: bytes) -> None:
     assert keys.partition_of(family, key, 64) == keys.partition_of(family, other, 64)
 
 
@@ -126,11 +128,11 @@ def test_table_has_a_name_of_at_most_128_characters_and_at_most_4096_partitions(
         ("\udcff", b"\xff"),
     ],
 )
-def test_keys_are_text_or_bytes(text: str, key: bytes) -> None:
+def test_key_is_parsed_from_text_or_bytes(text: str, key: bytes) -> None:
     assert keys.parse_key(text) == key
 
 
 @pytest.mark.parametrize("text", ["hex:0", "hex:0g", "hex: 00", "base64:AP8", "base64:A P8="])
-def test_a_wrong_spelling_is_named(text: str) -> None:
+def test_invalid_notation_of_a_key_is_named(text: str) -> None:
     with pytest.raises(UsageError, match=text):
         keys.parse_key(text)

@@ -94,7 +94,9 @@ async def last_sequence(table: Table) -> int:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_a_conditional_write_is_applied_once(table: Table, lose: Lose, stored: bool) -> None:
+async def test_conditional_write_after_lost_acknowledgement_is_applied_once(
+    table: Table, lose: Lose, stored: bool
+) -> None:
     lose(stored=stored)
     first = await table.put_if_absent(b"k", b"1")
     lose(stored=stored)
@@ -108,7 +110,7 @@ async def test_a_conditional_write_is_applied_once(table: Table, lose: Lose, sto
     assert await last_sequence(table) == 3
 
 
-async def test_an_unconditional_put_that_was_stored_is_found(table: Table, lose: Lose) -> None:
+async def test_stored_put_after_lost_acknowledgement_is_found(table: Table, lose: Lose) -> None:
     lose(stored=True)
     version = await table.put(b"k", b"1")
     entry = await table.get(b"k")
@@ -117,7 +119,7 @@ async def test_an_unconditional_put_that_was_stored_is_found(table: Table, lose:
     assert await last_sequence(table) == 1
 
 
-async def test_one_that_was_not_is_unknown_and_named(table: Table, lose: Lose) -> None:
+async def test_put_after_lost_acknowledgement_reports_unknown_outcome(table: Table, lose: Lose) -> None:
     lose(stored=False)
     table.layout.bucket("0000").binding.api.connection.timeout = 1
     with pytest.raises(OutcomeUnknown, match="`k` of family `f`") as caught:
@@ -127,7 +129,7 @@ async def test_one_that_was_not_is_unknown_and_named(table: Table, lose: Lose) -
 
 @pytest.mark.guarantee("tables-5", by="fault")
 @pytest.mark.parametrize("stored", [True, False])
-async def test_a_batch_is_applied_once(table: Table, lose: Lose, stored: bool) -> None:
+async def test_batch_after_lost_acknowledgement_is_applied_once(table: Table, lose: Lose, stored: bool) -> None:
     old = await table.put(KEYS[0], b"old", family=FAMILY)
     await table.put(KEYS[1], b"old", family=FAMILY)
     before = await last_sequence(table)
@@ -143,7 +145,7 @@ async def test_a_batch_is_applied_once(table: Table, lose: Lose, stored: bool) -
     assert await last_sequence(table) - before <= len(changes)
 
 
-async def test_a_batch_without_conditions_that_was_stored_is_found(table: Table, lose: Lose) -> None:
+async def test_stored_batch_without_conditions_is_found(table: Table, lose: Lose) -> None:
     lose(stored=True)
     versions = await table.update([Put(key, b"v", family=FAMILY) for key in KEYS])
     assert versions == [entry and entry.version for entry in await table.get_all(KEYS, family=FAMILY)]
@@ -151,9 +153,7 @@ async def test_a_batch_without_conditions_that_was_stored_is_found(table: Table,
 
 
 @pytest.mark.guarantee("tables-5", by="fault")
-async def test_a_write_that_somebody_followed_is_not_called_a_conflict(
-    table: Table, tables: Tables, lose: Lose
-) -> None:
+async def test_write_followed_by_another_is_not_reported_as_conflict(table: Table, tables: Tables, lose: Lose) -> None:
     """An entry has no history: whether the first write was applied cannot be told any more."""
     version = await table.put(b"k", b"1", family=FAMILY)
     other = await tables.open(table.name)
@@ -175,7 +175,7 @@ async def test_a_write_that_somebody_followed_is_not_called_a_conflict(
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["single", "batches"])
-async def test_of_many_writers_none_sees_that_the_stream_was_busy(
+async def test_concurrent_writers_never_see_a_busy_stream(
     table: Table, url: str, unique: Names, together: bool
 ) -> None:
     """Every refusal names what was found; no increment is lost, none applied twice."""

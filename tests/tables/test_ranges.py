@@ -24,7 +24,7 @@ def test_range_takes_the_keys_with_its_prefix_between_its_bounds(prefix: bytes) 
         assert [key for key in KEYS if of.takes(token(key))] == expected, of
 
 
-def test_range_is_whole_without_a_prefix_and_bounds() -> None:
+def test_range_is_complete_without_prefix_and_bounds() -> None:
     assert Range().complete
     assert Range("f").complete
     assert not Range(prefix=b"a").complete
@@ -55,7 +55,7 @@ RANGES = [
 
 
 @pytest.mark.parametrize("last", [b"", b"0.61", b"0.6", b"0.616", b"0.6161"])
-def test_token_resumes_its_own_range_and_no_other(last: bytes) -> None:
+def test_token_resumes_only_its_own_range(last: bytes) -> None:
     for one, other in product(RANGES, repeat=2):
         text = continuation("T", 7, one, last)
         assert text.isascii()

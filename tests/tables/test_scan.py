@@ -34,7 +34,7 @@ async def read(table: Table, of: Range, **settings: int | bool) -> Names:
 
 
 @pytest.mark.guarantee("tables-6")
-async def test_the_whole_table_in_global_byte_order(table: Table) -> None:
+async def test_scan_is_in_global_byte_order(table: Table) -> None:
     versions = await fill(table)
     pages = [page async for page in table.pages(size=37)]
     entries = [entry for page in pages for entry in page.entries]
@@ -45,7 +45,7 @@ async def test_the_whole_table_in_global_byte_order(table: Table) -> None:
     assert [page.next is None for page in pages] == [False] * (len(pages) - 1) + [True]
 
 
-async def test_keys_come_with_versions_and_without_values(table: Table) -> None:
+async def test_scan_of_keys_has_versions_and_no_values(table: Table) -> None:
     versions = await fill(table)
     keys = [key async for page in table.pages(values=False) for key in page.entries]
     assert {(key.family, key.key): key.version for key in keys} == versions
@@ -53,7 +53,7 @@ async def test_keys_come_with_versions_and_without_values(table: Table) -> None:
 
 
 @pytest.mark.parametrize("family", [None, "", "a", "ab", "none such"])
-async def test_one_family(table: Table, family: str | None) -> None:
+async def test_scan_of_one_family(table: Table, family: str | None) -> None:
     versions = await fill(table)
     assert await read(table, Range(family)) == in_order([name for name in versions if name[0] == family])
 
@@ -65,7 +65,7 @@ async def test_one_family(table: Table, family: str | None) -> None:
         Range(start=b"\x80"), Range(end=b"\x10"), Range(prefix=b"\x40", start=b"\x40\x80"), Range(start=b"b", end=b"a"),
     ],
 )  # fmt: skip
-async def test_prefixes_and_inclusive_bounds(table: Table, of: Range) -> None:
+async def test_scan_of_prefixes_and_inclusive_bounds(table: Table, of: Range) -> None:
     versions = await fill(table, 400)
     edge = of.start or of.end or of.prefix
     versions["a", edge] = await table.put(edge, edge * 2, family="a")
@@ -80,7 +80,7 @@ async def test_prefixes_and_inclusive_bounds(table: Table, of: Range) -> None:
 
 @pytest.mark.guarantee("tables-6")
 @pytest.mark.parametrize("values", [True, False])
-async def test_a_token_resumes_exactly_where_the_page_ended(table: Table, client: kvctl.Client, values: bool) -> None:
+async def test_token_resumes_exactly_where_the_page_ended(table: Table, client: kvctl.Client, values: bool) -> None:
     versions = await fill(table)
     seen: Names = []
     token: str | None = None
@@ -96,7 +96,7 @@ async def test_a_token_resumes_exactly_where_the_page_ended(table: Table, client
     assert seen == in_order(list(versions))
 
 
-async def test_what_is_removed_under_a_scan_shortens_no_page_but_the_last(table: Table) -> None:
+async def test_removals_during_a_scan_shorten_only_the_last_page(table: Table) -> None:
     versions = in_order(list(await fill(table)))
     scan = table.pages(size=10)
     first = await anext(scan)  # some pages are fetched ahead
@@ -108,9 +108,7 @@ async def test_what_is_removed_under_a_scan_shortens_no_page_but_the_last(table:
     assert all(len(page.entries) == 10 for page in rest[:-1])
 
 
-async def test_a_limit_that_ends_among_removed_entries_loses_nothing(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_limit_among_removed_entries_loses_nothing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = in_order(list(await fill(table)))
     gone = versions[3:11]
     entries_at = table.entries_at
@@ -131,9 +129,7 @@ async def test_a_limit_that_ends_among_removed_entries_loses_nothing(
 
 @pytest.mark.guarantee("tables-7", by="race")
 @pytest.mark.parametrize("values", [True, False])
-async def test_a_key_that_lives_through_a_scan_appears_once_whatever_others_write(
-    table: Table, client: kvctl.Client, values: bool
-) -> None:
+async def test_key_that_lives_through_a_scan_appears_once(table: Table, client: kvctl.Client, values: bool) -> None:
     """Some entries are only rewritten, others come and go between them; several scans, each with a writer beside."""
     living = [b"%04d" % (10 * number) for number in range(300)]
     for first in range(0, len(living), 100):
@@ -158,7 +154,7 @@ async def test_a_key_that_lives_through_a_scan_appears_once_whatever_others_writ
     await asyncio.gather(*writers)
 
 
-async def test_what_is_no_entry_of_a_table_disturbs_no_scan(table: Table, raw: RawClient) -> None:
+async def test_scan_ignores_messages_that_are_not_entries(table: Table, raw: RawClient) -> None:
     await table.put(b"k", b"v", family="f")
     partition = table.layout.place("f", b"k")[:4]
     family = table.layout.place("f", b"k").split(".")[1]
@@ -171,7 +167,7 @@ async def test_what_is_no_entry_of_a_table_disturbs_no_scan(table: Table, raw: R
 
 
 @pytest.mark.guarantee("tables-6")
-async def test_tokens_of_something_else_are_refused(
+async def test_tokens_of_another_scan_are_refused(
     table: Table, client: kvctl.Client, unique: Callable[..., str]
 ) -> None:
     await fill(table)
@@ -193,22 +189,22 @@ async def test_tokens_of_something_else_are_refused(
 @pytest.mark.parametrize(
     "content", ["5", "{}", "[]", "[1]", '[1,"T"]', '[1,"T",1,[],5]', '[2,"T",1,[],"x"]', '[1,2,3,4,5,6,"x"]']
 )
-def test_what_is_no_token_is_refused(content: str) -> None:
+def test_invalid_token_is_refused(content: str) -> None:
     with pytest.raises(UsageError, match="is not a continuation token"):
         resume(urlsafe_b64encode(content.encode()).decode(), "T", 1, Range())
 
 
 @pytest.mark.parametrize("text", ["", "é", "a", "-", "WzEs"])
-def test_nor_is_anything_else(text: str) -> None:
+def test_token_of_another_shape_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a continuation token"):
         resume(text, "T", 1, Range())
 
 
-async def test_a_family_that_no_table_takes_is_refused_before_anything_is_sent(table: Table) -> None:
+async def test_invalid_family_is_refused_before_anything_is_sent(table: Table) -> None:
     for family in ("\udcff", "f" * 2561):
         with pytest.raises(UsageError):
             await anext(table.pages(Range(family)))
 
 
-async def test_an_empty_table_has_one_empty_page(table: Table) -> None:
+async def test_empty_table_has_one_empty_page(table: Table) -> None:
     assert [(list(page.entries), page.next) async for page in table.pages()] == [([], None)]

@@ -37,7 +37,7 @@ async def test_keys_and_values_are_any_bytes(table: Table) -> None:
 
 
 @pytest.mark.guarantee("tables-1")
-async def test_an_empty_family_is_not_no_family(table: Table) -> None:
+async def test_empty_family_differs_from_no_family(table: Table) -> None:
     await table.put(b"k", b"none")
     await table.put(b"k", b"empty", family="")
     await table.put(b"k", b"f", family="f")
@@ -123,7 +123,7 @@ async def test_removing_a_missing_entry_succeeds_and_writes_nothing(table: Table
     assert before["state"]["last_seq"] == after["state"]["last_seq"]
 
 
-async def test_what_was_removed_can_be_inserted_again(table: Table) -> None:
+async def test_removed_key_can_be_inserted_again(table: Table) -> None:
     for _ in range(3):
         version = await table.put_if_absent(b"k", b"v")
         await table.remove(b"k", version)
@@ -133,7 +133,7 @@ async def test_what_was_removed_can_be_inserted_again(table: Table) -> None:
 @pytest.mark.parametrize(
     "headers", [{"KV-Operation": "DEL"}, {"KV-Operation": "PURGE"}, {"KV-Operation": "DEL", "Nats-TTL": "1"}]
 )
-async def test_whatever_trace_a_removal_left_the_key_can_be_inserted(
+async def test_key_can_be_inserted_after_any_removal_marker(
     table: Table, raw: RawClient, headers: dict[str, str]
 ) -> None:
     for batch in (False, True):
@@ -151,7 +151,7 @@ async def test_whatever_trace_a_removal_left_the_key_can_be_inserted(
         assert await table.exists(b"k")
 
 
-async def test_get_all_answers_in_the_order_asked_with_holes(table: Table) -> None:
+async def test_get_all_keeps_requested_order_with_none_for_missing_keys(table: Table) -> None:
     keys = [b"%d" % number for number in range(50)]
     versions = {key: await table.put(key, key) for key in keys[::2]}
     asked = [*reversed(keys), keys[0], b"never"]
@@ -160,7 +160,7 @@ async def test_get_all_answers_in_the_order_asked_with_holes(table: Table) -> No
     assert all(entry.version == versions[entry.key] for entry in found if entry)
 
 
-async def test_writers_on_one_condition_lose_nothing(table: Table) -> None:
+async def test_concurrent_conditional_writers_lose_nothing(table: Table) -> None:
     await table.put(b"n", b"0")
 
     async def add() -> None:
@@ -181,7 +181,7 @@ async def test_writers_on_one_condition_lose_nothing(table: Table) -> None:
 
 
 @pytest.mark.guarantee("tables-3")
-async def test_a_session_of_an_earlier_life_can_do_no_harm(table: Table, client: kvctl.Client) -> None:
+async def test_handle_on_earlier_instance_of_table_does_no_harm(table: Table, client: kvctl.Client) -> None:
     version = await table.put(b"k", b"old")
     await catalog.delete(client.api, table.name)
     await catalog.create(client.api, table.config)
@@ -198,7 +198,7 @@ async def test_a_session_of_an_earlier_life_can_do_no_harm(table: Table, client:
 
 
 @pytest.mark.guarantee("tables-10")
-async def test_a_sealed_table_is_read_only_for_ever(table: Table, client: kvctl.Client) -> None:
+async def test_sealed_table_is_permanently_read_only(table: Table, client: kvctl.Client) -> None:
     version = await table.put(b"k", b"v")
     assert await catalog.seal(client.api, table.name)
     assert not await catalog.seal(client.api, table.name)
@@ -216,7 +216,7 @@ async def test_a_sealed_table_is_read_only_for_ever(table: Table, client: kvctl.
 
 
 @pytest.mark.guarantee("tables-1")
-async def test_sizes_are_refused_before_anything_is_sent(table: Table) -> None:
+async def test_too_large_sizes_are_refused_before_anything_is_sent(table: Table) -> None:
     await table.put(b"k" * MAX_KEY, b"v")
     assert await table.exists(b"k" * MAX_KEY)
     with pytest.raises(UsageError, match="2,561 bytes"):
@@ -225,7 +225,7 @@ async def test_sizes_are_refused_before_anything_is_sent(table: Table) -> None:
         await table.put(b"", b"v")
 
 
-async def test_use_after_close_fails_clearly(table: Table) -> None:
+async def test_use_after_close_is_a_usage_error(table: Table) -> None:
     table.close()
     with pytest.raises(UsageError, match="was closed"):
         await table.get(b"k")
@@ -240,7 +240,7 @@ async def test_a_read_only_handle_writes_nothing(table: Table, client: kvctl.Cli
     assert await handle.get(b"k") is None
 
 
-async def test_a_table_that_is_gone_is_named(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_deleted_table_is_named(client: kvctl.Client, unique: Callable[..., str]) -> None:
     with pytest.raises(TableNotFound, match="does not exist"):
         await Table.open(client.api, unique("NONE"))
 
@@ -286,7 +286,7 @@ async def test_removal_leaves_a_permanent_marker(table: Table, raw: RawClient) -
         assert "Nats-TTL" not in reply.headers
 
 
-async def test_compaction_removes_markers_and_no_entry(table: Table) -> None:
+async def test_compaction_removes_only_markers(table: Table) -> None:
     for number in range(10):
         await table.put(b"%d" % number, b"v")
     for number in range(5):

@@ -115,7 +115,7 @@ async def test_batches_and_conditions_hold_while_the_leader_is_killed(own_cluste
 @pytest.mark.slow
 @pytest.mark.usefixtures("seed")
 @pytest.mark.parametrize("apart", [False, True])
-async def test_they_hold_over_many_kills(own_cluster: Lab, apart: bool) -> None:
+async def test_batches_and_conditions_hold_over_many_kills(own_cluster: Lab, apart: bool) -> None:
     await under_kills(own_cluster, "T", apart=apart, kills=6)
 
 
@@ -141,9 +141,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("seed")
-async def test_a_writer_that_is_killed_leaves_no_half_of_a_batch(
-    table: Table, client: kvctl.Client, server: Server
-) -> None:
+async def test_killed_writer_leaves_no_partial_batch(table: Table, client: kvctl.Client, server: Server) -> None:
     """Every batch gives the same value to 300 entries; writers are killed in the middle of one, again and again."""
     said = 0
     for _ in range(15):
@@ -162,7 +160,7 @@ async def test_a_writer_that_is_killed_leaves_no_half_of_a_batch(
 
 
 @pytest.mark.usefixtures("seed")
-async def test_a_table_on_three_servers_reads_its_own_writes(cluster: Lab) -> None:
+async def test_table_on_three_servers_reads_its_own_writes(cluster: Lab) -> None:
     async with kvctl.connect(next(iter(cluster.servers.values())).url) as client:
         tables = Tables(client)
         table = await tables.create("OWN", settings={"replicas": 3})

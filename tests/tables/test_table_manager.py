@@ -13,7 +13,7 @@ from kvctl.tables.serializers import Bytes, Json, Text
 from kvctl.tables.table_manager import Tables
 
 
-async def test_a_table_from_creation_to_deletion(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_table_from_creation_to_deletion(client: kvctl.Client, unique: Callable[..., str]) -> None:
     tables, name = Tables(client), unique("T")
     table = await tables.create(name, partitions=4, settings={"ttl": timedelta(days=1)})
     with pytest.raises(TableExists):
@@ -30,7 +30,7 @@ async def test_a_table_from_creation_to_deletion(client: kvctl.Client, unique: C
         await tables.open(name)
 
 
-async def test_keys_and_values_of_a_kind(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_typed_keys_and_values(client: kvctl.Client, unique: Callable[..., str]) -> None:
     tables, name = Tables(client), unique("T")
     await tables.create(name)
     users = await tables.open_typed(name, Text(), Json())

@@ -20,7 +20,7 @@ async def held(table: Table, keys: Sequence[bytes] = KEYS) -> list[bytes | None]
 
 
 @pytest.mark.guarantee("tables-5")
-async def test_all_or_nothing(table: Table) -> None:
+async def test_batch_is_applied_completely_or_not_at_all(table: Table) -> None:
     version = await table.put(b"00", b"old", family=FAMILY)
     await table.put(b"01", b"old", family=FAMILY)
     changes: list[Change] = [
@@ -61,7 +61,7 @@ async def test_removed_keys_are_inserted_again_in_a_batch(table: Table) -> None:
     assert await held(table) == [None] * len(KEYS)
 
 
-async def test_a_removal_of_what_is_missing_holds_also_when_it_comes_meanwhile(
+async def test_removal_of_missing_entry_holds_when_it_appears_concurrently(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket, _ = table._target(FAMILY, b"01")
@@ -79,7 +79,7 @@ async def test_a_removal_of_what_is_missing_holds_also_when_it_comes_meanwhile(
     assert await held(table, KEYS[:2]) == [b"v", b"came between"]
 
 
-async def test_a_batch_of_guards_alone_writes_nothing(table: Table) -> None:
+async def test_batch_of_conditions_only_writes_nothing(table: Table) -> None:
     assert await table.update([Remove(key, NOT_EXISTS, FAMILY) for key in KEYS]) == [None] * len(KEYS)
     await table.put(KEYS[3], b"v", family=FAMILY)
     with pytest.raises(BadKeyVersion, match="`03` of family `f` exists"):
@@ -87,7 +87,7 @@ async def test_a_batch_of_guards_alone_writes_nothing(table: Table) -> None:
     assert await table.update([]) == []
 
 
-async def test_what_is_no_batch_is_refused_before_anything_is_sent(table: Table) -> None:
+async def test_invalid_batch_is_refused_before_anything_is_sent(table: Table) -> None:
     with pytest.raises(UsageError, match="twice"):
         await table.update([Put(b"00", b"v", family=FAMILY), Remove(b"00", family=FAMILY)])
     if table.config.apart:
@@ -97,13 +97,13 @@ async def test_what_is_no_batch_is_refused_before_anything_is_sent(table: Table)
         await table.update([Put(key, b"v") for key in KEYS])
 
 
-async def test_a_value_that_is_too_large_is_named(table: Table) -> None:
+async def test_too_large_value_is_named(table: Table) -> None:
     with pytest.raises(UsageError, match=r"The value of `01` of family `f` is 2,097,152 bytes"):
         await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v" * (2 << 20), family=FAMILY)])
     assert await held(table, KEYS[:2]) == [None, None]
 
 
-async def test_a_thousand_entries_at_once(table: Table) -> None:
+async def test_batch_of_a_thousand_entries(table: Table) -> None:
     keys = [b"%d" % number for number in range(1000)]
     versions = await table.update([Insert(key, key, FAMILY) for key in keys])
     entries = await table.get_all(keys, family=FAMILY)
@@ -111,7 +111,7 @@ async def test_a_thousand_entries_at_once(table: Table) -> None:
 
 
 @pytest.mark.guarantee("tables-5", by="race")
-async def test_writers_of_batches_lose_and_double_nothing(table: Table) -> None:
+async def test_concurrent_batches_lose_and_double_nothing(table: Table) -> None:
     """Each takes one from an entry and gives it to another, on condition of both versions."""
     await table.update([Insert(key, b"100", FAMILY) for key in KEYS[:6]])
     done = 0
@@ -143,7 +143,7 @@ async def test_writers_of_batches_lose_and_double_nothing(table: Table) -> None:
     assert sum(values) == 600
 
 
-async def test_a_sealed_table_takes_no_batch(table: Table, client: kvctl.Client) -> None:
+async def test_sealed_table_refuses_batches(table: Table, client: kvctl.Client) -> None:
     await catalog.seal(client.api, table.name)
     with pytest.raises(TableSealed):
         await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v", family=FAMILY)])
@@ -182,7 +182,7 @@ async def test_batches_over_the_limit_of_bytes_are_refused(table: Table) -> None
     assert await last_sequence(table) == before
 
 
-async def test_more_batches_at_once_than_a_stream_takes_are_all_made(table: Table) -> None:
+async def test_more_concurrent_batches_than_a_stream_accepts_all_succeed(table: Table) -> None:
     names = [[b"%d.%d" % (batch, number) for number in range(50)] for batch in range(80)]
     await asyncio.gather(*(table.update([Insert(key, b"v", FAMILY) for key in keys]) for keys in names))
     assert None not in await held(table, [key for keys in names for key in keys])

@@ -33,7 +33,7 @@ CASES = [
 
 @pytest.mark.parametrize("rules", CASES)
 @given(tokens=TOKENS)
-def test_what_lands_is_what_the_rules_say_and_is_found_again(rules: Any, tokens: list[str]) -> None:
+def test_mapping_lands_subjects_by_rules_and_finds_their_origin(rules: Any, tokens: list[str]) -> None:
     mapping = Mapping.of(source(*rules))
     subject = ".".join(["$KV", "O", *tokens])
     expected = next((found for rule in mapping.rules if (found := rule.apply(subject)) is not None), None)
@@ -43,27 +43,27 @@ def test_what_lands_is_what_the_rules_say_and_is_found_again(rules: Any, tokens:
     assert not mapping.lossy
 
 
-def test_without_rules_everything_stays() -> None:
+def test_mapping_without_transforms_keeps_subjects() -> None:
     mapping = Mapping.of({"name": "KV_O"})
     assert mapping.land(b"$KV.O.a\xff") == b"$KV.O.a\xff"
     assert mapping.origin("$KV.O.a") == "$KV.O.a"
     assert Mapping.of({"name": "KV_O", "filter_subject": "$KV.O.a.>"}).land(b"$KV.O.b") is None
 
 
-def test_what_drops_a_part_cannot_be_told_back() -> None:
+def test_mapping_that_drops_tokens_has_no_reverse() -> None:
     mapping = Mapping.of(source(("*.*", "{{wildcard(2)}}")))
     assert mapping.lossy
     assert mapping.land(b"$KV.O.a.b") == b"$KV.A.b"
     assert mapping.origin("$KV.A.b") is None
 
 
-def test_what_lands_elsewhere_came_from_nowhere() -> None:
+def test_mapping_has_no_origin_for_other_destinations() -> None:
     mapping = Mapping.of(source(("NEW.>", "p.>")))
     assert mapping.origin("$KV.A.q.1") is None
     assert mapping.origin("$KV.B.p.1") is None
 
 
-def test_functions_that_cannot_be_predicted_are_refused() -> None:
+def test_mapping_refuses_unknown_transform_functions() -> None:
     with pytest.raises(UnknownTransform):
         Mapping([Transform("$KV.O.*", "$KV.A.{{partition(4,1)}}")])
 
@@ -85,7 +85,7 @@ RULES = [
 SUBJECTS = [".".join(tokens) for count in (1, 2, 3, 4) for tokens in product("ab", repeat=count)]
 
 
-def test_every_rule_alone_and_before_another_lands_subjects_where_it_says_on_bytes() -> None:
+def test_mapping_of_one_or_two_rules_lands_subjects_as_transforms_do() -> None:
     for chosen in [*((rule,) for rule in RULES), *product(RULES, repeat=2)]:
         rules = [Transform(src, dest) for src, dest in chosen]
         mapping = Mapping(rules)
@@ -105,6 +105,6 @@ def test_every_rule_alone_and_before_another_lands_subjects_where_it_says_on_byt
                 assert land(rules, found) == expected, subject
 
 
-def test_mapping_without_rules_takes_nothing() -> None:
+def test_mapping_without_rules_matches_nothing() -> None:
     assert Mapping([]).land(b"a") is None
     assert Mapping([]).origin("a") is None

@@ -48,11 +48,11 @@ def marked(*streams: Info) -> list[Info]:
 # -- what changes ------------------------------------------------------------------------------------------
 
 
-def test_what_is_as_the_file_says_does_not_change() -> None:
+def test_stream_that_matches_the_file_does_not_change() -> None:
     assert changes(TEXT, HERE) == {}
 
 
-def test_what_is_absent_is_created_and_reads_nothing_yet() -> None:
+def test_missing_stream_is_created() -> None:
     assert changes(TEXT, world()) == dict.fromkeys("BCMA", "create")
     made = one(TEXT, world(), "A")
     assert (made.kind, made.live, made.reads, made.leaving) == (Kind.AGGREGATE, None, (), [])
@@ -60,7 +60,7 @@ def test_what_is_absent_is_created_and_reads_nothing_yet() -> None:
     assert {"sources", "history"} < {difference.field for difference in made.differences} - {"name"}
 
 
-def test_replica_follows_what_its_origin_changes() -> None:
+def test_replica_follows_changes_of_its_origin() -> None:
     text = TEXT.replace("{B: {}", "{B: {history: 3}")
     assert changes(text, HERE) == dict.fromkeys("BMA", "change")
     follows = {name: one(text, HERE, name).follows for name in "BMA"}
@@ -71,20 +71,20 @@ def test_replica_follows_what_its_origin_changes() -> None:
     assert changed.live == A
 
 
-def test_origin_out_of_view_is_not_among_what_is_read() -> None:
+def test_origin_out_of_view_has_no_location() -> None:
     stray = info({**M["config"], "mirror": {"name": "KV_B", "external": {"api": "$JS.far.API"}}})
     changed = one("mirrors: {M: {origin: B}}", world(B, stray), "M")
     assert (changed.action, changed.origins) == (Action.RECREATE, (("", "KV_B"),))
     assert changed.reads == ()
 
 
-def test_what_no_server_changes_is_recreated_with_what_reads_it() -> None:
+def test_unchangeable_stream_is_recreated_with_its_readers() -> None:
     text = TEXT.replace("{B: {}", "{B: {storage: memory}")
     assert changes(text, HERE) == dict.fromkeys("BMA", "recreate")
     assert {name: one(text, HERE, name).cascades for name in "BMA"} == {"B": False, "M": True, "A": True}
 
 
-def test_origin_that_leaves_is_named_unless_all_is_recreated() -> None:
+def test_removed_origin_is_named_unless_the_aggregate_is_recreated() -> None:
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}]}}"
     left = one(text, HERE, "A")
     assert (left.action, [source["name"] for source in left.leaving]) == (Action.CHANGE, ["KV_C"])
@@ -96,7 +96,7 @@ def test_origin_that_leaves_is_named_unless_all_is_recreated() -> None:
 # -- what is deleted ---------------------------------------------------------------------------------------
 
 
-def test_only_what_the_topology_marked_is_unlisted() -> None:
+def test_only_marked_streams_are_unlisted() -> None:
     seen = world(*marked(B, M), info(C["config"], mark="another"), A)
     found = compared("buckets: {B: {}}", seen)
     assert ([change.name for change in found.changes], [change.name for change in found.unlisted]) == ([], ["M"])
@@ -111,7 +111,7 @@ def test_marked_stream_of_no_kind_is_deleted_by_its_name() -> None:
     assert (one("", world(plain), "S", prune=True).kind) == Kind.STREAM
 
 
-def test_place_of_two_names_is_pruned_once_and_keeps_what_is_wanted() -> None:
+def test_account_with_two_contexts_is_pruned_once() -> None:
     held = marked(B, C)
     seen = world(a=held, b=held)
     text = "contexts: {a: {}, b: {}}\nbuckets: {B: {in: b}}"
@@ -132,7 +132,7 @@ def test_place_of_two_names_is_pruned_once_and_keeps_what_is_wanted() -> None:
         ("mirrors: {M: {origin: C}}", [*marked(B), C, M], ()),  # it reads from another then
     ],
 )
-def test_deletion_names_what_goes_on_reading(text: str, streams: list[Info], readers: tuple[str, ...]) -> None:
+def test_deletion_names_remaining_readers(text: str, streams: list[Info], readers: tuple[str, ...]) -> None:
     deletion = one(text, world(*streams), "B", prune=True)
     assert deletion.readers == readers
     assert deletion.asks_name is bool(readers)
@@ -166,13 +166,13 @@ UNFINISHED = info({**B["config"], "metadata": {"kvctl.unfinished": "1"}})
         ("buckets: {B: {}}", [UNFINISHED], "`B` is incomplete, left by an interrupted restore or copy"),
     ],
 )  # fmt: skip
-def test_name_that_means_something_else_is_a_conflict(text: str, streams: list[Info], said: str) -> None:
+def test_name_of_another_kind_is_a_conflict(text: str, streams: list[Info], said: str) -> None:
     with pytest.raises(BucketExists) as caught:
         compared(text, world(*streams))
     assert caught.value.message == f"Names in the file are already taken:\n  {said}"
 
 
-def test_all_conflicts_are_told_at_once() -> None:
+def test_all_conflicts_are_reported() -> None:
     with pytest.raises(BucketExists) as caught:
         compared("buckets: {A: {}, M: {}}", HERE)
     assert len(caught.value.message.splitlines()) == 3
@@ -188,11 +188,11 @@ def test_all_conflicts_are_told_at_once() -> None:
         ("buckets: {B: {}}", [B, info({"name": "B", "subjects": ["b.>"]})]),
     ],
 )
-def test_name_that_means_the_same_is_none(text: str, streams: list[Info]) -> None:
+def test_name_of_the_same_kind_is_not_a_conflict(text: str, streams: list[Info]) -> None:
     compared(text, world(*streams))
 
 
-def test_name_is_free_when_its_thing_is_deleted_in_the_same_plan() -> None:
+def test_name_is_free_when_its_stream_is_deleted_in_the_same_plan() -> None:
     text, seen = "mirrors: {B: {origin: C}}", world(*marked(B), C)
     with pytest.raises(BucketExists):
         compared(text, seen)
@@ -224,7 +224,7 @@ def change(action: Action, live: Info | None = None, **more: Any) -> Change:
         (Action.DELETE, None, None),
     ],
 )
-def test_deleted_and_recreated_streams_drop_what_they_hold(
+def test_deleted_and_recreated_streams_drop_their_entries(
     action: Action, live: Info | None, drops: tuple[int, int] | None
 ) -> None:
     assert change(action, live).drops == drops
@@ -243,7 +243,7 @@ def test_deleted_and_recreated_streams_drop_what_they_hold(
         (B, M["config"], False),
     ],
 )
-def test_content_of_a_copy_comes_again_when_it_is_recreated(
+def test_content_of_a_recreated_copy_is_refilled(
     live: Info | None, after: dict[str, Any] | None, is_copy: bool
 ) -> None:
     assert change(Action.RECREATE, live, after=after).is_copy is is_copy
@@ -261,7 +261,9 @@ def test_content_of_a_copy_comes_again_when_it_is_recreated(
         (Action.CREATE, (), False),
     ],
 )
-def test_name_is_asked_for_where_data_or_an_origin_goes(action: Action, readers: tuple[str, ...], asks: bool) -> None:
+def test_confirmation_requires_name_when_data_or_an_origin_is_lost(
+    action: Action, readers: tuple[str, ...], asks: bool
+) -> None:
     assert change(action, readers=readers).asks_name is asks
 
 
@@ -299,14 +301,14 @@ def test_plan_without_problems_has_no_hazards_and_no_warnings() -> None:
         assert ([some for some in found.hazards.values() if some], found.warnings) == ([], [])
 
 
-def test_hazards_that_were_accepted_before_are_not_told_again() -> None:
+def test_accepted_hazards_are_not_reported_again() -> None:
     origin = bucket("B", history=5)
     seen = world(origin, mirror("M", origin, history=1))
     assert hazards("mirrors: {M: {origin: B, history: 1, description: x}}", seen) == {}
     assert hazards("mirrors: {M: {origin: B, history: 1}}", world(origin)) == {"M": ["shorter-history"]}
 
 
-def test_origin_that_nobody_makes_is_missing() -> None:
+def test_origin_neither_live_nor_in_the_file_is_missing() -> None:
     assert hazards("mirrors: {M: {origin: B}}", world()) == {"M": ["missing-origin"]}
     assert hazards("mirrors: {M: {origin: B}}\nbuckets: {B: {}}", world()) == {}
 
@@ -325,7 +327,7 @@ def test_origins_that_do_not_fit_into_an_aggregate_are_a_hazard() -> None:
         assert hazards(text % limit, world(*bounded)) == ({} if fits else {"A": ["smaller-limits"]})
 
 
-def test_change_of_an_origin_is_judged_by_a_mirror_outside_of_the_file() -> None:
+def test_change_of_origin_has_hazards_of_mirror_outside_the_file() -> None:
     seen = world(B, M)
     [hazard] = judged("buckets: {B: {history: 3}}", seen).hazards["B"]
     assert hazard.name == "shorter-history"
@@ -366,7 +368,7 @@ def test_mirror_outside_of_the_file_would_be_stale(
         ("aggregates: {A: {origins: [{bucket: B, prefix: b}]}}", False, True),
     ],
 )
-def test_reader_that_may_be_silent_is_a_hazard_of_what_it_may_read(text: str, prune: bool, told: bool) -> None:
+def test_unreachable_stream_that_may_be_a_reader_is_a_hazard(text: str, prune: bool, told: bool) -> None:
     found = judged(text, world(*marked(B), C, A, unreachable=["LOST"]), prune=prune).hazards
     named = {hazard.name for some in found.values() for hazard in some}
     assert ("unreachable-stream" in named) is told
@@ -378,7 +380,7 @@ def test_message_of_a_stale_mirror_names_both_and_what_to_do() -> None:
     assert hazard.remedy == "Add `M` to the file, or delete it first"
 
 
-def test_leaving_origin_takes_along_what_it_overwrote_of_those_that_stay() -> None:
+def test_plan_warns_of_keys_that_a_removed_origin_overwrote() -> None:
     text = "aggregates: {A: {origins: [B]}}"
     both = aggregate("A", (Origin("B"), B), (Origin("C", prefix="c"), C))
     [warning] = judged(text, world(B, C, both)).warnings
@@ -392,7 +394,7 @@ def test_leaving_origin_takes_along_what_it_overwrote_of_those_that_stay() -> No
     assert judged(kept, world(B, C, third, three)).warnings == []
 
 
-def test_cycle_is_told_once_at_the_first_that_changes() -> None:
+def test_cycle_is_reported_once_at_the_first_change() -> None:
     text = "aggregates: {X: {origins: [Y], writable: true}, Y: {origins: [X]}}"
     found = {name: some for name, some in judged(text, world()).hazards.items() if some}
     [[hazard]] = found.values()
@@ -408,7 +410,7 @@ def test_cycle_through_a_stream_outside_of_the_file_is_found() -> None:
     assert hazards(text, world(B, x, bucket("Y"))) == {}
 
 
-def test_cycle_that_was_there_before_is_not_told_of_what_stays() -> None:
+def test_existing_cycle_of_unchanged_streams_is_not_reported() -> None:
     x, y = aggregate("X", (Origin("Y"), B), writable=True), aggregate("Y", (Origin("X"), B))
     assert "cycle" not in str(hazards("buckets: {B: {history: 2}}", world(B, x, y)))
 
@@ -422,19 +424,19 @@ def test_origin_that_is_read_twice_is_refused() -> None:
     )
 
 
-def test_cycle_of_a_stream_that_is_deleted_is_none() -> None:
+def test_cycle_through_a_deleted_stream_is_not_reported() -> None:
     x = aggregate("X", (Origin("Y", prefix="y"), B), writable=True, mark="t")
     y = aggregate("Y", (Origin("X"), B), mark="t")
     assert hazards("", world(B, x, y), prune=True) == {}
 
 
-def test_cycle_that_the_plan_ends_is_none() -> None:
+def test_cycle_that_the_plan_ends_is_not_reported() -> None:
     x = aggregate("X", (Origin("B", prefix="b"), B), (Origin("Y", prefix="y"), B), writable=True)
     text = "aggregates: {X: {origins: [{bucket: B, prefix: b}], writable: true}, Y: {origins: [X]}}"
     assert hazards(text, world(B, x)) == {}
 
 
-def test_aggregate_that_keeps_what_expires_in_an_origin_is_warned_of_once() -> None:
+def test_plan_warns_once_of_keys_that_outlive_an_origin() -> None:
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
     [warning] = judged(text, world(bucket("B", ttl=timedelta(hours=1)), C)).warnings
     assert warning.startswith("Keys of `B` expire there (1h) but stay in `A`")
@@ -449,7 +451,7 @@ def test_origin_of_unknown_size_counts_as_empty() -> None:
     ("info_", "exists", "reachable", "named"),
     [(B, True, True, []), (None, None, False, ["unconnected"]), (None, False, True, ["missing-origin"])],
 )
-def test_origin_out_of_view_is_judged_by_what_was_found_of_it(
+def test_origin_out_of_view_has_hazards_of_its_lookup(
     info_: Info | None, exists: bool | None, reachable: bool, named: list[str]
 ) -> None:
     away = Origin("B", external=External.of_domain("far"))

@@ -48,7 +48,7 @@ def nested(origin: Origin) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_every_key_lands_where_it_was_predicted(
+async def test_random_topology_lands_every_key_where_predicted(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str], seed: int
 ) -> None:
     dice = random.Random(seed)

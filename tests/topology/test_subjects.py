@@ -43,14 +43,14 @@ from kvctl.topology.subjects import (
         ([], "", [("x.*.>", "$1.y.>")], "x.1.2.3", "1.y.2.3"),
     ],
 )
-def test_keys_land_where_the_filter_prefix_or_map_says(
+def test_transforms_land_keys_by_filter_prefix_or_map(
     keys: list[str], prefix: str, maps: list[tuple[str, str]], key: str, lands: str | None
 ) -> None:
     transforms = render("ORDERS", "EDGE", keys, prefix, maps)
     assert land(transforms, f"$KV.ORDERS.{key}") == (lands and f"$KV.EDGE.{lands}")
 
 
-def test_the_adrs_example_is_rendered_as_the_adr_has_it() -> None:
+def test_transforms_of_adr_8_render_as_in_adr_8() -> None:
     assert [rule.to_json() for rule in render("ORDERS", "NEW_ORDERS", ["NEW.>"])] == [
         {"src": "$KV.ORDERS.NEW.>", "dest": "$KV.NEW_ORDERS.>"}
     ]
@@ -60,17 +60,17 @@ def test_the_adrs_example_is_rendered_as_the_adr_has_it() -> None:
     ("src", "dest", "dropped"),
     [("*.*", "$2.$1", ()), ("a.*.*", "$2", (1,)), ("a.>", "b", (1,)), ("*.>", "x.>", (1,)), ("a.b", "c", ())],
 )
-def test_wildcards_that_a_map_drops_are_named(src: str, dest: str, dropped: tuple[int, ...]) -> None:
+def test_dropped_wildcards_are_named(src: str, dest: str, dropped: tuple[int, ...]) -> None:
     assert render("A", "B", maps=[(src, dest)])[0].dropped == dropped
 
 
 @pytest.mark.parametrize("dest", ["$3.$1", "$0", "a..b", "a.*", ">.a", "a b", "", "{{partition(2,1)}}"])
-def test_a_destination_that_no_server_takes_is_refused(dest: str) -> None:
+def test_invalid_destination_is_refused(dest: str) -> None:
     with pytest.raises(UsageError):
         render("A", "B", maps=[("*.*", dest)])
 
 
-def test_functions_that_cannot_be_predicted_are_said_to_be_unknown() -> None:
+def test_unknown_transform_functions_are_refused() -> None:
     with pytest.raises(UnknownTransform):
         Transform("a.*", "b.{{partition(3,1)}}").apply("a.1")
 
@@ -184,7 +184,7 @@ def test_filter_lands_without_its_literal_head(text: str, dest: str) -> None:
     assert pattern_of(dest) == re.sub(r"[$]\d", "*", dest) == pattern_of(places(dest))
 
 
-def test_place_of_a_wildcard_is_read_in_both_spellings() -> None:
+def test_wildcard_is_parsed_in_both_notations() -> None:
     assert [wildcard_number(token) for token in ("$1", "$12", "{{wildcard(3)}}", "{{ Wildcard( 4 ) }}")] == [
         1,
         12,
@@ -216,7 +216,7 @@ def _rules(draw: st.DrawFn) -> tuple[list[str], str, list[tuple[str, str]]]:
 
 @settings(max_examples=25, deadline=None)
 @given(rules=_rules(), keys=_KEYS)
-def test_a_server_puts_every_key_where_it_was_predicted(
+def test_server_lands_every_key_where_predicted(
     server: Server, rules: tuple[list[str], str, list[tuple[str, str]]], keys: list[str]
 ) -> None:
     transforms = render("PREDICT", "LANDED", *rules)

@@ -134,7 +134,7 @@ class Scene:
 
 @pytest.mark.guarantee("topology-1", "topology-2", "topology-3", "replicas-1")
 @pytest.mark.parametrize("restarts", [True, False], ids=["restarts", "recreated-origins"])
-def test_every_replica_holds_what_the_file_and_the_writes_say(
+def test_replicas_hold_entries_predicted_from_file_and_writes(
     own_server: Server, tmp_path: Path, seed: int, steps: Callable[[int], int], restarts: bool
 ) -> None:
     scene = Scene(seed, {"": own_server}, tmp_path, restarts=restarts)
@@ -145,7 +145,7 @@ def test_every_replica_holds_what_the_file_and_the_writes_say(
     scene.close()
 
 
-def test_every_replica_across_domains_holds_what_the_file_and_the_writes_say(
+def test_replicas_across_domains_hold_entries_predicted_from_file_and_writes(
     tmp_path: Path, seed: int, steps: Callable[[int], int]
 ) -> None:
     with run_lab("leaf") as lab:
@@ -165,7 +165,7 @@ def other_server() -> Iterator[Server]:
 
 
 @pytest.mark.guarantee("topology-4")
-def test_rendered_configurations_are_what_apply_creates(
+def test_rendered_configurations_equal_those_that_apply_creates(
     own_server: Server, other_server: Server, tmp_path: Path, seed: int, steps: Callable[[int], int]
 ) -> None:
     dice, names, file = random.Random(seed), namer(), tmp_path / "topology.json"

@@ -52,7 +52,7 @@ async def keys(client: kvctl.Client, bucket: str) -> list[str]:
 
 
 @pytest.mark.guarantee("topology-1")
-async def test_a_second_apply_is_empty(client: kvctl.Client, unique: Names) -> None:
+async def test_second_apply_has_no_changes(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     text = (
         f"buckets: {{{bucket}: {{history: 2, ttl: 1h, marker_ttl: 1m, metadata: {{a: b}}, compress: true, "
@@ -68,7 +68,7 @@ async def test_a_second_apply_is_empty(client: kvctl.Client, unique: Names) -> N
 
 
 @pytest.mark.guarantee("topology-2")
-async def test_everything_has_arrived_when_it_ends(client: kvctl.Client, unique: Names) -> None:
+async def test_apply_ends_after_all_entries_have_arrived(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
     for number in range(300):
         await bucket.put(f"k.{number}", b"v")
@@ -78,7 +78,7 @@ async def test_everything_has_arrived_when_it_ends(client: kvctl.Client, unique:
     assert len(await keys(client, aggregate)) == 300
 
 
-async def test_what_is_made_anew_has_the_new_entries_and_none_of_the_old(client: kvctl.Client, unique: Names) -> None:
+async def test_recreated_replicas_have_only_new_entries(client: kvctl.Client, unique: Names) -> None:
     bucket, other, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
     text = (
         f"buckets: {{{bucket}: {{}}, {other}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
@@ -100,7 +100,7 @@ async def test_what_is_made_anew_has_the_new_entries_and_none_of_the_old(client:
     assert await keys(client, aggregate) == ["p.new"]
 
 
-async def test_an_origin_goes_with_its_keys_and_what_others_wrote_stays(
+async def test_removed_origin_takes_its_keys_and_leaves_others(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
     one, other, aggregate, reader = unique(), unique(), unique("A"), unique("A")
@@ -122,7 +122,7 @@ async def test_an_origin_goes_with_its_keys_and_what_others_wrote_stays(
     assert await keys(client, aggregate) == ["own", "p.k", "q.k"]
 
 
-async def test_an_origin_that_comes_back_before_its_keys_have_gone_makes_the_aggregate_anew(
+async def test_origin_added_again_before_its_keys_are_removed_recreates_the_aggregate(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
     one, other, aggregate = unique(), unique(), unique("A")
@@ -140,7 +140,9 @@ async def test_an_origin_that_comes_back_before_its_keys_have_gone_makes_the_agg
     assert await keys(client, aggregate) == ["p.k", "q.k"]
 
 
-async def test_replicas_go_before_their_origin_and_come_after_it(client: kvctl.Client, unique: Names) -> None:
+async def test_replicas_are_deleted_before_their_origin_and_created_after_it(
+    client: kvctl.Client, unique: Names
+) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     text = (
         f"name: {unique('t')}\nbuckets: {{{bucket}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
@@ -161,7 +163,7 @@ async def test_replicas_go_before_their_origin_and_come_after_it(client: kvctl.C
 
 
 @pytest.mark.guarantee("topology-6")
-async def test_a_plan_whose_ground_has_moved_is_stale(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_plan_is_stale_after_concurrent_changes(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     changed, anew, gone, made, origin = (unique() for _ in range(5))
     mirror = unique("M")
     for name in (changed, anew, gone, origin):
@@ -189,7 +191,7 @@ async def test_a_plan_whose_ground_has_moved_is_stale(client: kvctl.Client, raw:
     assert report.written == 0
 
 
-async def test_what_was_done_before_is_not_done_again(client: kvctl.Client, unique: Names) -> None:
+async def test_completed_changes_are_not_repeated(client: kvctl.Client, unique: Names) -> None:
     first, second = unique(), unique()
     plan = await planner.plan(read(f"buckets: {{{first}: {{}}, {second}: {{}}}}"), {"": client.api})
     await client.create_bucket(first)
@@ -198,7 +200,7 @@ async def test_what_was_done_before_is_not_done_again(client: kvctl.Client, uniq
     assert (report.error, report.written) == (None, 1)
 
 
-async def test_a_step_that_fails_ends_it_and_running_again_completes_it(
+async def test_failed_step_ends_the_apply_and_the_next_completes_it(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
     first, second, third = unique(), unique(), unique()
@@ -216,7 +218,7 @@ async def test_a_step_that_fails_ends_it_and_running_again_completes_it(
     assert (report.error, [change.name for change in plan.changes]) == (None, [second, third])
 
 
-async def test_a_replica_that_does_not_fill_in_time_is_reported(
+async def test_replica_that_does_not_fill_in_time_is_reported(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
     bucket, aggregate = unique(), unique("A")
@@ -230,7 +232,7 @@ async def test_a_replica_that_does_not_fill_in_time_is_reported(
     assert report.error is None
 
 
-async def test_a_name_that_is_taken_meanwhile(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_name_taken_concurrently_is_reported(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket = unique()
     plan = await planner.plan(read(f"buckets: {{{bucket}: {{}}}}"), {"": client.api})
     raw.create_bucket(bucket, max_msgs_per_subject=9)

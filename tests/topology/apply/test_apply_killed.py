@@ -161,7 +161,7 @@ def _places(*few: int) -> list[Any]:
 
 @pytest.mark.guarantee("topology-1", by="kill")
 @pytest.mark.parametrize("at", _places(1, 4, 10))
-def test_killed_and_run_again(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
+def test_killed_apply_is_completed_by_the_next(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
     one = scene()
     code, writes = one.apply(at=at, answered=True)
     assert (code, len(writes)) == (killed.KILLED, at + 1)
@@ -173,7 +173,7 @@ def test_killed_and_run_again(scene: Callable[[], Scene], wanted: dict[str, Any]
 
 @pytest.mark.guarantee("topology-1", by="kill")
 @pytest.mark.parametrize("at", _places(8))
-def test_a_saved_plan_goes_on_where_it_was(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
+def test_killed_apply_of_saved_plan_is_resumed(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
     one = scene()
     plan = one.save()
     assert one.apply_saved(plan, at=at)[0] == killed.KILLED

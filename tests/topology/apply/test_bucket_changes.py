@@ -48,7 +48,9 @@ async def test_a_description_holds_bucket_origins_and_dependents(
     assert reverse.dependents == []
 
 
-async def test_a_mirror_of_a_mirror_is_one(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
+async def test_mirror_of_a_mirror_is_described_as_mirror(
+    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
+) -> None:
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     mirror_of(raw, f"KV_{origin}", mirror)
@@ -76,14 +78,14 @@ async def test_a_bucket_is_described_where_streams_cannot_be_listed() -> None:
                 await client.buckets()
 
 
-async def test_fewer_revisions_are_counted(client: kvctl.Client, bucket_name: str) -> None:
+async def test_edit_to_shorter_history_counts_revisions(client: kvctl.Client, bucket_name: str) -> None:
     await filled(client, bucket_name)
     assert await evidence(client, bucket_name, history=3) == ["history 5 -> 3 removes 2 revisions of 2 keys"]
     assert await evidence(client, bucket_name, history=1) == ["history 5 -> 1 removes 6 revisions of 2 keys"]
     assert await evidence(client, bucket_name, history=4) == []
 
 
-async def test_a_shorter_ttl_is_counted_by_age(client: kvctl.Client, bucket_name: str) -> None:
+async def test_edit_to_shorter_ttl_counts_revisions_by_age(client: kvctl.Client, bucket_name: str) -> None:
     bucket = await filled(client, bucket_name)
     await asyncio.sleep(4.2)
     await bucket.put("young", b"")
@@ -95,7 +97,7 @@ async def test_a_shorter_ttl_is_counted_by_age(client: kvctl.Client, bucket_name
     ]
 
 
-async def test_smaller_sizes_are_counted(client: kvctl.Client, bucket_name: str) -> None:
+async def test_edit_to_smaller_sizes_counts_revisions(client: kvctl.Client, bucket_name: str) -> None:
     bucket = await filled(client, bucket_name)
     used = (await bucket.status()).bytes
     assert await evidence(client, bucket_name, max_value_size=9) == [
@@ -106,13 +108,13 @@ async def test_smaller_sizes_are_counted(client: kvctl.Client, bucket_name: str)
     assert await evidence(client, bucket_name, max_bytes=used) == []
 
 
-async def test_an_empty_bucket_loses_nothing(client: kvctl.Client, bucket_name: str) -> None:
+async def test_edit_of_empty_bucket_loses_nothing(client: kvctl.Client, bucket_name: str) -> None:
     await client.create_bucket(bucket_name, history=64)
     changes = {"history": 1, "ttl": timedelta(seconds=1), "max_bytes": 1, "max_value_size": 1}
     assert await evidence(client, bucket_name, **changes) == []
 
 
-async def test_harmless_edits_ask_nothing_of_the_data(client: kvctl.Client, bucket_name: str) -> None:
+async def test_harmless_edits_do_not_read_the_data(client: kvctl.Client, bucket_name: str) -> None:
     await filled(client, bucket_name, ttl=timedelta(hours=1))
     asked: list[str] = []
     client.connection.trace = lambda subject, seconds, note: asked.append(subject)
@@ -125,13 +127,13 @@ async def test_harmless_edits_ask_nothing_of_the_data(client: kvctl.Client, buck
     assert asked == [info]
 
 
-async def test_planning_leaves_no_consumer_behind(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_planned_edit_leaves_no_consumer_behind(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
     await filled(client, bucket_name)
     await evidence(client, bucket_name, ttl=timedelta(seconds=1), max_value_size=1)
     until(lambda: raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["total"] == 0, 25)
 
 
-async def test_compaction_waits_for_replicas_that_have_not_heard_of_the_deletions(
+async def test_compaction_before_replicas_received_deletions_is_a_hazard(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     """A mirror that never receives a marker keeps the key for ever: a purge is not replicated."""
@@ -150,7 +152,7 @@ async def test_compaction_waits_for_replicas_that_have_not_heard_of_the_deletion
     assert [f"aggregate `{stuck}` has a lag of " in hazard.evidence for hazard in held_back] == [True]
 
 
-async def test_without_tombstones_no_replica_matters(
+async def test_compaction_without_tombstones_has_no_hazard(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     bucket = await filled(client, unique("O"))

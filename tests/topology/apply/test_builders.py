@@ -24,7 +24,7 @@ async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
     return sorted([key async for key in client.bucket(bucket).keys()])
 
 
-async def test_a_mirror_holds_all_and_answers_reads_of_its_origin(
+async def test_mirror_holds_all_entries_and_serves_reads_of_its_origin(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
     bucket, mirror = unique(), unique("M")
@@ -39,7 +39,9 @@ async def test_a_mirror_holds_all_and_answers_reads_of_its_origin(
     until(lambda: raw.request(asked).headers["Nats-Stream"] == mirror)
 
 
-async def test_purges_at_the_origin_erase_in_replicas(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_purges_at_the_origin_erase_history_in_replicas(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
     bucket, mirror, aggregate = await client.create_bucket(unique(), history=5), unique("M"), unique("A")
     for value in (b"1", b"2"):
         await bucket.put("k", value)
@@ -50,7 +52,7 @@ async def test_purges_at_the_origin_erase_in_replicas(client: kvctl.Client, raw:
         until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 1)
 
 
-async def test_denied_purges_leave_the_history(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_replica_that_denies_purges_keeps_history(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror, aggregate = await client.create_bucket(unique(), history=5), unique("M"), unique("A")
     for value in (b"1", b"2"):
         await bucket.put("k", value)
@@ -61,7 +63,7 @@ async def test_denied_purges_leave_the_history(client: kvctl.Client, raw: RawCli
         until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 3)
 
 
-async def test_an_aggregate_has_the_keys_where_the_transforms_say(client: kvctl.Client, unique: Names) -> None:
+async def test_aggregate_has_keys_where_transforms_land_them(client: kvctl.Client, unique: Names) -> None:
     orders, stock, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
     for key in ("NEW.7", "NEW.8", "OLD.1"):
         await orders.put(key, b"v")
@@ -76,7 +78,7 @@ async def test_an_aggregate_has_the_keys_where_the_transforms_say(client: kvctl.
         await client.bucket(aggregate).put("k", b"v")
 
 
-async def test_a_writable_aggregate_takes_writes_of_its_own(client: kvctl.Client, unique: Names) -> None:
+async def test_writable_aggregate_accepts_writes(client: kvctl.Client, unique: Names) -> None:
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
     await bucket.put("theirs", b"v")
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),), writable=True))
@@ -84,7 +86,7 @@ async def test_a_writable_aggregate_takes_writes_of_its_own(client: kvctl.Client
     assert await keys_of(client, aggregate) == ["mine", "theirs"]
 
 
-async def test_a_mirror_feeds_an_aggregate_with_the_keys_of_its_origin(client: kvctl.Client, unique: Names) -> None:
+async def test_aggregate_of_a_mirror_has_the_keys_of_its_origin(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror = await client.create_bucket(unique()), unique("M")
     await bucket.put("a.1", b"v")
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
@@ -93,7 +95,7 @@ async def test_a_mirror_feeds_an_aggregate_with_the_keys_of_its_origin(client: k
         assert await keys_of(client, aggregate) == ["a.1"]
 
 
-async def test_an_origin_is_added_and_its_keys_arrive(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_added_origin_s_keys_arrive(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     one, other, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
     await one.put("k", b"1")
     for number in range(300):
@@ -108,7 +110,7 @@ async def test_an_origin_is_added_and_its_keys_arrive(client: kvctl.Client, raw:
         await add_aggregate_origin(client, one.name, Origin(other.name))
 
 
-async def test_the_same_again_is_no_error_and_another_configuration_is(client: kvctl.Client, unique: Names) -> None:
+async def test_creating_again_is_an_error_only_with_another_configuration(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
     for _ in range(2):
         await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
@@ -119,7 +121,7 @@ async def test_the_same_again_is_no_error_and_another_configuration_is(client: k
         await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name, prefix="p"),)))
 
 
-async def test_a_name_means_one_thing(client: kvctl.Client, unique: Names) -> None:
+async def test_name_of_another_kind_is_taken(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),)))
@@ -131,7 +133,7 @@ async def test_a_name_means_one_thing(client: kvctl.Client, unique: Names) -> No
             await create_aggregate(client, Aggregate(name, (Origin(bucket.name),)))
 
 
-async def test_a_reading_client_builds_nothing(server: Server, client: kvctl.Client, unique: Names) -> None:
+async def test_read_only_client_creates_no_replicas(server: Server, client: kvctl.Client, unique: Names) -> None:
     bucket, mirror = await client.create_bucket(unique()), unique("M")
     async with kvctl.connect(server.url, read_only=True) as reading:
         with pytest.raises(ReadOnly):
@@ -141,17 +143,13 @@ async def test_a_reading_client_builds_nothing(server: Server, client: kvctl.Cli
 # -- waiting -----------------------------------------------------------------------------------------------
 
 
-async def test_nothing_to_wait_for_is_waited_for_until_connected(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_empty_origin_is_waited_for_until_connected(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror = await client.create_bucket(unique()), unique("M")
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
     assert raw.api(f"STREAM.INFO.{mirror}")["mirror"]["active"] >= 0
 
 
-async def test_entries_that_went_meanwhile_are_not_waited_for(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_removed_entries_are_not_waited_for(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
     await bucket.put("a", b"v")
     await bucket.put("b", b"v")
@@ -163,9 +161,7 @@ async def test_entries_that_went_meanwhile_are_not_waited_for(
     assert await keys_of(client, aggregate) == ["a"]
 
 
-async def test_the_tail_of_a_purged_origin_is_not_waited_for(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_tail_of_a_purged_origin_is_not_waited_for(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror = await client.create_bucket(unique()), unique("M")
     for key in ("a", "b"):
         await bucket.put(key, b"v")
@@ -173,7 +169,7 @@ async def test_the_tail_of_a_purged_origin_is_not_waited_for(
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)), wait_for=timedelta(seconds=60))
 
 
-async def test_servers_that_do_not_tell_the_sequence_are_asked_for_the_entry(
+async def test_arrival_is_found_by_entry_on_servers_that_report_no_sequence(
     client: kvctl.Client, unique: Names
 ) -> None:
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
@@ -187,9 +183,7 @@ async def test_servers_that_do_not_tell_the_sequence_are_asked_for_the_entry(
     assert await arrival.arrived(client.api, info, plan.goals[0]) == 1
 
 
-async def test_a_filtered_origin_is_waited_for_up_to_the_last_entry_that_belongs_here(
-    client: kvctl.Client, unique: Names
-) -> None:
+async def test_filtered_origin_is_waited_for_up_to_its_last_matching_entry(client: kvctl.Client, unique: Names) -> None:
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
     for key in ("NEW.1", "OLD.1", "OLD.2"):
         await bucket.put(key, b"v")
@@ -200,7 +194,7 @@ async def test_a_filtered_origin_is_waited_for_up_to_the_last_entry_that_belongs
 # -- other domains, other accounts -------------------------------------------------------------------------
 
 
-async def test_another_domain(leaf: Lab, unique: Names) -> None:
+async def test_replicas_of_another_domain(leaf: Lab, unique: Names) -> None:
     mirror, filtered, aggregate = unique("M"), unique("M"), unique("A")
     hub = External.of_domain("hub")
     async with kvctl.connect(leaf.contexts["hub"]) as there, kvctl.connect(leaf.contexts["leaf"]) as client:
@@ -214,7 +208,7 @@ async def test_another_domain(leaf: Lab, unique: Names) -> None:
         assert (await client.api.call(f"STREAM.INFO.{filtered}"))["state"]["messages"] == 1
 
 
-async def test_ones_own_domain_is_no_other(leaf: Lab, unique: Names) -> None:
+async def test_own_domain_is_not_external(leaf: Lab, unique: Names) -> None:
     async with kvctl.connect(leaf.contexts["hub"]) as client:
         bucket, mirror = await client.create_bucket(unique()), unique("M")
         await bucket.put("k", b"v")
@@ -222,7 +216,7 @@ async def test_ones_own_domain_is_no_other(leaf: Lab, unique: Names) -> None:
         assert "external" not in (await client.api.call(f"STREAM.INFO.{mirror}"))["config"]["mirror"]
 
 
-async def test_another_account(accounts: Lab, unique: Names) -> None:
+async def test_replicas_of_another_account(accounts: Lab, unique: Names) -> None:
     async with (
         kvctl.connect(accounts.contexts["origin"]) as there,
         kvctl.connect(accounts.contexts["replica"]) as client,
@@ -280,7 +274,7 @@ system_account: SYS
 """
 
 
-async def test_narrow_exports_hide_the_origin_and_the_missing_ones_are_named() -> None:
+async def test_missing_exports_of_hidden_origin_are_named() -> None:
     with run_server(name="narrow", config=NARROW) as server:
         origin = kvctl.Context(url=server.url, user="origin", password="origin")
         replica = kvctl.Context(url=server.url, user="replica", password="replica")
@@ -307,7 +301,7 @@ async def test_narrow_exports_hide_the_origin_and_the_missing_ones_are_named() -
 
 
 @pytest.mark.slow
-async def test_a_mirror_in_another_cluster() -> None:
+async def test_mirror_in_another_cluster() -> None:
     with run_lab("supercluster") as lab:
         async with kvctl.connect(lab.contexts["lon"]) as lon, kvctl.connect(lab.contexts["nyc"]) as nyc:
             bucket = await lon.create_bucket("ORDERS", cluster="lon")

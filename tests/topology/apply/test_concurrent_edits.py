@@ -23,7 +23,7 @@ EDITORS = 4
 
 
 @pytest.mark.guarantee("buckets-4", by="race")
-async def test_origins_added_at_once_are_all_there(server: Server, raw: RawClient, unique: Names) -> None:
+async def test_origins_added_concurrently_are_all_kept(server: Server, raw: RawClient, unique: Names) -> None:
     first, target = unique(), unique("A")
     others = [unique() for _ in range(EDITORS)]
     for name in (first, *others):
@@ -44,7 +44,7 @@ async def test_origins_added_at_once_are_all_there(server: Server, raw: RawClien
 
 
 @pytest.mark.guarantee("buckets-4", by="race")
-async def test_edits_of_other_fields_at_once_are_all_there(server: Server, raw: RawClient, unique: Names) -> None:
+async def test_concurrent_edits_of_different_fields_are_all_kept(server: Server, raw: RawClient, unique: Names) -> None:
     bucket = unique()
     raw.create_bucket(bucket)
     changes = [{"history": 5}, {"ttl": timedelta(hours=1)}, {"description": "d"}, {"metadata": {"a": "b"}}]

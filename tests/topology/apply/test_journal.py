@@ -13,7 +13,7 @@ from tests.support.raw import RawClient
 from tests.topology import killed
 
 
-def test_what_ended_early_is_told(tmp_path: Path) -> None:
+def test_journal_reports_interrupted_apply(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "deep" / "t.ndjson")
     assert journal.interrupted() is None
     journal.begin(3)
@@ -34,7 +34,7 @@ def test_what_ended_early_is_told(tmp_path: Path) -> None:
     assert journal.interrupted() is None
 
 
-def test_a_journal_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
+def test_unwritable_journal_does_not_stop_an_apply(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     journal = Journal(tmp_path / "file" / "t.ndjson")
     journal.begin(1)
@@ -45,7 +45,7 @@ def test_a_journal_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
     assert Journal(tmp_path / "file").interrupted() is None
 
 
-async def test_each_topology_has_one_for_the_servers_that_it_is_applied_to(
+async def test_journal_belongs_to_topology_and_servers(
     client: kvctl.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -55,7 +55,7 @@ async def test_each_topology_has_one_for_the_servers_that_it_is_applied_to(
     assert len({journal.path for journal in (one, *others)}) == 3
 
 
-def test_the_next_one_says_that_one_was_killed(
+def test_next_apply_reports_the_killed_one(
     raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
 ) -> None:
     first, second, file = unique(), unique(), tmp_path / "t.yaml"
@@ -69,7 +69,7 @@ def test_the_next_one_says_that_one_was_killed(
     assert "ended after" not in run_process(*apply).err
 
 
-def test_what_the_killed_one_made_is_waited_for(
+def test_next_apply_waits_for_replicas_of_the_killed_one(
     raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
 ) -> None:
     bucket, aggregate, file = unique(), unique("A"), tmp_path / "t.yaml"

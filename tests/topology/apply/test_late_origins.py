@@ -26,7 +26,7 @@ async def grown(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique
     return first, second, aggregate
 
 
-async def test_left_to_the_server_what_they_hold_never_arrives(
+async def test_entries_of_late_origin_never_arrive_without_start_sequence(
     raw: RawClient, replicas: Replicas, grown: tuple[str, str, str]
 ) -> None:
     _, second, aggregate = grown
@@ -38,7 +38,7 @@ async def test_left_to_the_server_what_they_hold_never_arrives(
     assert f"$KV.{aggregate}.b.k" not in replicas.subjects(f"KV_{aggregate}")
 
 
-async def test_added_here_they_bring_all_they_hold(
+async def test_late_origin_added_by_kvctl_arrives_completely(
     client: kvctl.Client, replicas: Replicas, grown: tuple[str, str, str]
 ) -> None:
     first, second, aggregate = grown

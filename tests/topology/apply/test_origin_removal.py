@@ -30,7 +30,9 @@ async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
     return sorted([key async for key in client.bucket(bucket).keys()])
 
 
-async def test_its_keys_go_and_others_stay(client: kvctl.Client, replicas: Replicas, unique: Names) -> None:
+async def test_removal_takes_keys_of_the_origin_and_leaves_others(
+    client: kvctl.Client, replicas: Replicas, unique: Names
+) -> None:
     one, other = await filled(client, unique(), "a", "b"), await filled(client, unique(), "a", "c")
     name = unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
@@ -44,7 +46,7 @@ async def test_its_keys_go_and_others_stay(client: kvctl.Client, replicas: Repli
     assert await keys_of(client, name) == ["one.a", "one.b", "one.e"]
 
 
-async def test_data_is_kept_when_asked_to(client: kvctl.Client, unique: Names) -> None:
+async def test_removal_with_keep_data_leaves_all_keys(client: kvctl.Client, unique: Names) -> None:
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
     found = await origin_removal.plan(client.api, name, other, keep_data=True)
@@ -54,7 +56,7 @@ async def test_data_is_kept_when_asked_to(client: kvctl.Client, unique: Names) -
     assert [item["name"] for item in sources] == [f"KV_{one}"]
 
 
-async def test_of_overlapping_places_each_key_is_looked_at(
+async def test_removal_examines_each_key_of_overlapping_origins(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     one, other = await filled(client, unique(), "a", "both"), await filled(client, unique(), "b", "both")
@@ -67,7 +69,7 @@ async def test_of_overlapping_places_each_key_is_looked_at(
     assert await keys_of(client, name) == ["a", "both"]
 
 
-async def test_what_was_written_to_a_writable_aggregate_stays(client: kvctl.Client, unique: Names) -> None:
+async def test_removal_leaves_keys_written_to_the_aggregate(client: kvctl.Client, unique: Names) -> None:
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     origins = (Origin(one, prefix="one"), Origin(other, prefix="other"))
     await create_aggregate(client, Aggregate(name, origins, writable=True))
@@ -76,7 +78,7 @@ async def test_what_was_written_to_a_writable_aggregate_stays(client: kvctl.Clie
     assert await keys_of(client, name) == ["one.a", "other.mine"]
 
 
-async def test_the_streams_of_one_bucket_are_one_origin(client: kvctl.Client, unique: Names) -> None:
+async def test_removal_takes_all_streams_of_one_bucket(client: kvctl.Client, unique: Names) -> None:
     one, other, mirror, name = (
         await filled(client, unique(), "a"),
         await filled(client, unique(), "b"),
@@ -90,7 +92,7 @@ async def test_the_streams_of_one_bucket_are_one_origin(client: kvctl.Client, un
     assert await keys_of(client, name) == ["one.a"]
 
 
-async def test_running_again_after_an_interruption_removes_the_rest(client: kvctl.Client, unique: Names) -> None:
+async def test_interrupted_removal_is_completed_by_the_next(client: kvctl.Client, unique: Names) -> None:
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
     await origin_removal.apply(client.api, await origin_removal.plan(client.api, name, other, keep_data=True))
@@ -100,7 +102,9 @@ async def test_running_again_after_an_interruption_removes_the_rest(client: kvct
         await origin_removal.plan(client.api, name, other)
 
 
-async def test_the_last_origin_stays(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_removal_of_the_last_origin_is_a_hazard(
+    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
+) -> None:
     bucket, damaged, name = await filled(client, unique(), "a"), unique("A"), unique("A")
     config = replicas.aggregate(damaged, source(bucket, damaged))["config"]
     left = raw.api(f"STREAM.UPDATE.KV_{damaged}", config | {"sources": []})
@@ -116,7 +120,7 @@ async def test_the_last_origin_stays(client: kvctl.Client, raw: RawClient, repli
     assert await keys_of(client, name) == ["k"]
 
 
-async def test_what_is_not_there_is_not_removed(client: kvctl.Client, unique: Names) -> None:
+async def test_removal_of_unknown_origin_is_not_found(client: kvctl.Client, unique: Names) -> None:
     bucket, name, denying = await filled(client, unique(), "a"), unique("A"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(bucket),)))
     await create_aggregate(client, Aggregate(denying, (Origin(bucket),), deny_purge=True))

@@ -86,7 +86,7 @@ class TestMirrors:
         """What the mirror holds of a key."""
         return raw.request(f"$JS.API.DIRECT.GET.{mirror}.$KV.{bucket}.{key}").data
 
-    async def test_a_poisoned_one_is_made_anew(
+    async def test_stale_mirror_is_recreated(
         self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str]
     ) -> None:
         bucket, mirror = poisoned
@@ -100,7 +100,7 @@ class TestMirrors:
 
     @pytest.mark.guarantee("replicas-5", by="kill")
     @pytest.mark.parametrize("writes", range(6))
-    async def test_killed_at_any_write_it_is_completed_by_the_next(
+    async def test_repair_killed_at_any_write_is_completed_by_the_next(
         self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str], writes: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
@@ -118,7 +118,7 @@ class TestMirrors:
         assert (await one(client, bucket)).consistent
         assert await leftovers(client) == []
 
-    async def test_there_are_no_more_writes_than_those(
+    async def test_repair_makes_no_other_writes(
         self, client: kvctl.Client, poisoned: tuple[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = kill_after(monkeypatch, 100)
@@ -126,7 +126,7 @@ class TestMirrors:
         assert len(made) == 5
 
     @pytest.mark.guarantee("replicas-5")
-    async def test_one_that_would_not_fill_stays(
+    async def test_mirror_stays_when_its_replacement_does_not_fill(
         self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket, mirror = poisoned
@@ -164,7 +164,7 @@ class TestAggregates:
 
     @pytest.mark.guarantee("replicas-5")
     @pytest.mark.parametrize("many", [refill.FULL_REFILL_KEYS, 0])
-    async def test_get_again_what_is_wrong_and_keep_their_own(
+    async def test_aggregate_is_refilled_and_keeps_its_own_keys(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], many: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
@@ -186,7 +186,7 @@ class TestAggregates:
 
     @pytest.mark.guarantee("replicas-5", by="kill")
     @pytest.mark.parametrize("writes", range(4))
-    async def test_killed_at_any_write_it_is_completed_by_the_next(
+    async def test_repair_killed_at_any_write_is_completed_by_the_next(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], writes: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
@@ -202,7 +202,7 @@ class TestAggregates:
         assert all(outcome.consistent for outcome in await audited(client, aggregate))
         assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == before
 
-    async def test_one_that_has_forgotten_its_first_entries_gets_everything(
+    async def test_aggregate_without_its_first_entries_is_refilled_completely(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         """A source that joins late brings nothing by itself, if the aggregate's first entry is gone."""
@@ -222,7 +222,7 @@ class TestAggregates:
         await repaired(client, aggregate)
         assert all(outcome.consistent for outcome in await audited(client, aggregate))
 
-    async def test_one_that_denies_purges_is_left_alone(
+    async def test_aggregate_that_denies_purges_is_not_repaired(
         self, client: kvctl.Client, raw: RawClient, unique: Names
     ) -> None:
         bucket, aggregate = unique("ORIGIN"), unique("AGG")

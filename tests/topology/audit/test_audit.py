@@ -36,16 +36,16 @@ async def mirrored(client: kvctl.Client, raw: RawClient, unique: Names) -> tuple
 
 
 class TestMirrors:
-    async def test_a_whole_one_agrees(self, client: kvctl.Client, mirrored: tuple[str, str]) -> None:
+    async def test_complete_mirror_agrees(self, client: kvctl.Client, mirrored: tuple[str, str]) -> None:
         outcome = await one(client, mirrored[0])
         assert (outcome.origin, outcome.replica, outcome.kind) == (*mirrored, "mirror")
         assert (outcome.keys, outcome.consistent, outcome.samples, outcome.causes) == (18, True, [], set())
 
-    async def test_by_its_own_name(self, client: kvctl.Client, mirrored: tuple[str, str]) -> None:
+    async def test_mirror_is_audited_by_its_own_name(self, client: kvctl.Client, mirrored: tuple[str, str]) -> None:
         assert (await one(client, mirrored[1])).replica == mirrored[1]
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_a_key_removed_from_it_is_missing(
+    async def test_key_removed_from_mirror_is_missing(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, mirror = unique("ORIGIN"), unique("M")
@@ -75,7 +75,7 @@ class TestMirrors:
             assert (outcome.keys, said(outcome)) == (19, [("missing", "k.2", None)])
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_a_purge_that_never_reaches_it_leaves_extra_keys(
+    async def test_purge_that_does_not_reach_mirror_leaves_extra_keys(
         self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
     ) -> None:
         bucket, mirror = mirrored
@@ -83,7 +83,7 @@ class TestMirrors:
         assert said(await one(client, mirror)) == [("extra", "k.7", None)]
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_one_of_an_earlier_incarnation_is_poisoned(
+    async def test_mirror_of_earlier_stream_instance_is_stale(
         self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
     ) -> None:
         bucket, _ = mirrored
@@ -97,7 +97,7 @@ class TestMirrors:
         assert outcome.counts[Verdict.EXTRA] == 2
         assert {item.cause for item in outcome.samples if item.revision} == {"recreated-origin"}
 
-    async def test_one_ahead_of_an_empty_origin_is_poisoned_though_no_key_differs(
+    async def test_mirror_ahead_of_empty_origin_is_stale_though_no_key_differs(
         self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
     ) -> None:
         bucket, mirror = mirrored
@@ -109,7 +109,7 @@ class TestMirrors:
         assert (outcome.differences, outcome.consistent, outcome.causes) == (0, False, {"recreated-origin"})
         assert f"`{mirror}` is at revision" in outcome.evidence
 
-    async def test_a_filtered_one_is_compared_within_its_filter(
+    async def test_filtered_mirror_is_compared_within_its_filter(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, mirror = unique("ORIGIN"), unique("M")
@@ -120,7 +120,7 @@ class TestMirrors:
         outcome = await one(client, mirror)
         assert (outcome.keys, outcome.consistent) == (2, True)
 
-    async def test_one_that_renames_is_compared_under_its_names(
+    async def test_renaming_mirror_is_compared_under_its_names(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, mirror = unique("ORIGIN"), unique("M")
@@ -135,9 +135,7 @@ class TestMirrors:
         assert said(outcome) == [("missing", "x.0.y", None), ("extra", "x.1.y", None)]
         assert [item.origin_key for item in outcome.sorted_samples()] == ["k.0", "k.1"]
 
-    async def test_purges_are_denied_and_it_agrees_all_the_same(
-        self, client: kvctl.Client, raw: RawClient, unique: Names
-    ) -> None:
+    async def test_mirror_that_denies_purges_agrees(self, client: kvctl.Client, raw: RawClient, unique: Names) -> None:
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket, max_msgs_per_subject=5)
         fill(raw, bucket, 5)
@@ -145,7 +143,7 @@ class TestMirrors:
         await client.bucket(bucket).purge("k.1")
         assert (await one(client, mirror)).consistent
 
-    async def test_one_never_connected_misses_everything(
+    async def test_unconnected_mirror_misses_everything(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, mirror = unique("ORIGIN"), unique("M")
@@ -171,7 +169,7 @@ class TestAggregates:
         await create_aggregate(client, Aggregate(aggregate, origins, writable=True))
         return first, second, aggregate
 
-    async def test_a_whole_one_agrees_with_each_origin(
+    async def test_complete_aggregate_agrees_with_each_origin(
         self, client: kvctl.Client, merged: tuple[str, str, str]
     ) -> None:
         outcomes = await audited(client, merged[2])
@@ -181,7 +179,7 @@ class TestAggregates:
         assert [item.replica for item in await audited(client, merged[0])] == [merged[2]] * 2
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_what_is_written_in_it_is_its_own_unless_an_origin_has_the_key(
+    async def test_key_written_in_aggregate_is_its_own_unless_an_origin_has_it(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str]
     ) -> None:
         aggregate = merged[2]
@@ -195,7 +193,7 @@ class TestAggregates:
         assert said(outcomes) == [("differing", "a.k.5", "local-write"), ("missing", "b.k.6", "local-write")]
         assert outcomes[0].samples[0].origin_key == "k.5"
 
-    async def test_what_its_origin_lost_in_silence_is_extra(
+    async def test_key_that_origin_lost_silently_is_extra(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str]
     ) -> None:
         raw.api(f"STREAM.PURGE.KV_{merged[1]}", {"filter": f"$KV.{merged[1]}.k.7"})
@@ -203,7 +201,7 @@ class TestAggregates:
         assert (first.consistent, said(second)) == (True, [("extra", "b.k.7", None)])
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_what_it_lost_itself_is_missing_or_stale(
+    async def test_key_that_aggregate_lost_is_missing_or_stale(
         self, client: kvctl.Client, raw: RawClient, unique: Names, replicas: Replicas
     ) -> None:
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
@@ -217,7 +215,7 @@ class TestAggregates:
         outcome = await one(client, aggregate)
         assert said(outcome) == [("missing", "k.2", None), ("stale", "k.1", None)]
 
-    async def test_keys_that_two_origins_write_are_said_and_no_drift(
+    async def test_keys_of_two_origins_are_reported_but_not_as_drift(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
@@ -230,7 +228,7 @@ class TestAggregates:
         outcomes = await audited(client, aggregate)
         assert [(item.consistent, item.collisions, item.differences) for item in outcomes] == [(True, 5, 0)] * 2
 
-    async def test_keys_that_become_one_are_said_and_no_drift(
+    async def test_keys_that_become_one_are_reported_but_not_as_drift(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
@@ -241,7 +239,7 @@ class TestAggregates:
         (outcome,) = await audited(client, aggregate)
         assert (outcome.consistent, outcome.keys) == (True, 3)
 
-    async def test_an_origin_that_is_gone_cannot_be_read_and_the_others_are_compared(
+    async def test_deleted_origin_is_an_error_and_others_are_compared(
         self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str]
     ) -> None:
         raw.api(f"STREAM.DELETE.KV_{merged[0]}")
@@ -250,7 +248,7 @@ class TestAggregates:
         assert (first.consistent, str(first.error)) == (None, f"Origin `{merged[0]}` does not exist")
         assert said(second) == [("differing", "b.k.1", "local-write")]
 
-    async def test_functions_that_cannot_be_predicted_are_said(
+    async def test_unknown_transform_functions_are_reported(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
@@ -261,7 +259,7 @@ class TestAggregates:
 
 
 class TestKeysThatNeverExpire:
-    async def test_a_ttl_that_the_replica_does_not_allow_leaves_extra_keys(
+    async def test_ttl_that_replica_does_not_allow_leaves_extra_keys(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("A")
@@ -279,7 +277,7 @@ class TestKeysThatNeverExpire:
 
 
 class TestKeysThatNobodyFinds:
-    async def test_of_a_mirror_that_takes_some_keys_and_answers_reads_of_all(
+    async def test_filtered_mirror_that_answers_all_reads_is_inconsistent(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, mirror = unique("ORIGIN"), unique("M")
@@ -317,7 +315,7 @@ class TestOfNothing:
         assert unread({0: info(5, 5)}, {0: info(2, 5)}, {0: 2}) == []  # three have gone since
         assert unread({HERE: info(0, 9)}, {HERE: info(0, 9)}, {HERE: 0}) == []
 
-    async def test_what_is_missing_is_found_where_the_last_entry_has_expired(
+    async def test_missing_keys_are_found_after_last_entry_expired(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
         bucket, mirror = unique("ORIGIN"), unique("M")

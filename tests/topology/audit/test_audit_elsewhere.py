@@ -68,7 +68,7 @@ async def replicated(client: kvctl.Client, bucket: str, mirror: str, aggregate: 
 
 
 @pytest.mark.guarantee("replicas-4", by="race")
-async def test_nothing_is_reported_beside_a_writer_but_what_is_wrong(
+async def test_audit_beside_a_writer_reports_only_real_differences(
     client: kvctl.Client, server: Server, raw: RawClient, unique: Names
 ) -> None:
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
@@ -90,7 +90,7 @@ async def test_nothing_is_reported_beside_a_writer_but_what_is_wrong(
 
 @pytest.mark.guarantee("replicas-4", by="race")
 @pytest.mark.slow
-async def test_many_audits_beside_a_writer(own_server: Server) -> None:
+async def test_many_audits_beside_a_writer_agree(own_server: Server) -> None:
     async with kvctl.connect(own_server.url) as client:
         with RawClient(own_server.url) as raw:
             raw.create_bucket("ORIGIN")
@@ -102,7 +102,7 @@ async def test_many_audits_beside_a_writer(own_server: Server) -> None:
 
 
 @pytest.mark.guarantee("replicas-4")
-async def test_keys_that_expire_are_no_drift(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_expiring_keys_are_not_drift(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
     raw.create_bucket(bucket, max_age=2 * 10**9, duplicate_window=10**9)
     for number in range(20):
@@ -117,9 +117,7 @@ async def test_keys_that_expire_are_no_drift(client: kvctl.Client, raw: RawClien
             assert said(outcome) == []
 
 
-async def test_what_expired_in_the_origin_alone_is_extra_and_named(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_key_expired_only_in_origin_is_extra(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror = unique("ORIGIN"), unique("M")
     raw.create_bucket(bucket, max_age=10**9, duplicate_window=10**9)
     raw.put(bucket, "k", b"v")
@@ -130,7 +128,7 @@ async def test_what_expired_in_the_origin_alone_is_extra_and_named(
     assert said(await one(client, mirror)) == [("extra", "k", "ttl-not-inherited")]
 
 
-async def test_foreign_keys_are_compared_as_they_stand(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_non_conforming_keys_are_compared(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
     raw.create_bucket(bucket)
     for key in ("star.*", "star.a", "more.>", "b\udcff"):
@@ -145,7 +143,7 @@ async def test_foreign_keys_are_compared_as_they_stand(client: kvctl.Client, raw
     assert said(await one(client, aggregate))[-1] == ("differing", "b\udcff", "local-write")
 
 
-async def test_on_a_cluster_with_replicas(cluster: Lab, unique: Names) -> None:
+async def test_audit_on_a_cluster_with_stream_replicas(cluster: Lab, unique: Names) -> None:
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
         bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
         await client.create_bucket(bucket, replicas=3, history=3)
@@ -156,7 +154,7 @@ async def test_on_a_cluster_with_replicas(cluster: Lab, unique: Names) -> None:
 
 
 @pytest.mark.guarantee("replicas-6")
-async def test_across_clusters(supercluster: Lab, unique: Names) -> None:
+async def test_audit_across_clusters(supercluster: Lab, unique: Names) -> None:
     bucket, mirror = unique("ORIGIN"), unique("M")
     async with kvctl.connect(supercluster.contexts["lon"]) as lon, kvctl.connect(supercluster.contexts["nyc"]) as nyc:
         await lon.create_bucket(bucket, cluster="lon")
@@ -168,7 +166,7 @@ async def test_across_clusters(supercluster: Lab, unique: Names) -> None:
 
 
 @pytest.mark.guarantee("replicas-6")
-async def test_across_domains_and_repaired_there(leaf: Lab, unique: Names) -> None:
+async def test_audit_and_repair_across_domains(leaf: Lab, unique: Names) -> None:
     bucket, mirror = unique("ORIGIN"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await hub.create_bucket(bucket)
@@ -188,7 +186,7 @@ async def test_across_domains_and_repaired_there(leaf: Lab, unique: Names) -> No
 
 
 @pytest.mark.guarantee("replicas-6")
-async def test_across_accounts_by_names_and_single_keys(accounts: Lab, unique: Names) -> None:
+async def test_audit_across_accounts_by_names_and_single_keys(accounts: Lab, unique: Names) -> None:
     """Exports that let nobody list the origin, but allow its info and its keys."""
     mirror = unique("M")
     origin = Origin("ORDERS", external=External("ORIGIN.API", "DELIVER.ORDERS.m"))

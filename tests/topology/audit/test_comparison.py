@@ -22,35 +22,35 @@ def compared(origin: Marked, replica: Marked) -> Comparison:
     return found
 
 
-def test_what_is_missing_extra_or_other_is_suspicious() -> None:
+def test_missing_extra_and_differing_keys_are_suspects() -> None:
     origin = [(b"same", A), (b"other", A), (b"missing", A)]
     replica = [(b"extra", A), (b"other", B), (b"same", A)]
     assert compared(origin, replica).suspects() == [b"extra", b"missing", b"other"]
 
 
-def test_a_deletion_is_like_nothing_at_all() -> None:
+def test_deletion_equals_a_missing_key() -> None:
     assert compared([(b"k", DELETED), (b"l", DELETED)], [(b"l", DELETED), (b"m", DELETED)]).suspects() == []
     assert compared([(b"k", DELETED)], [(b"k", A)]).suspects() == [b"k"]
     for header in (b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\n\r\n"):
         assert mark(header, b"", b"7") == DELETED
 
 
-def test_what_two_origins_hold_is_suspicious_though_one_agrees() -> None:
+def test_key_of_two_origins_is_suspect_though_one_agrees() -> None:
     found = compared([(b"k", A), (b"k", B)], [(b"k", B)])
     assert found.suspects() == [b"k"]
 
 
-def test_keys_of_the_replica_s_own_are_counted_unless_an_origin_has_them() -> None:
+def test_own_keys_of_replica_are_counted_unless_an_origin_has_them() -> None:
     found = compared([(b"k", A)], [(b"own", A), (b"k", B)])
     assert found.suspects(expected={b"own", b"k"}) == [b"k"]
     assert found.alone({b"own", b"k"}) == 1
 
 
-def test_a_mark_holds_the_revision_where_that_has_to_agree() -> None:
+def test_mark_contains_the_revision_of_mirrors() -> None:
     assert mark(b"", b"a", b"1") != mark(b"", b"a", b"2")
 
 
-def test_read_in_step_few_keys_wait() -> None:
+def test_few_keys_wait_when_sides_are_read_in_step() -> None:
     found = Comparison()
     for start in range(0, 10_000, 100):
         batch = [(b"%d" % number, A) for number in range(start, start + 100)]
@@ -60,7 +60,7 @@ def test_read_in_step_few_keys_wait() -> None:
     assert (found.waiting, found.suspects()) == (0, [])
 
 
-def test_in_any_order_a_key_takes_200_bytes_at_the_most() -> None:
+def test_waiting_key_takes_at_most_200_bytes() -> None:
     """Those that wait; keys of 20 bytes behind a prefix of 15."""
     count = 100_000
     tracemalloc.start()

@@ -19,9 +19,7 @@ def read(text: str) -> Topology:
     return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
-def test_a_url_has_the_credentials_of_flags_and_environment_and_no_context_s(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_url_uses_credentials_of_flags_and_environment_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ContextStore()
     store.save(Context(name="prod", url="nats://127.0.0.1:1", user="alice", password="secret"))
     store.select("prod")
@@ -33,7 +31,7 @@ def test_a_url_has_the_credentials_of_flags_and_environment_and_no_context_s(
     assert accounts.context_of(settings, {}).user == "carol"
 
 
-def test_a_named_context_has_its_own_credentials(home: Path) -> None:
+def test_named_context_uses_its_own_credentials(home: Path) -> None:
     ContextStore().save(Context(name="prod", url="nats://127.0.0.1:1", user="alice", password="secret", domain="a"))
     flags = {"server": "nats://127.0.0.1:9", "user": "bob", "domain": "c", "read_only": True}
     context = accounts.context_of({"context": "prod", "domain": "b"}, flags)
@@ -46,12 +44,12 @@ def test_a_named_context_has_its_own_credentials(home: Path) -> None:
 @pytest.mark.parametrize(
     "settings", ["[]", "{context: a, url: 'nats://b:1'}", "{domain: a, api_prefix: b}", "{url: 1, user: me}"]
 )
-def test_what_says_nothing_or_too_much_is_refused(settings: str) -> None:
+def test_invalid_context_is_refused(settings: str) -> None:
     with pytest.raises(UsageError, match=r"t\.yaml:2"):
         read(f"contexts: {{a: {settings}}}")
 
 
-async def test_only_what_is_needed_is_opened(leaf: Lab) -> None:
+async def test_only_needed_contexts_are_opened(leaf: Lab) -> None:
     opened: list[str] = []
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
 

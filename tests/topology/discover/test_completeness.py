@@ -42,26 +42,26 @@ def of(origin: dict[str, Any], **settings: Any) -> list[Reading]:
 
 
 class TestOfAMirror:
-    def test_lacks_entries_that_its_origin_has(self) -> None:
+    def test_mirror_lacks_entries_of_its_origin(self) -> None:
         assert lacking(info("M", 3, 3, **MIRROR), of(info("KV_O", 3, 3))) == ""
         text = lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3)))
         assert text == "`M` holds 2 entries of 2 keys, but `O` 3 entries of 3 keys"
 
-    def test_lacks_nothing_that_may_be_on_its_way(self) -> None:
+    def test_mirror_with_pending_entries_lacks_nothing(self) -> None:
         assert lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3), pending=1)) == ""
         assert lacking(info("M", 1, 1, **MIRROR), of(info("KV_O", 3, 3), pending=1)) != ""
 
-    def test_of_a_shorter_history_is_compared_by_keys(self) -> None:
+    def test_mirror_with_shorter_history_is_compared_by_keys(self) -> None:
         origin = info("KV_O", 9, 3, max_msgs_per_subject=5)
         assert lacking(info("M", 3, 3, **MIRROR), of(origin)) == ""
         assert lacking(info("M", 2, 2, **MIRROR), of(origin)) != ""
 
-    def test_holds_more_than_its_origin(self) -> None:
+    def test_mirror_with_surplus_is_reported(self) -> None:
         assert surplus(info("M", 4, 4, **MIRROR), of(info("KV_O", 3, 3))) != ""
         longer = info("M", 4, 3, **MIRROR | {"max_msgs_per_subject": 5})
         assert surplus(longer, of(info("KV_O", 3, 3))) == ""
 
-    def test_with_a_filter_cannot_be_counted(self) -> None:
+    def test_filtered_mirror_is_not_counted(self) -> None:
         filtered = info("M", 1, 1, mirror={"name": "KV_O", "filter_subject": "$KV.O.a"})
         assert lacking(filtered, [Reading(0, filtered["config"]["mirror"], info("KV_O", 3, 3))]) == ""
 
@@ -73,17 +73,17 @@ class TestOfAnAggregate:
         origins = [info(f"KV_{name}", number, number) for name, number in zip(names, counts, strict=True)]
         return sources, [Reading(at, *pair) for at, pair in enumerate(zip(sources, origins, strict=True))]
 
-    def test_holds_at_least_the_sum_of_its_origins(self) -> None:
+    def test_aggregate_holds_at_least_the_sum_of_its_origins(self) -> None:
         sources, readings = self.readings(3, 4)
         assert lacking(info("KV_A", 7, 7, sources=sources), readings) == ""
         assert lacking(info("KV_A", 6, 6, sources=sources), readings) != ""
 
-    def test_whose_origins_land_on_each_other_cannot_be_counted(self) -> None:
+    def test_aggregate_of_colliding_origins_is_not_counted(self) -> None:
         sources = [source("B", "A"), source("C", "A")]
         readings = [Reading(at, one, info(one["name"], 3, 3)) for at, one in enumerate(sources)]
         assert lacking(info("KV_A", 3, 3, sources=sources), readings) == ""
 
-    def test_with_writes_of_its_own_may_hold_more(self) -> None:
+    def test_writable_aggregate_may_hold_more(self) -> None:
         sources, readings = self.readings(3)
         assert surplus(info("KV_A", 4, 4, sources=sources), readings) != ""
         assert surplus(info("KV_A", 4, 4, sources=sources, subjects=["$KV.A.>"]), readings) == ""
@@ -100,7 +100,7 @@ class TestOfAnAggregate:
         ({}, False),
     ],
 )
-def test_a_source_that_begins_behind_its_origin_s_first_entry(start: dict[str, Any], late: bool) -> None:
+def test_source_with_late_start_is_described(start: dict[str, Any], late: bool) -> None:
     reading = Reading(0, {"name": "KV_O", **start}, info("KV_O", 3, 3, first=5))
     assert bool(late_start(reading)) == late
 
@@ -143,7 +143,7 @@ async def test_healthy_replicas_are_ok(client: kvctl.Client, filled: Filled) -> 
     assert found == {mirror: {State.OK}, f"KV_{aggregate}": {State.OK}}
 
 
-async def test_healthy_replicas_are_ok_while_origins_are_written_to(client: kvctl.Client, filled: Filled) -> None:
+async def test_healthy_replicas_are_ok_during_writes(client: kvctl.Client, filled: Filled) -> None:
     first, second, mirror, aggregate = filled
     done = False
 
@@ -164,7 +164,7 @@ async def test_healthy_replicas_are_ok_while_origins_are_written_to(client: kvct
 
 
 @pytest.mark.parametrize("purge", [{}, {"filter": "one"}, {"seq": 5}])
-async def test_replicas_that_were_purged_miss_entries(
+async def test_purged_replicas_have_missing_entries(
     client: kvctl.Client, raw: RawClient, filled: Filled, purge: dict[str, Any]
 ) -> None:
     first, _, mirror, aggregate = filled
@@ -175,9 +175,7 @@ async def test_replicas_that_were_purged_miss_entries(
     assert found == {mirror: {State.MISSING_ENTRIES}, f"KV_{aggregate}": {State.MISSING_ENTRIES}}
 
 
-async def test_buckets_are_shown_with_what_their_replicas_lack(
-    client: kvctl.Client, raw: RawClient, filled: Filled
-) -> None:
+async def test_overview_shows_entries_that_replicas_lack(client: kvctl.Client, raw: RawClient, filled: Filled) -> None:
     first, second, mirror, aggregate = filled
     assert [(await overview.look(client.api, name)).doubts for name in filled] == [[], [], [], []]
     for stream in (mirror, f"KV_{aggregate}"):
@@ -187,7 +185,7 @@ async def test_buckets_are_shown_with_what_their_replicas_lack(
     assert f"`{mirror}` holds 8 entries of 8 keys, but `{first}` 12 entries of 12 keys" in doubts[first]
 
 
-async def test_an_emptied_aggregate_of_some_keys_misses_entries(
+async def test_emptied_filtered_aggregate_has_missing_entries(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     bucket, aggregate = unique(), unique("A")
@@ -201,14 +199,16 @@ async def test_an_emptied_aggregate_of_some_keys_misses_entries(
     assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {State.MISSING_ENTRIES}}
 
 
-async def test_an_origin_that_was_purged_leaves_doubt(client: kvctl.Client, raw: RawClient, filled: Filled) -> None:
+async def test_replica_of_silently_purged_origin_is_unconfirmed(
+    client: kvctl.Client, raw: RawClient, filled: Filled
+) -> None:
     first, _, mirror, aggregate = filled
     raw.api(f"STREAM.PURGE.KV_{first}")
     found = await states(client, mirror, f"KV_{aggregate}")
     assert found == {mirror: {State.UNCONFIRMED}, f"KV_{aggregate}": {State.UNCONFIRMED}}
 
 
-async def test_a_rollup_of_all_from_one_origin_empties_the_others_keys(
+async def test_rollup_of_all_from_one_origin_removes_keys_of_others(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, filled: Filled
 ) -> None:
     first, _, _, aggregate = filled
@@ -217,7 +217,7 @@ async def test_a_rollup_of_all_from_one_origin_empties_the_others_keys(
     assert State.MISSING_ENTRIES in (await states(client, f"KV_{aggregate}"))[f"KV_{aggregate}"]
 
 
-async def test_an_aggregate_beyond_its_origin_s_last_revision_has_one_that_was_recreated(
+async def test_aggregate_beyond_last_revision_of_origin_has_recreated_origin(
     client: kvctl.Client, raw: RawClient, filled: Filled
 ) -> None:
     first, _, _, aggregate = filled
@@ -228,7 +228,7 @@ async def test_an_aggregate_beyond_its_origin_s_last_revision_has_one_that_was_r
     assert found == {f"KV_{aggregate}": {State.RECREATED_ORIGIN, State.OK}}
 
 
-async def test_a_source_with_a_late_start_misses_entries(
+async def test_source_with_late_start_is_unconfirmed(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")

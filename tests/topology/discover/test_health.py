@@ -24,7 +24,7 @@ async def look(client: kvctl.Client, *names: str) -> dict[str, Standing]:
     return {item.name: item for item in await health.standings(World(world.places, links), QUICK)}
 
 
-async def test_what_holds_the_last_entry_is_ok(
+async def test_replica_with_the_last_entry_is_ok(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     origin, mirror, some, none = unique("O"), unique("M"), unique("A"), unique("A")
@@ -39,7 +39,7 @@ async def test_what_holds_the_last_entry_is_ok(
     assert (found[mirror].arrived, found[mirror].origin_last) == (last, last)
 
 
-async def test_an_origin_whose_last_entries_were_erased_is_held_in_full(
+async def test_replica_is_ok_after_last_entries_of_origin_were_erased(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     origin, mirror = unique("O"), unique("M")
@@ -52,7 +52,7 @@ async def test_an_origin_whose_last_entries_were_erased_is_held_in_full(
     assert (await look(client, mirror))[mirror].state is State.OK
 
 
-async def test_what_cannot_take_an_entry_stalls(
+async def test_replica_that_refuses_an_entry_is_stalled(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     origin, aggregate = unique("O"), unique("A")
@@ -68,7 +68,7 @@ async def test_what_cannot_take_an_entry_stalls(
     )
 
 
-async def test_what_arrives_between_two_looks_is_there(
+async def test_replica_that_catches_up_between_looks_is_ok(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     origin, aggregate = unique("O"), unique("A")
@@ -84,7 +84,7 @@ async def test_what_arrives_between_two_looks_is_there(
     assert [item.state for item in await health.standings(World(world.places, links), 0)] == [State.OK]
 
 
-async def test_a_missing_origin_and_one_that_nobody_heard_of(
+async def test_missing_and_unconnected_origins_are_distinguished(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     lost, far = unique("M"), unique("M")
@@ -96,7 +96,7 @@ async def test_a_missing_origin_and_one_that_nobody_heard_of(
     raw.api(f"STREAM.DELETE.{far}")  # every look at the server would wait for its domain
 
 
-async def test_a_mirror_of_an_earlier_incarnation(
+async def test_mirror_of_earlier_stream_instance_has_recreated_origin(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     origin, mirror = unique("O"), unique("M")
@@ -114,7 +114,7 @@ async def test_a_mirror_of_an_earlier_incarnation(
     assert f"`{mirror}` is at revision 2" in found.evidence
 
 
-async def test_an_origin_out_of_view_leaves_it_open(leaf: Lab, unique: Names) -> None:
+async def test_replica_of_origin_out_of_view_is_unconfirmed(leaf: Lab, unique: Names) -> None:
     origin, mirror = unique("O"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await (await hub.create_bucket(origin)).put("k", b"v")
@@ -126,7 +126,7 @@ async def test_an_origin_out_of_view_leaves_it_open(leaf: Lab, unique: Names) ->
         await edge.delete_bucket(mirror)
 
 
-async def test_streams_whose_servers_are_silent_are_unreachable(client: kvctl.Client, unique: Names) -> None:
+async def test_streams_with_silent_servers_are_unreachable(client: kvctl.Client, unique: Names) -> None:
     origin, mirror = unique("O"), unique("M")
     await client.create_bucket(origin)
     await create_mirror(client, Mirror(mirror, Origin(origin)))

@@ -49,7 +49,7 @@ async def test_origins_in_another_domain_are_found_by_one_request(
         assert len(followed) < 4
 
 
-async def test_an_error_names_the_context(leaf: Lab) -> None:
+async def test_inventory_error_names_the_context(leaf: Lab) -> None:
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
         with pytest.raises(KvctlError) as caught:
             await survey({"far": client.api.at("$JS.nowhere.API")})

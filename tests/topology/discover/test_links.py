@@ -50,7 +50,7 @@ async def test_mirrors_aggregates_and_their_own_readers_are_dependents(
     assert [item.name for item in await links.dependents(client.api, mirror)] == [second]
 
 
-async def test_an_origin_that_is_gone_is_an_error_in_time(
+async def test_deleted_origin_becomes_an_error(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     mirror = unique("M")
@@ -59,7 +59,7 @@ async def test_an_origin_that_is_gone_is_an_error_in_time(
     assert (upstream.stream, upstream.active, upstream.behind) == ("KV_never-there", None, True)
 
 
-async def test_origins_in_other_domains_are_named_and_none_of_ours(leaf: Lab, unique: Callable[..., str]) -> None:
+async def test_origins_in_other_domains_are_not_local_origins(leaf: Lab, unique: Callable[..., str]) -> None:
     origin, mirror = unique("O"), unique("M")
     with RawClient(leaf.contexts["hub"].url) as hub, RawClient(leaf.contexts["leaf"].url) as edge:
         hub.create_bucket(origin)
@@ -72,13 +72,13 @@ async def test_origins_in_other_domains_are_named_and_none_of_ours(leaf: Lab, un
         assert await links.dependents(client.api, f"KV_{origin}") == []
 
 
-def test_an_account_s_prefix_is_no_domain() -> None:
+def test_account_prefix_is_not_a_domain() -> None:
     stream = info("M", mirror={"name": "KV_O", "external": {"api": "ORIGIN.API"}})
     (upstream,) = links.upstreams(stream)
     assert (upstream.domain, upstream.api) == (None, "ORIGIN.API")
 
 
-def test_one_origin_read_twice_is_told_apart_by_its_filter_whatever_the_server_s_order() -> None:
+def test_sources_of_one_origin_are_matched_by_filter() -> None:
     sources = [
         {"name": "KV_O", "filter_subject": "$KV.O.a.>"},
         {"name": "KV_O", "filter_subject": "$KV.O.b.>"},
@@ -91,13 +91,13 @@ def test_one_origin_read_twice_is_told_apart_by_its_filter_whatever_the_server_s
     ]
 
 
-def test_a_source_that_servers_do_not_list_yet_is_not_taken_for_another_of_its_stream() -> None:
+def test_unlisted_source_is_not_matched_with_another_of_its_stream() -> None:
     first, second = ({"name": "KV_O", "subject_transforms": [{"src": src, "dest": ""}]} for src in ("a", "b"))
     assert links.live_part(second, [{**first, "seq": 7}]) == {}
     assert links.live_part(second, [{"name": "KV_O", "seq": 7}])["seq"] == 7  # servers that do not tell them apart
 
 
-def test_the_error_keeps_the_server_s_text_and_number() -> None:
+def test_upstream_error_keeps_the_server_s_text_and_code() -> None:
     error = {"code": 404, "err_code": 10059, "description": "stream not found"}
     live = {"name": "KV_O", "lag": 0, "active": 5, "error": error}
     (upstream,) = links.upstreams(info("M", mirror={"name": "KV_O"}) | {"mirror": live})
@@ -105,7 +105,7 @@ def test_the_error_keeps_the_server_s_text_and_number() -> None:
     assert upstream.behind
 
 
-def test_a_whole_mirror_has_what_its_count_has_reached() -> None:
+def test_unfiltered_mirror_has_revisions_up_to_its_last() -> None:
     live = {"name": "KV_O", "lag": 0, "active": 5}
     infos = [info("M", mirror={"name": "KV_O"}) | {"mirror": live}]
     (dependent,) = links.dependents_among(Listing(tuple(infos), {}), "KV_O")
@@ -114,7 +114,7 @@ def test_a_whole_mirror_has_what_its_count_has_reached() -> None:
     assert links.dependents_among(Listing(tuple(filtered), {}), "KV_O")[0].has(8)
 
 
-def test_readers_in_a_circle_are_each_listed_once() -> None:
+def test_readers_in_a_cycle_are_listed_once() -> None:
     infos = [
         info("KV_A", sources=[{"name": "KV_B"}], max_msgs_per_subject=1),
         info("KV_B", sources=[{"name": "KV_A"}], max_msgs_per_subject=1),

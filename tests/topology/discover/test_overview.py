@@ -19,9 +19,7 @@ from tests.topology.conftest import Replicas, until
 Names = Callable[..., str]
 
 
-async def test_a_bucket_and_its_mirror_answer_alike_on_one_server(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_bucket_and_mirror_on_one_server_both_answer(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     empty = await overview.look(client.api, bucket)
@@ -39,7 +37,7 @@ async def test_a_bucket_and_its_mirror_answer_alike_on_one_server(
     assert (origin["state"]["last_seq"], reverse.lineage and reverse.lineage.same) == (revision, True)
 
 
-async def test_an_origin_made_anew_is_told_from_the_one_that_was_mirrored(
+async def test_overview_distinguishes_recreated_origin(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     bucket, mirror = unique(), unique("M")
@@ -56,7 +54,7 @@ async def test_an_origin_made_anew_is_told_from_the_one_that_was_mirrored(
         assert (found.same, "was recreated" in found.evidence) == (False, True)
 
 
-async def test_a_writer_makes_no_mirror_look_poisoned(
+async def test_concurrent_writes_do_not_make_a_mirror_look_stale(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     bucket, mirror = unique(), unique("M")
@@ -77,7 +75,7 @@ async def test_a_writer_makes_no_mirror_look_poisoned(
     await writing
 
 
-async def test_alternates_are_in_the_order_of_the_one_who_asks(supercluster: Lab, unique: Names) -> None:
+async def test_alternates_are_ordered_by_distance_from_the_client(supercluster: Lab, unique: Names) -> None:
     bucket, mirror = unique(), unique("M")
     async with (
         kvctl.connect(supercluster.contexts["lon"]) as lon,
@@ -94,7 +92,7 @@ async def test_alternates_are_in_the_order_of_the_one_who_asks(supercluster: Lab
                 assert seen.answered_by == [order[0]["name"]]
 
 
-async def test_a_copy_at_the_edge_answers_there(leaf: Lab, unique: Names) -> None:
+async def test_mirror_at_the_edge_answers_there(leaf: Lab, unique: Names) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await (await hub.create_bucket(bucket)).put("k", b"v")
@@ -110,7 +108,7 @@ async def test_a_copy_at_the_edge_answers_there(leaf: Lab, unique: Names) -> Non
         assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
 
 
-async def test_a_copy_in_another_account_is_seen_as_far_as_its_exports_go(accounts: Lab, unique: Names) -> None:
+async def test_overview_of_another_account_is_limited_by_its_exports(accounts: Lab, unique: Names) -> None:
     mirror = unique("M")
     async with (
         kvctl.connect(accounts.contexts["origin"]) as there,
@@ -131,7 +129,7 @@ async def test_a_copy_in_another_account_is_seen_as_far_as_its_exports_go(accoun
         assert (await overview.look(there.api, "ORDERS")).dependents == []  # other accounts cannot be seen
 
 
-async def test_replicas_on_three_servers_stand_like_others(cluster: Lab, unique: Names) -> None:
+async def test_overview_of_replicas_on_three_servers(cluster: Lab, unique: Names) -> None:
     bucket, mirror = unique(), unique("M")
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
         await (await client.create_bucket(bucket, replicas=3)).put("k", b"v")
@@ -144,7 +142,7 @@ async def test_replicas_on_three_servers_stand_like_others(cluster: Lab, unique:
 
 
 @pytest.mark.slow
-async def test_what_is_known_when_the_origin_s_cluster_is_dead() -> None:
+async def test_overview_when_the_origin_s_cluster_is_down() -> None:
     with run_lab("supercluster") as lab:
         async with kvctl.connect(lab.contexts["lon"]) as lon:
             await (await lon.create_bucket("ORDERS", cluster="lon")).put("k", b"v")

@@ -27,7 +27,7 @@ def topology_of(**file: Any) -> Topology:
     return read_topology(Document({"version": 1, **file}, "t.yaml"))
 
 
-async def test_an_origin_stands_for_its_replicas(client: kvctl.Client, unique: Names) -> None:
+async def test_status_of_origin_has_its_replicas(client: kvctl.Client, unique: Names) -> None:
     origin, mirror, aggregate = unique("O"), unique("M"), unique("A")
     await (await client.create_bucket(origin)).put("k", b"v")
     await create_mirror(client, Mirror(mirror, Origin(origin)))
@@ -48,7 +48,7 @@ async def _alone(client: kvctl.Client, unique: Names) -> str:
     return (await client.create_bucket(unique("ALONE"))).name
 
 
-async def test_a_file_s_replicas_in_its_contexts(leaf: Lab, unique: Names) -> None:
+async def test_status_of_file_has_its_replicas_by_context(leaf: Lab, unique: Names) -> None:
     origin, mirror, other = unique("O"), unique("M"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await hub.create_bucket(origin)
@@ -74,7 +74,7 @@ def row(replica: str, **fields: Any) -> dict[str, Any]:
     return {**dict.fromkeys(FIELDS), "replica": replica, "stream": replica, "rules": [], "state": "ok", **fields}
 
 
-def test_a_change_is_what_says_something_new() -> None:
+def test_status_changes_ignore_moving_fields() -> None:
     before = [row("A", active=0.1, revision=5), row("B"), row("C")]
     after = [row("A", active=0.9, revision=5), row("B", state="stalled"), row("D")]
     assert changes([], before) == before

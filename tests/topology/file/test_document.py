@@ -29,7 +29,7 @@ def read(text: str) -> Topology:
     return read_topology(parser.parse(text.encode(), "t.yaml"))
 
 
-def test_the_contract_s_example() -> None:
+def test_document_reads_example_of_the_contract() -> None:
     topology = read(CONTRACT)
     assert topology.places == {"ORDERS": "hub", "ORDERS_NYC": "hub", "EDGE": "edge"}
     assert topology.contexts["edge"] == {"url": "nats://127.0.0.1:4223", "domain": "leaf"}
@@ -48,7 +48,7 @@ def test_the_contract_s_example() -> None:
     ]  # fmt: skip
 
 
-def test_every_setting_of_a_bucket_can_stand_in_it() -> None:
+def test_document_reads_every_setting_of_a_bucket() -> None:
     topology = read(
         "version: 1\nbuckets: {B: {description: d, history: 2, ttl: 1h, marker_ttl: 5m, replicas: 3, storage: memory, "
         "max_value_size: 1KiB, max_bytes: 1MiB, compress: true, cluster: c, tag: t, metadata: {a: b}, "
@@ -61,7 +61,7 @@ def test_every_setting_of_a_bucket_can_stand_in_it() -> None:
     assert topology.buckets["C"].history == 1
 
 
-def test_an_origin_can_be_written_as_on_the_command_line() -> None:
+def test_document_reads_origins_in_command_line_notation() -> None:
     topology = read("version: 1\naggregates: {A: {origins: ['bucket=B,keys=NEW.>,prefix=p', C], writable: true}}")
     (stream,) = render(topology).streams
     assert [source["name"] for source in stream["sources"]] == ["KV_B", "KV_C"]
@@ -96,7 +96,7 @@ def test_an_origin_can_be_written_as_on_the_command_line() -> None:
         ("- a", "A topology file must be a mapping", ""),
     ],
 )  # fmt: skip
-def test_an_error_says_where_and_what_was_meant(text: str, message: str, hint: str) -> None:
+def test_document_error_names_place_and_suggestion(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(text)
     assert message in caught.value.message

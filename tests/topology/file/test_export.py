@@ -52,14 +52,14 @@ def exported(*configs: dict[str, Any], names: tuple[str, ...] = ()) -> Exported:
     return export(world_of(*configs), names)
 
 
-def test_a_bucket_says_what_is_not_as_by_default() -> None:
+def test_export_of_bucket_has_only_settings_that_are_not_default() -> None:
     assert exported(ORDERS.to_stream(), BucketConfig("PLAIN").to_stream()).document == {
         "version": 1,
         "buckets": {"ORDERS": {"history": 5, "ttl": "30d"}, "PLAIN": {}},
     }
 
 
-def test_every_setting_is_said_in_the_file_s_words() -> None:
+def test_export_writes_every_setting_as_a_file_does() -> None:
     assert exported(EVERYTHING.to_stream()).document["buckets"]["ALL"] == {
         "description": "on", "history": 64, "ttl": "1d12h", "replicas": 3, "storage": "memory", "max_bytes": "10MiB",
         "cluster": "lon", "tags": ["a", "b:1"], "marker_ttl": "5m", "max_value_size": 1500, "compress": True,
@@ -68,7 +68,7 @@ def test_every_setting_is_said_in_the_file_s_words() -> None:
     }  # fmt: skip
 
 
-def test_what_comes_from_an_origin_in_the_file_is_left_to_it() -> None:
+def test_export_omits_settings_inherited_from_origins_in_the_file() -> None:
     origin = ORDERS.to_stream()
     mirror = Mirror("M", Origin("ORDERS")).to_stream(origin)
     aggregate = Aggregate("A", (Origin("ORDERS", keys=("NEW.>",)),)).to_stream([origin])
@@ -81,13 +81,13 @@ def test_what_comes_from_an_origin_in_the_file_is_left_to_it() -> None:
     }  # fmt: skip
 
 
-def test_what_differs_from_the_origin_is_said() -> None:
+def test_export_has_settings_that_differ_from_the_origin() -> None:
     origin = ORDERS.to_stream()
     mirror = Mirror("M", Origin("ORDERS"), ttl=timedelta(), history=9).to_stream(origin)
     assert exported(origin, mirror).document["mirrors"]["M"] == {"origin": "ORDERS", "history": 9, "ttl": "0s"}
 
 
-def test_origins_have_the_shortest_spelling() -> None:
+def test_export_writes_origins_in_shortest_notation() -> None:
     origins = (
         Origin("A"),
         Origin("B", keys=("NEW.>", "OLD.>"), prefix="p"),
@@ -110,7 +110,7 @@ def test_origins_have_the_shortest_spelling() -> None:
 @pytest.mark.parametrize(
     "external", [None, External.of_domain("hub"), External("X.API"), External("X.API", "D.x")], ids=str
 )
-def test_the_file_makes_the_same_again(external: External | None) -> None:
+def test_exported_file_recreates_the_same_streams(external: External | None) -> None:
     origin = EVERYTHING.to_stream()
     mirror = Mirror("M", Origin("ALL", external=external), cluster="nyc", max_bytes=10**9).to_stream(origin)
     aggregate = Aggregate("A", (Origin("ALL", prefix="p", external=external),), history=3).to_stream([origin])
@@ -131,7 +131,7 @@ def test_the_file_makes_the_same_again(external: External | None) -> None:
         ({"metadata": {"": "x", "a": "b"}}, "metadata. x"),
     ],
 )
-def test_what_a_file_cannot_say_is_a_remark(change: dict[str, Any], remark: str) -> None:
+def test_export_remarks_settings_that_a_file_cannot_express(change: dict[str, Any], remark: str) -> None:
     found = exported(ORDERS.to_stream() | change)
     assert found.remarks == {"ORDERS": [remark]}
     assert "history" not in found.document["buckets"]["ORDERS"] or change.get("max_msgs_per_subject") is None
@@ -155,7 +155,7 @@ def test_what_a_file_cannot_say_is_a_remark(change: dict[str, Any], remark: str)
             {"src": "$KV.B.>", "dest": "elsewhere.>"}]}]}, "`$KV.B.>` to `elsewhere.>` maps keys out of the bucket"),
     ],
 )  # fmt: skip
-def test_what_no_file_describes_is_left_out_with_the_reason(stream: dict[str, Any], reason: str) -> None:
+def test_export_leaves_out_other_streams_with_the_reason(stream: dict[str, Any], reason: str) -> None:
     found = exported(stream, BucketConfig("OTHER").to_stream())
     assert list(found.left_out.values()) == [reason]
     assert found.names == ["OTHER"]
@@ -163,7 +163,7 @@ def test_what_no_file_describes_is_left_out_with_the_reason(stream: dict[str, An
         exported(stream, names=tuple(found.left_out))
 
 
-def test_a_name_that_means_two_things_is_the_bucket_s() -> None:
+def test_export_of_ambiguous_name_has_the_bucket() -> None:
     bucket, other = BucketConfig("SAME").to_stream(), BucketConfig("B").to_stream()
     mirror = Mirror("SAME", Origin("B")).to_stream(other)
     second = Mirror("SECOND", Origin("B", stream="SAME")).to_stream(other)
@@ -172,18 +172,18 @@ def test_a_name_that_means_two_things_is_the_bucket_s() -> None:
     assert set(found.left_out) == {"SAME", "SECOND"}
 
 
-def test_marks_of_one_topology_name_the_file() -> None:
+def test_export_takes_name_from_common_mark() -> None:
     marked = [config.to_stream() | {"metadata": {"kvctl.topology": "eu"}} for config in (ORDERS, BucketConfig("B"))]
     assert exported(*marked).document["name"] == "eu"
     assert "name" not in exported(*marked, BucketConfig("C").to_stream()).document
 
 
-def test_a_name_that_does_not_exist_is_not_found() -> None:
+def test_export_of_missing_name_is_not_found() -> None:
     with pytest.raises(BucketNotFound, match="`NONE` does not exist"):
         exported(ORDERS.to_stream(), names=("ORDERS", "NONE"))
 
 
-async def test_a_plan_on_the_file_finds_nothing_to_do(
+async def test_plan_of_exported_file_is_empty(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
 ) -> None:
     """Whatever kvctl or another tool made, as long as a file can hold it."""

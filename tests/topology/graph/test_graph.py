@@ -72,7 +72,7 @@ def links(graph: Graph) -> set[tuple[str, str]]:
 
 
 class TestOfAFile:
-    def test_names_what_reads_from_what(self) -> None:
+    def test_graph_links_replicas_to_origins(self) -> None:
         graph = graph_of(CONTRACT)
         assert links(graph) == {
             ("ORDERS", "ORDERS_NYC"), ("ORDERS_NYC", "ORDERS_SYD"), ("ORDERS", "EDGE"), ("STOCK", "EDGE"),
@@ -90,7 +90,7 @@ class TestOfAFile:
         words = {tuple(edge.words) for edge in graph.edges}
         assert words == {(), ("NEW.> → orders.new.>",), ("*.* → stock.$2.$1",)}
 
-    def test_an_origin_elsewhere_is_not_the_bucket_of_its_name_here(self) -> None:
+    def test_origin_elsewhere_is_not_a_bucket_of_the_same_name(self) -> None:
         graph = graph_of({"buckets": {"B": {}}, "aggregates": {"A": {"origins": [{"bucket": "B", "domain": "hub"}]}}})
         assert [(node.name, node.kind) for node in graph.nodes] == [
             ("A", "aggregate"),
@@ -98,7 +98,7 @@ class TestOfAFile:
             ("B", "outside"),
         ]
 
-    def test_is_cut_to_what_leads_to_a_name_and_from_it(self) -> None:
+    def test_graph_of_a_name_has_its_origins_and_readers(self) -> None:
         assert {node.name for node in graph_of(CONTRACT, "ORDERS_NYC").nodes} == {"ORDERS", "ORDERS_NYC", "ORDERS_SYD"}
         assert {node.name for node in graph_of(CONTRACT, "CONFIG").nodes} == {"CONFIG"}
         with pytest.raises(BucketNotFound):
@@ -113,7 +113,7 @@ class TestOfAFile:
     def test_as_dot(self, snapshot: SnapshotAssertion) -> None:
         assert diagram.dot(graph_of(CONTRACT)) == snapshot
 
-    def test_circles_end(self) -> None:
+    def test_text_of_a_cycle_ends(self) -> None:
         graph = graph_of({"aggregates": {"A": {"origins": ["B"]}, "B": {"origins": ["A"]}}})
         assert lines_of(graph) == "A  aggregate\n└─▶ B  aggregate\n    └─▶ A  aggregate (above)\n"
         ElementTree.fromstring(svg(graph))
@@ -135,7 +135,7 @@ class TestOfAFile:
         ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "$KV.C.>"}]}, "KV_A", ((">", "$KV.C.>"),)),
     ],
 )  # fmt: skip
-def test_rules_are_said_in_keys_and_what_leads_out_of_the_bucket_in_full(
+def test_rules_show_keys_and_other_subjects_completely(
     taken: dict[str, Any], reader: str, rules: tuple[tuple[str, str], ...]
 ) -> None:
     assert rules_of(taken, reader) == rules
@@ -177,7 +177,7 @@ def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
 
 
 class TestOfLiveServers:
-    def test_shows_origins_that_are_out_of_view_or_missing(self) -> None:
+    def test_graph_shows_origins_out_of_view_and_missing_ones(self) -> None:
         graph = live_graph()
         assert links(graph) == {("ORDERS", "COPY"), ("ORDERS", "EDGE"), ("GONE", "EDGE"), ("FAR", "EDGE")}
         assert {node.name: node.kind for node in graph.nodes if node.kind in ("outside", "missing")} == {
@@ -185,11 +185,11 @@ class TestOfLiveServers:
         }  # fmt: skip
         assert graph.alone == ("ALONE",)
 
-    def test_leaves_out_what_stands_alone_unless_it_is_named(self) -> None:
+    def test_graph_leaves_out_unlinked_buckets_unless_named(self) -> None:
         assert [node.name for node in live_graph("ALONE").nodes] == ["ALONE"]
         assert {node.name for node in live_graph("COPY").nodes} == {"ORDERS", "COPY"}
 
-    def test_shows_what_does_not_answer(self) -> None:
+    def test_graph_shows_unreachable_streams(self) -> None:
         graph = live_graph(unreachable=("KV_GONE", "KV_HIDDEN", "EVENTS"))
         # Any of them may be a replica.
         assert {node.name for node in graph.nodes if node.kind == "unreachable"} == {"GONE", "HIDDEN", "EVENTS"}
@@ -217,7 +217,7 @@ def hostile(*texts: str) -> Graph:
 class TestWhateverNamesHold:
     @given(st.lists(st.text(min_size=1) | st.sampled_from(HOSTILE), min_size=2, max_size=4))
     @settings(max_examples=60, deadline=None)
-    def test_no_format_is_broken(self, texts: list[str]) -> None:
+    def test_formats_escape_hostile_names(self, texts: list[str]) -> None:
         graph = hostile(*texts)
         assert_mermaid(diagram.mermaid(graph), len(graph.nodes), len(graph.edges))
         assert_dot(diagram.dot(graph), len(graph.nodes), len(graph.edges))
@@ -227,7 +227,7 @@ class TestWhateverNamesHold:
         }  # fmt: skip
 
     @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-    def test_graphviz_takes_it(self) -> None:
+    def test_graphviz_accepts_dot_output(self) -> None:
         subprocess.run(["dot", "-Tsvg"], input=diagram.dot(hostile(*HOSTILE)).encode(), check=True, capture_output=True)
 
 
@@ -258,7 +258,7 @@ def assert_dot(text: str, nodes: int, edges: int) -> None:
 
 
 class TestPicture:
-    def test_is_the_same_every_time(self) -> None:
+    def test_picture_is_deterministic(self) -> None:
         assert svg(graph_of(CONTRACT)) == svg(graph_of(CONTRACT))
 
     @pytest.mark.parametrize("count", [1, 3, 12])
@@ -284,12 +284,12 @@ class TestPicture:
                 apart = box.x + box.width <= other.x or other.x + other.width <= box.x
                 assert apart or box.y + box.height <= other.y or other.y + other.height <= box.y
 
-    def test_headings_fit_in(self) -> None:
+    def test_headings_fit_into_the_picture(self) -> None:
         prefix = ".".join(["LONG"] * 20)
         placed = layout(graph_of({"aggregates": {"A": {"origins": [{"bucket": "B", "api": prefix}]}}}))
         assert placed.width > len(f"account behind {prefix}") * 7
 
-    def test_nothing_is_an_empty_picture(self) -> None:
+    def test_empty_graph_is_an_empty_picture(self) -> None:
         ElementTree.fromstring(svg(graph_of({})))
         assert lines_of(graph_of({})) == ""
 
@@ -298,7 +298,7 @@ class TestPicture:
         boxes = layout(graph).boxes
         assert all(boxes[edge.origin].x < boxes[edge.replica].x for edge in graph.edges)
 
-    def test_long_names_are_cut_and_whole_in_the_title(self) -> None:
+    def test_long_names_are_shortened_but_complete_in_the_title(self) -> None:
         picture = svg(graph_of({"buckets": {"A" * 252: {}}}))
         assert f"<title>{'A' * 252}</title>" in picture
         assert f"{'A' * 22}…{'A' * 21}</text>" in picture

@@ -18,27 +18,27 @@ def reading(reader: str, origin: str, src: str = ">", dest: str = ">") -> Readin
     return Reading((here, f"KV_{to}"), (there, f"KV_{of}"), {"name": f"KV_{of}", "subject_transforms": [rule]})
 
 
-def test_a_chain_is_no_circle() -> None:
+def test_chain_is_not_a_cycle() -> None:
     assert cycles([reading("a/C", "a/B"), reading("a/B", "a/A"), reading("b/D", "a/B")]) == []
 
 
-def test_a_circle_through_places_is_found_once() -> None:
+def test_cycle_through_places_is_found_once() -> None:
     (circle,) = cycles([reading("a/X", "b/Y"), reading("b/Y", "c/Z"), reading("c/Z", "a/X"), reading("a/W", "a/X")])
     assert set(circle) == {("a", "KV_X"), ("b", "KV_Y"), ("c", "KV_Z")}
     text = hazard(beginning_with(circle, ("b", "KV_Y"))).evidence
     assert text.startswith("`Y` in `b` <- `Z` in `c` <- `X` in `a` <- `Y` in `b`: ")
 
 
-def test_two_that_exchange_keys_apart_go_round_nowhere() -> None:
+def test_exchange_of_disjoint_keys_is_not_a_cycle() -> None:
     assert cycles([reading("a/X", "b/Y", "y.>", "y.>"), reading("b/Y", "a/X", "x.>", "x.>")]) == []
     assert cycles([reading("a/X", "b/Y", "y.>", "x.>"), reading("b/Y", "a/X", "x.>", "y.>")]) != []
 
 
-def test_a_prefix_that_grows_is_a_circle() -> None:
+def test_growing_prefix_is_a_cycle() -> None:
     assert cycles([reading("a/X", "b/Y"), reading("b/Y", "a/X", ">", "back.>")]) != []
 
 
-def test_a_mirror_in_a_circle_is_found() -> None:
+def test_cycle_through_a_mirror_is_found() -> None:
     whole = Reading(("b", "M"), ("a", "KV_X"), {"name": "KV_X"})
     back = Reading(
         ("a", "KV_X"), ("b", "M"), {"name": "M", "subject_transforms": [{"src": "$KV.X.>", "dest": "$KV.X.>"}]}
@@ -47,7 +47,7 @@ def test_a_mirror_in_a_circle_is_found() -> None:
     assert len(circle) == 3
 
 
-def test_an_origin_read_twice_in_one_place_is_found() -> None:
+def test_origin_read_twice_in_one_place_is_found() -> None:
     readings = [reading("a/X", "a/B"), reading("a/X", "a/P"), reading("a/P", "a/Q"), reading("a/Q", "a/B")]
     assert doubled(readings, ("a", "KV_X")) == (("a", "KV_B"), ("a", "KV_P"))
     assert doubled(readings[1:], ("a", "KV_X")) is None

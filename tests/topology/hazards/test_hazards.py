@@ -45,18 +45,18 @@ BEFORE = BucketConfig("B", history=5, ttl=timedelta(days=1), max_bytes=1000, max
     ],
     ids=str,
 )
-def test_only_smaller_limits_and_other_subjects_are_looked_at(change: dict[str, Any], aspects: set[str]) -> None:
+def test_only_smaller_limits_and_changed_subjects_are_measured(change: dict[str, Any], aspects: set[str]) -> None:
     assert looks_at(BEFORE, BEFORE | change) == aspects
 
 
-def test_a_limit_where_there_was_none_is_a_smaller_one() -> None:
+def test_first_limit_counts_as_smaller() -> None:
     without = BucketConfig("B").to_stream() | {"max_msgs_per_subject": -1}
     assert looks_at(without, BEFORE) == {HISTORY, AGE, BYTES, SIZE}
     assert looks_at(BEFORE, without) == set()
 
 
 @pytest.mark.parametrize("absent", [{}, {"max_bytes": 0}, {"max_bytes": -1}, {"max_bytes": None}], ids=str)
-def test_smallest_limit_is_smaller_than_none_however_that_is_written(absent: dict[str, Any]) -> None:
+def test_any_limit_is_smaller_than_unlimited(absent: dict[str, Any]) -> None:
     assert looks_at(absent, {"max_bytes": 1}) == {BYTES}
     assert looks_at({"max_bytes": 1}, absent) == set()
     assert looks_at(absent, absent) == set()
@@ -64,7 +64,7 @@ def test_smallest_limit_is_smaller_than_none_however_that_is_written(absent: dic
     assert looks_at({"max_bytes": 2}, {"max_bytes": 1}) == {BYTES}
 
 
-def test_a_stream_that_never_had_subjects_changes_none() -> None:
+def test_stream_without_subjects_changes_none() -> None:
     aggregate = {**BEFORE, "subjects": []}
     assert looks_at(aggregate, aggregate | {"subjects": ["$KV.B.>"]}) == set()
 
@@ -125,7 +125,7 @@ def test_a_stream_that_never_had_subjects_changes_none() -> None:
         ),
     ],
 )
-def test_the_evidence_says_how_much_would_go(change: dict[str, Any], cost: Cost, evidence: str) -> None:
+def test_evidence_counts_data_that_would_be_lost(change: dict[str, Any], cost: Cost, evidence: str) -> None:
     assert lossy(BEFORE, BEFORE | change, cost) == [Hazard("lossy-edit", evidence)]
 
 
@@ -134,7 +134,7 @@ def test_the_evidence_says_how_much_would_go(change: dict[str, Any], cost: Cost,
     [{"max_msgs_per_subject": 1}, {"max_age": 1}, {"max_bytes": 10}, {"max_msg_size": 1}, {"subjects": ["x.>"]}],
     ids=str,
 )
-def test_where_nothing_would_go_nothing_is_a_hazard(change: dict[str, Any]) -> None:
+def test_edit_that_loses_nothing_has_no_hazard(change: dict[str, Any]) -> None:
     assert lossy(BEFORE, BEFORE | change, Cost()) == []
 
 
@@ -142,7 +142,7 @@ def test_bucket_that_is_exactly_full_loses_nothing() -> None:
     assert lossy(BEFORE, BEFORE | {"max_bytes": 100}, Cost(messages=1, bytes=100)) == []
 
 
-def test_evidence_of_a_stream_without_a_ttl_says_none() -> None:
+def test_evidence_shows_missing_ttl_as_none() -> None:
     found = lossy({"name": "S"}, {"name": "S", "max_age": 10**9}, Cost(messages=2, expired=1))
     assert [hazard.evidence for hazard in found] == [
         "ttl none -> 1s removes 1 revision immediately and 1 more at that age"
@@ -153,7 +153,7 @@ def test_cost_is_completed_and_keeps_what_was_measured() -> None:
     assert Cost(messages=2).having(bytes=3) == Cost(messages=2, bytes=3)
 
 
-def test_stream_of_a_table_is_not_for_bucket_commands() -> None:
+def test_stream_of_a_table_is_a_foreign_kind() -> None:
     [hazard] = of_foreign({"name": "KVT_T", "metadata": {KIND: "table"}})
     assert hazard == Hazard("foreign-kind", "`KVT_T` belongs to a table, which would break", "`kvctl table` is for it")
     assert of_foreign(BEFORE) == []
@@ -167,7 +167,7 @@ def test_hint_names_each_remedy_and_each_hazard_once() -> None:
     assert refused.value.hint == "Wait. Ask. Use `--force a --force b` to proceed anyway"
 
 
-def test_all_hazards_are_reported_at_once() -> None:
+def test_refusal_reports_all_hazards() -> None:
     cost = Cost(messages=9, bytes=5000, over_history=5, keys_over_history=2, oversized=1)
     change = {"max_msgs_per_subject": 1, "max_bytes": 10, "max_msg_size": 10}
     found = lossy(BEFORE, BEFORE | change, cost)
@@ -179,7 +179,7 @@ def test_all_hazards_are_reported_at_once() -> None:
     assert refused.value.exit_code == 1
 
 
-def test_a_forced_hazard_is_none() -> None:
+def test_forced_hazard_is_not_refused() -> None:
     hazards = [Hazard("lossy-edit", "one"), Hazard("lagging-replica", "two")]
     refuse(hazards, ["lossy-edit", "lagging-replica"], "What")
     with pytest.raises(HazardRefused, match="two") as refused:

@@ -69,7 +69,7 @@ async def test_lossy_edit(client: kvctl.Client, raw: RawClient, unique: Names) -
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 1
 
 
-async def test_an_origin_s_edit_that_makes_its_mirror_lie(
+async def test_edit_of_origin_that_makes_mirror_serve_expired_keys_is_refused(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     bucket, mirror = unique(), unique("M")
@@ -87,14 +87,14 @@ async def test_an_origin_s_edit_that_makes_its_mirror_lie(
     await edit(client, bucket, description="harmless")  # nothing that was not there before
 
 
-async def test_an_edit_of_a_mirror_is_looked_at_like_its_creation(client: kvctl.Client, unique: Names) -> None:
+async def test_edit_of_mirror_has_the_hazards_of_its_creation(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror = await client.create_bucket(unique(), history=3), unique("M")
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
     assert "--force shorter-history" in await refused(edit(client, mirror, history=1))
     assert "--force shorter-ttl" in await refused(edit(client, mirror, ttl=timedelta(hours=1)))
 
 
-async def test_a_mirror_cannot_rename(unique: Names) -> None:
+async def test_mirror_cannot_rename_keys(unique: Names) -> None:
     with pytest.raises(UsageError, match="cannot rename keys"):
         Mirror("M", Origin("B", prefix="p"))
 
@@ -127,7 +127,7 @@ async def test_foreign_kind(client: kvctl.Client, raw: RawClient, unique: Names)
     await create_mirror(client, Mirror(unique("M"), Origin(bucket)))  # whole, and so the same
 
 
-async def test_no_write_of_a_key_reaches_a_table(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_key_writes_never_reach_a_table(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     name = unique("T")
     config = {"name": f"KVT_{name}", "subjects": [f"$KVT.{name}.>"], "metadata": {"kvctl.kind": "table"}}
     assert "error" not in raw.api(f"STREAM.CREATE.KVT_{name}", config)
@@ -213,7 +213,7 @@ async def test_cycle_across_accounts(joined: Server) -> None:
         assert "--force cycle" in text
 
 
-async def test_a_bucket_and_its_own_mirror_do_not_feed_one_aggregate(
+async def test_aggregate_of_bucket_and_its_mirror_is_refused(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
@@ -234,7 +234,7 @@ async def test_a_bucket_and_its_own_mirror_do_not_feed_one_aggregate(
 # -- what exists -------------------------------------------------------------------------------------------
 
 
-def test_replicas_that_never_heard_of_their_origins_are_told_by_their_age() -> None:
+def test_unconnected_replica_is_reported_after_a_grace_period() -> None:
     def info(age: int, **live: Any) -> dict[str, Any]:
         config = {"name": "M", "mirror": {"name": "KV_B", "external": {"api": "$JS.nowhere.API"}}}
         live = {"name": "KV_B", "lag": 0, "active": -1, **live}

@@ -55,7 +55,7 @@ async def test_filtered_mirror(client: kvctl.Client, raw: RawClient, replicas: R
     await create_mirror(client, wanted, force=["filtered-mirror"])
 
 
-async def test_a_filtered_mirror_is_harmless_where_nobody_asks_it(
+async def test_filtered_mirror_in_another_domain_is_harmless(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
     bucket, mirror = unique(), unique("M")
@@ -121,7 +121,7 @@ async def test_ttl_not_inherited(client: kvctl.Client, raw: RawClient, replicas:
     assert "ttl-not-inherited" in await refused(create_aggregate(client, wanted))
 
 
-async def test_an_aggregate_of_several_ttls_has_the_longest_and_says_what_stays(
+async def test_aggregate_takes_longest_ttl_and_warns_of_keys_that_stay(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     second = 1_000_000_000
@@ -153,7 +153,7 @@ async def test_an_aggregate_of_several_ttls_has_the_longest_and_says_what_stays(
     }
 
 
-async def test_ttl_of_keys_not_inherited(
+async def test_per_key_ttl_not_inherited(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     bucket, mirror, inheriting = unique(), unique("M"), unique("M")
@@ -270,7 +270,7 @@ async def test_duplicate_window(client: kvctl.Client, raw: RawClient, replicas: 
     assert len(replicas.subjects(f"KV_{sound}")) == 2
 
 
-async def test_an_edit_of_a_stream_is_judged_like_an_aggregate_that_is_made(
+async def test_stream_edit_has_the_hazards_of_creating_an_aggregate(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
     one, other, aggregate = unique(), unique(), unique("A")
@@ -365,7 +365,7 @@ async def test_unconnected(leaf: Lab, unique: Names) -> None:
             await create_mirror(client, Mirror(mirror + "2", nowhere), force=["unconnected"], wait_for=SECOND)
 
 
-async def test_all_hazards_are_named_at_once(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_refusal_names_all_hazards(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket = unique()
     raw.create_bucket(bucket, max_msgs_per_subject=5)
     wanted = Mirror(unique("M"), Origin(bucket, keys=("a.>",)), history=1, ttl=SECOND)

@@ -56,7 +56,7 @@ def names(found: Plan) -> set[str]:
 # -- what differs ------------------------------------------------------------------------------------------
 
 
-async def test_what_is_not_there_is_made_origins_first(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_creates_missing_streams_origins_first(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, first, second = unique(), unique("M"), unique("A"), unique("A")
     found = await plan(
         client,
@@ -78,7 +78,9 @@ async def test_what_is_not_there_is_made_origins_first(client: kvctl.Client, uni
 
 
 @pytest.mark.guarantee("topology-5")
-async def test_only_the_fields_that_the_file_names_differ(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_plan_compares_only_fields_that_the_file_names(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     raw.create_bucket(bucket, max_msgs_per_subject=7, description="theirs", metadata={"team": "a"}, max_bytes=10**6)
     await create_mirror(client, Mirror(mirror, Origin(bucket), description="theirs"))
@@ -96,9 +98,7 @@ async def test_only_the_fields_that_the_file_names_differ(client: kvctl.Client, 
     assert (after["description"], after["max_bytes"]) == ("theirs", 10**6)
 
 
-async def test_however_sources_are_written_is_no_difference(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_plan_ignores_notation_of_sources(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     one, other, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
     raw.create_bucket(one, allow_direct=False)
     raw.create_bucket(other)
@@ -118,7 +118,7 @@ async def test_however_sources_are_written_is_no_difference(
     assert steps(await plan(client, text)) == []
 
 
-async def test_what_replicas_have_from_their_origins_follows_these(client: kvctl.Client, unique: Names) -> None:
+async def test_inherited_settings_follow_the_origins(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, own, aggregate = unique(), unique("M"), unique("M"), unique("A")
     await client.create_bucket(bucket, history=3)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
@@ -138,7 +138,7 @@ async def test_what_replicas_have_from_their_origins_follows_these(client: kvctl
     assert found.hazards == []
 
 
-async def test_any_number_of_buckets_is_planned_by_a_listing(
+async def test_plan_needs_one_listing_for_any_number_of_buckets(
     client: kvctl.Client, raw: RawClient, unique: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [unique() for _ in range(20)]
@@ -162,7 +162,7 @@ async def test_any_number_of_buckets_is_planned_by_a_listing(
 # -- what is made anew -------------------------------------------------------------------------------------
 
 
-async def test_what_no_server_can_change_is_made_anew_with_what_reads_it(client: kvctl.Client, unique: Names) -> None:
+async def test_unchangeable_bucket_is_recreated_with_its_readers(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, aggregate, other = unique(), unique("M"), unique("A"), unique()
     await (await client.create_bucket(bucket)).put("k", b"v")
     await client.create_bucket(other)
@@ -182,16 +182,14 @@ async def test_what_no_server_can_change_is_made_anew_with_what_reads_it(client:
     assert steps(found) == [f"-/+ {mirror} storage: file -> memory"]  # its content stays the same
 
 
-async def test_a_mirror_outside_of_the_file_would_be_poisoned(client: kvctl.Client, unique: Names) -> None:
+async def test_recreation_with_mirror_outside_the_file_is_a_hazard(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror = unique(), unique("M")
     await client.create_bucket(bucket)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
     assert names(await plan(client, f"buckets: {{{bucket}: {{storage: memory}}}}")) == {"recreated-origin"}
 
 
-async def test_an_origin_with_a_longer_history_lengthens_that_of_the_aggregate(
-    client: kvctl.Client, unique: Names
-) -> None:
+async def test_aggregate_history_follows_longer_history_of_origin(client: kvctl.Client, unique: Names) -> None:
     one, other, aggregate, own = unique(), unique(), unique("A"), unique("A")
     await client.create_bucket(one, history=2)
     for name, history in ((aggregate, None), (own, 3)):
@@ -203,7 +201,7 @@ async def test_an_origin_with_a_longer_history_lengthens_that_of_the_aggregate(
     assert "history" not in found[own]
 
 
-async def test_an_origin_that_goes_takes_its_keys_with_it(client: kvctl.Client, unique: Names) -> None:
+async def test_removed_origin_takes_its_keys_along(client: kvctl.Client, unique: Names) -> None:
     one, other, aggregate, mirror = unique(), unique(), unique("A"), unique("M")
     for name in (one, other):
         await client.create_bucket(name)
@@ -224,7 +222,7 @@ async def test_an_origin_that_goes_takes_its_keys_with_it(client: kvctl.Client, 
     assert steps(await plan(client, text.replace(aggregate, denying)))[0].startswith(f"-/+ {denying}")
 
 
-async def test_that_an_origin_takes_along_what_it_overwrote_is_said(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_warns_that_removed_origin_takes_overwritten_keys_along(client: kvctl.Client, unique: Names) -> None:
     one, other, aggregate = unique(), unique(), unique("A")
     for name in (one, other):
         await client.create_bucket(name)
@@ -234,7 +232,7 @@ async def test_that_an_origin_takes_along_what_it_overwrote_is_said(client: kvct
     assert found.warnings == [f"Removing `{other}` from `{aggregate}` also removes keys that it overwrote: {repair}"]
 
 
-async def test_an_origin_that_comes_is_added_and_one_that_changes_makes_the_aggregate_anew(
+async def test_new_origin_is_added_and_changed_origin_recreates_the_aggregate(
     client: kvctl.Client, unique: Names
 ) -> None:
     one, other, aggregate = unique(), unique(), unique("A")
@@ -254,7 +252,7 @@ async def test_an_origin_that_comes_is_added_and_one_that_changes_makes_the_aggr
 
 
 @pytest.mark.guarantee("topology-3")
-async def test_only_what_the_topology_marked_is_deleted_readers_first(
+async def test_prune_deletes_only_marked_streams_readers_first(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
     title, bucket, mirror, theirs, unmarked = unique("t"), unique(), unique("M"), unique(), unique()
@@ -273,7 +271,7 @@ async def test_only_what_the_topology_marked_is_deleted_readers_first(
     assert (deletion.name, deletion.readers, deletion.asks_name) == (bucket, (mirror,), True)
 
 
-async def test_what_is_about_to_read_from_it_counts_too(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_planned_readers_count_as_readers(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     title, bucket, mirror = unique("t"), unique(), unique("M")
     raw.create_bucket(bucket, metadata={TOPOLOGY: title})
     found = await plan(client, f"name: {title}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}", prune=True)
@@ -281,9 +279,7 @@ async def test_what_is_about_to_read_from_it_counts_too(client: kvctl.Client, ra
     assert (found.changes[-1].readers, found.changes[-1].asks_name) == ((mirror,), True)
 
 
-async def test_one_place_by_two_names_is_pruned_once_and_never_of_what_is_wanted(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_account_with_two_contexts_is_pruned_once(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     title, wanted, gone = unique("t"), unique(), unique()
     for name in (wanted, gone):
         raw.create_bucket(name, metadata={TOPOLOGY: title})
@@ -292,9 +288,7 @@ async def test_one_place_by_two_names_is_pruned_once_and_never_of_what_is_wanted
     assert steps(found) == [f"- {gone}"]
 
 
-async def test_what_another_topology_made_stays_marked_as_its_own(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_stream_of_another_topology_keeps_its_mark(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket = unique()
     raw.create_bucket(bucket, metadata={TOPOLOGY: "another"})
     (change,) = (await plan(client, f"buckets: {{{bucket}: {{history: 2}}}}")).changes
@@ -304,7 +298,7 @@ async def test_what_another_topology_made_stays_marked_as_its_own(
 # -- what speaks against it --------------------------------------------------------------------------------
 
 
-async def test_all_hazards_are_found_at_once(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_finds_all_hazards(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror, aggregate, losing, lost = unique(), unique("M"), unique("A"), unique(), unique("NONE")
     await client.create_bucket(bucket, history=5)
     holder = await client.create_bucket(losing, history=2)
@@ -323,7 +317,7 @@ async def test_all_hazards_are_found_at_once(client: kvctl.Client, unique: Names
     assert shorter.startswith(f"`{mirror}`: history 1 is shorter than that of `{bucket}` (5)")
 
 
-async def test_what_was_accepted_before_is_not_said_again(client: kvctl.Client, unique: Names) -> None:
+async def test_accepted_hazards_are_not_reported_again(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror = unique(), unique("M")
     await client.create_bucket(bucket, history=5)
     await create_mirror(client, Mirror(mirror, Origin(bucket), history=1), force=["shorter-history"])
@@ -332,7 +326,7 @@ async def test_what_was_accepted_before_is_not_said_again(client: kvctl.Client, 
     assert found.hazards == []
 
 
-async def test_a_change_of_an_origin_is_judged_by_all_that_read_from_it(client: kvctl.Client, unique: Names) -> None:
+async def test_change_of_origin_has_hazards_of_all_its_readers(client: kvctl.Client, unique: Names) -> None:
     bucket, mirror = unique(), unique("M")
     await client.create_bucket(bucket)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
@@ -343,7 +337,7 @@ async def test_a_change_of_an_origin_is_judged_by_all_that_read_from_it(client: 
     assert found.hazards[0].evidence.startswith(f"`{mirror}` reads from `{bucket}`: history 1 is shorter than")
 
 
-async def test_cycles_are_found_in_the_file(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_finds_cycles_in_the_file(client: kvctl.Client, unique: Names) -> None:
     one, other = unique("A"), unique("A")
     text = f"aggregates: {{{one}: {{origins: [{other}], writable: true}}, {other}: {{origins: [{one}]}}}}"
     found = await plan(client, text)
@@ -351,7 +345,7 @@ async def test_cycles_are_found_in_the_file(client: kvctl.Client, unique: Names)
     assert evidence == f"`{other}` <- `{one}` <- `{other}`: every write would circulate endlessly"
 
 
-async def test_mirrors_that_read_each_other(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_finds_cycle_of_mirrors(client: kvctl.Client, unique: Names) -> None:
     one, other, aggregate = unique("M"), unique("M"), unique("A")
     text = (
         f"mirrors: {{{one}: {{origin: {other}}}, {other}: {{origin: {one}}}}}\n"
@@ -360,7 +354,7 @@ async def test_mirrors_that_read_each_other(client: kvctl.Client, unique: Names)
     assert names(await plan(client, text)) == {"cycle"}
 
 
-async def test_cycles_are_found_across_domains(leaf: Lab, unique: Names) -> None:
+async def test_plan_finds_cycles_across_domains(leaf: Lab, unique: Names) -> None:
     one, other = unique("A"), unique("A")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         bucket = await hub.create_bucket(unique())
@@ -376,13 +370,13 @@ async def test_cycles_are_found_across_domains(leaf: Lab, unique: Names) -> None
         assert "cycle" in names(found)
 
 
-async def test_a_domain_where_nobody_answers(leaf: Lab, unique: Names) -> None:
+async def test_plan_reports_unreachable_domain(leaf: Lab, unique: Names) -> None:
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
         found = await plan(client, f"mirrors: {{{unique('M')}: {{origin: {unique()}, origin_domain: nowhere}}}}")
         assert names(found) == {"unconnected"}
 
 
-async def test_an_origin_in_another_domain_need_not_be_in_the_file(leaf: Lab, unique: Names) -> None:
+async def test_origin_in_another_domain_may_be_outside_the_file(leaf: Lab, unique: Names) -> None:
     mirror = unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as client:
         bucket = await hub.create_bucket(unique(), history=4)
@@ -396,9 +390,7 @@ async def test_an_origin_in_another_domain_need_not_be_in_the_file(leaf: Lab, un
 # -- what stands in the way --------------------------------------------------------------------------------
 
 
-async def test_a_name_that_means_something_else_is_a_conflict(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_name_of_another_kind_is_a_conflict(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     await client.create_bucket(bucket)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
@@ -413,7 +405,7 @@ async def test_a_name_that_means_something_else_is_a_conflict(
             await plan(client, text)
 
 
-async def test_what_cannot_be_seen_is_not_planned(client: kvctl.Client, unique: Names) -> None:
+async def test_unreachable_stream_is_not_planned(client: kvctl.Client, unique: Names) -> None:
     bucket = unique()
     world = await survey({"": client.api})
     place = replace(world.places[""], unreachable=(f"KV_{bucket}",))
@@ -426,7 +418,7 @@ async def test_what_cannot_be_seen_is_not_planned(client: kvctl.Client, unique: 
 # -- what was seen -----------------------------------------------------------------------------------------
 
 
-async def test_a_fingerprint_tells_lives_and_configurations_apart(
+async def test_fingerprint_distinguishes_stream_instances_and_configurations(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
     bucket = await client.create_bucket(unique())
