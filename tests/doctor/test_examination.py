@@ -1,4 +1,4 @@
-"""Everything at once, on real servers: what is found in what exists."""
+"""All checks on real servers, with live replicas."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from tests.topology.conftest import Replicas, source, until
 
 @pytest.fixture
 def seeds(own_server: Server) -> Iterator[RawClient]:
-    """A server of the test's own, on which nothing else is found."""
+    """Return a separate server, with no other streams."""
     with RawClient(own_server.url) as client:
         yield client
 
@@ -162,7 +162,7 @@ async def test_offline_servers_are_found_in_bounded_time() -> None:
 
 
 async def _until(client: kvctl.Client, checks: set[str]) -> None:
-    """Wait until one of these is found: servers take their time to miss others. Every look is short."""
+    """Wait until one of these is found: servers notice missing peers only after a while. Every look is short."""
     for _ in range(60):
         begun = time.monotonic()
         found = await examine(client.api)

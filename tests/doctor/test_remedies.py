@@ -1,4 +1,4 @@
-"""What is offered for a hazard can be typed as it stands, and is not refused in turn."""
+"""Remedies of hazards are commands that work as printed."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ C = {"name": "KV_C", "max_age": HOUR, "max_msgs_per_subject": 1, "allow_direct":
 
 
 def offered(config: dict[str, Any], *origins: dict[str, Any]) -> dict[str, str]:
-    """The remedies of a replica's hazards, by the hazard."""
+    """Return the remedies of a replica's hazards, by hazard."""
     base = {"max_msgs_per_subject": 1, "max_age": HOUR, "allow_direct": True, "deny_delete": True}
     whole = {**base, **config}
     name = whole["name"].removeprefix("KV_")

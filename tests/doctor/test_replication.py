@@ -1,4 +1,4 @@
-"""What is said of replicas, by how they stand to their origins."""
+"""Findings on replicas, by their health."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What doctor says of repositories."""
+"""Findings on repositories."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ KVCTL = f"{sys.executable} -m kvctl"
 
 @pytest.fixture
 async def name(client: kvctl.Client, unique: Callable[..., str]) -> str:
-    """A repository with two commits, a tag, and something staged."""
+    """Create a repository with two commits, a tag, and a staged change."""
     name = unique("R")
     repository = await kvctl.Repositories(client).create(name)
     await repository.put("main", "key", b"value")

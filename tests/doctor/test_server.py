@@ -1,4 +1,4 @@
-"""What is said of connections and accounts."""
+"""Findings on connections and accounts."""
 
 from collections.abc import Callable
 

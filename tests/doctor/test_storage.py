@@ -1,4 +1,4 @@
-"""What is said of single buckets, told from their infos."""
+"""Findings on single buckets, from their infos."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What doctor says of tables."""
+"""Findings on tables."""
 
 from collections.abc import Callable
 

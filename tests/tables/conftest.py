@@ -12,7 +12,7 @@ from kvctl.tables.table import Table
 
 @pytest.fixture(params=[False, True], ids=["shared", "apart"])
 def apart(request: pytest.FixtureRequest) -> bool:
-    """Whether each partition is a stream of its own."""
+    """Return whether each partition is a separate stream."""
     return bool(request.param)
 
 

@@ -1,4 +1,4 @@
-"""Batches in files: NDJSON, YAML and JSON; whatever is wrong is refused with its place."""
+"""Batches in files: NDJSON, YAML and JSON; errors name their place."""
 
 import json
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def test_other_documents_are_refused(text: str) -> None:
 
 
 def test_places_are_computed_only_for_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In JSON each look goes through the whole file."""
+    """In JSON each lookup scans the complete file."""
     where: Callable[..., str] = batch_file.parser.Document.where
     asked = []
     monkeypatch.setattr(batch_file.parser.Document, "where", lambda *args: asked.append(args) or where(*args))

@@ -1,4 +1,4 @@
-"""Making, finding, changing and deleting tables, in both partition modes."""
+"""Creating, finding, changing and deleting tables, in both partition modes."""
 
 import asyncio
 from collections.abc import Callable
@@ -70,11 +70,11 @@ async def test_bad_configurations_are_refused_before_anything_is_sent() -> None:
 
 
 class Killed(Exception):
-    """Instead of a kill: whatever was asked after the n-th write is never asked."""
+    """Instead of a kill: requests after the n-th write are never sent."""
 
 
 def killed_after(client: kvctl.Client, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
-    """Let so many requests that change streams through."""
+    """Let only this number of requests that change streams through."""
     call, left = client.api.call, writes
 
     async def counted(endpoint: str, *args: Any, **settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writes to a table whose acknowledgement is lost, on one server and on three: never twice, never misreported."""
+"""Table writes whose acknowledgement is lost, on one server and on three: never twice, never misreported."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +25,7 @@ Names = Callable[..., str]
 
 @pytest.fixture(params=[1, 3], ids=["R1", "R3"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A server, or the first of a cluster."""
+    """Return a server, or the first of a cluster."""
     if request.param == 1:
         server: Server = request.getfixturevalue("server")
         return server.url
@@ -35,7 +35,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def tables(url: str) -> AsyncIterator[Tables]:
-    """All tables, over a connection that waits half a minute."""
+    """Return all tables, over a connection that waits half a minute."""
     async with kvctl.connect(kvctl.Context(url=url, timeout=timedelta(seconds=30))) as client:
         yield Tables(client)
 
@@ -44,7 +44,7 @@ async def tables(url: str) -> AsyncIterator[Tables]:
 async def table(
     request: pytest.FixtureRequest, tables: Tables, unique: Names, lose: Callable[..., None]
 ) -> AsyncIterator[Table]:
-    """An empty table, as often replicated as there are servers."""
+    """Create an empty table with as many stream replicas as there are servers."""
     replicas = request.node.callspec.params["url"]
     made = await tables.create(unique("T"), partitions=4, settings={"replicas": replicas})
     yield made
@@ -154,7 +154,7 @@ async def test_stored_batch_without_conditions_is_found(table: Table, lose: Lose
 
 @pytest.mark.guarantee("tables-5", by="fault")
 async def test_write_followed_by_another_is_not_reported_as_conflict(table: Table, tables: Tables, lose: Lose) -> None:
-    """An entry has no history: whether the first write was applied cannot be told any more."""
+    """An entry has no history, so the outcome of the first write is unknown."""
     version = await table.put(b"k", b"1", family=FAMILY)
     other = await tables.open(table.name)
 

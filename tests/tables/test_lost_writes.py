@@ -1,4 +1,4 @@
-"""Conditional writes of a table whose request or answer is lost: one of two equal ones succeeds."""
+"""Conditional table writes whose request or answer is lost: one of two equal ones succeeds."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,4 +1,4 @@
-"""Going through a table: in order, page by page, and on in another session."""
+"""Scans of a table: in order, page by page, and resumed in another session."""
 
 import asyncio
 import random

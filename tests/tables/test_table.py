@@ -273,7 +273,7 @@ async def test_versions_on_keys_never_written_are_no_such_key(table: Table) -> N
 
 
 async def test_removal_leaves_a_permanent_marker(table: Table, raw: RawClient) -> None:
-    """What has no marker comes back when a server is killed; markers with a ttl do not stay."""
+    """An entry without a marker reappears when a server is killed; markers with a ttl do not stay."""
     await table.put(b"k", b"v")
     await table.remove(b"k")
     await table.put(b"j", b"v")

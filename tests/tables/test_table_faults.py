@@ -28,7 +28,7 @@ EACH = 100
 
 
 class Work:
-    """What was reported of increments and transfers."""
+    """Reported increments and transfers."""
 
     def __init__(self) -> None:
         self.added = 0
@@ -37,7 +37,7 @@ class Work:
         self.going = True
 
     async def add(self, table: Table) -> None:
-        """One more on condition, again and again."""
+        """Increment conditionally, again and again."""
         while self.going:
             with suppress(UnreachableError, ConditionalUpdateError):
                 entry = await table.get(b"counter", family=FAMILY)
@@ -50,7 +50,7 @@ class Work:
             await asyncio.sleep(0.002)
 
     async def transfer(self, table: Table) -> None:
-        """From one account to another, on condition of both."""
+        """Transfer from one account to another, conditional on both."""
         while self.going:
             giver, taker = random.sample(ACCOUNTS, 2)
             with suppress(UnreachableError, ConditionalUpdateError, OutcomeUnknown):
@@ -66,7 +66,7 @@ class Work:
 
 
 async def under_kills(lab: Lab, name: str, *, apart: bool, kills: int) -> None:
-    """Traffic on a table while its leader is killed and comes back, then everything counted."""
+    """Run traffic on a table while its leader is killed and restarted, then count everything."""
     work = Work()
     async with connections(lab, 4) as clients:
         tables = [Tables(client) for client in clients]
@@ -89,7 +89,7 @@ async def under_kills(lab: Lab, name: str, *, apart: bool, kills: int) -> None:
 
 
 async def _progress(work: Work, tasks: list[asyncio.Task[None]]) -> None:
-    """Wait until both kinds of work go on after the kill."""
+    """Wait until both kinds of work continue after the kill."""
     added, transferred = work.added, work.transferred
     async with asyncio.timeout(180):
         while work.added == added or work.transferred == transferred:
@@ -142,7 +142,7 @@ asyncio.run(main(*sys.argv[1:]))
 @pytest.mark.slow
 @pytest.mark.usefixtures("seed")
 async def test_killed_writer_leaves_no_partial_batch(table: Table, client: kvctl.Client, server: Server) -> None:
-    """Every batch gives the same value to 300 entries; writers are killed in the middle of one, again and again."""
+    """Every batch writes the same value to 300 entries; writers are repeatedly killed in the middle of one."""
     said = 0
     for _ in range(15):
         process = await asyncio.create_subprocess_exec(
@@ -207,7 +207,7 @@ async def test_seal_of_a_sealed_table_completes_its_partitions(
 
 @pytest.mark.guarantee("tables-8", by="fault")
 async def test_scan_beside_a_lagging_replica_shows_every_listed_entry(own_cluster: Lab) -> None:
-    """A follower that stood still answers reads before it has caught up."""
+    """A paused follower answers reads before it has caught up."""
     async with connections(own_cluster, 1) as (client,):
         table = await Tables(client).create("T", partitions=2, settings={"replicas": 3})
         leader = await leader_of(table.layout.buckets[0], own_cluster)

@@ -1,4 +1,4 @@
-"""The library's front door to tables, and typed access."""
+"""The library's table manager, and typed access."""
 
 from collections.abc import Callable
 from datetime import timedelta

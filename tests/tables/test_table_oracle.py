@@ -34,20 +34,20 @@ def in_order(names: set[Name] | dict[Name, object]) -> list[Name]:
 
 @dataclass
 class Model:
-    """What a table holds, and versions that were once true."""
+    """Contents of a table, and earlier versions."""
 
     held: dict[Name, tuple[bytes, Version]] = field(default_factory=dict)
     past: list[Version] = field(default_factory=list)
 
     def holds(self, change: Change) -> bool:
-        """Whether the change's condition is true."""
+        """Return whether the change's condition holds."""
         there = self.held.get((change.family, change.key))
         if change.version == NO_VERSION:
             return True
         return there is None if change.version == NOT_EXISTS else there is not None and there[1] == change.version
 
     def carry_out(self, change: Change, version: Version | None) -> None:
-        """Make a change that was reported as made."""
+        """Apply a change that was reported as made."""
         name = (change.family, change.key)
         if isinstance(change, Remove):
             assert version is None
@@ -111,7 +111,7 @@ class Run:
         await self.make(table, changes, single=False)
 
     async def make(self, table: Table, changes: list[Change], *, single: bool) -> None:
-        """Make changes; what the table says of them is what the model says."""
+        """Make changes, and compare the table's report with the model's."""
         true = all(map(self.model.holds, changes))
         try:
             versions = [await self.alone(table, changes[0])] if single else await table.update(changes)
@@ -126,7 +126,7 @@ class Run:
             self.model.carry_out(change, version)
 
     async def settle(self, table: Table, changes: list[Change]) -> None:
-        """Find out what became of changes that nobody knows of: all of them were made, or none."""
+        """Find out the outcome of unresolved changes: all of them were made, or none."""
         self.log.append("unknown")
         await asyncio.sleep(0.5)  # what was under way is stored by then
         made = 0
@@ -159,7 +159,7 @@ class Run:
         return None
 
     async def recreate(self, _: Table) -> None:
-        """Another table of the same name, with other partitions; the old handles do no harm."""
+        """Recreate the table with other partitions; the old handles do no harm."""
         self.log.append("recreate")
         stale, self.handles = self.handles, []
         await self.tables[0].delete(self.name)
@@ -184,7 +184,7 @@ class Run:
             await self.compare(self.dice.choice(self.handles))
 
     async def compare(self, table: Table) -> None:
-        """All contents, and a part of them, by every way of reading."""
+        """Read all contents, and a part of them, in every way."""
         wanted = [(name, *self.model.held[name]) for name in in_order(self.model.held)]
         size, limit = self.dice.choice([1, 3, 1000]), self.dice.choice([None, 1, 5])
         found = [one async for page in table.pages(size=size) for one in page.entries]

@@ -112,7 +112,7 @@ async def test_batch_of_a_thousand_entries(table: Table) -> None:
 
 @pytest.mark.guarantee("tables-5", by="race")
 async def test_concurrent_batches_lose_and_double_nothing(table: Table) -> None:
-    """Each takes one from an entry and gives it to another, on condition of both versions."""
+    """Each writer moves one from an entry to another, conditional on both versions."""
     await table.update([Insert(key, b"100", FAMILY) for key in KEYS[:6]])
     done = 0
 

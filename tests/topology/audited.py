@@ -1,4 +1,4 @@
-"""Audits in tests: of what is in view of a client."""
+"""Audits in tests, of everything in view of a client."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SHORTLY = timedelta(seconds=2)
 async def audited(
     client: kvctl.Client, *names: str, patience: timedelta = SHORTLY, found: list[Difference] | None = None
 ) -> list[Outcome]:
-    """The outcomes of all replicas of these names, or of what they feed."""
+    """Return the outcomes of all replicas of these names, or of these origins."""
     world = await survey({"": client.api})
     wanted = replicas.named(replicas.in_view(world), names)
     report = found.append if found is not None else lambda _: None
@@ -25,14 +25,14 @@ async def audited(
 
 
 async def one(client: kvctl.Client, name: str, **settings: Any) -> Outcome:
-    """The only outcome, without an error."""
+    """Return the only outcome, which has no error."""
     (outcome,) = await audited(client, name, **settings)
     assert outcome.error is None, outcome.error
     return outcome
 
 
 def said(outcomes: Outcome | Sequence[Outcome]) -> list[tuple[str, str, str | None]]:
-    """Kind, key and cause of each sample."""
+    """Return kind, key and cause of each sample."""
     given = [outcomes] if isinstance(outcomes, Outcome) else outcomes
     return [(str(item.kind), item.key, item.cause) for outcome in given for item in outcome.sorted_samples()]
 

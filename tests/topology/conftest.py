@@ -1,4 +1,4 @@
-"""Replicas made with raw stream configurations, and waiting for what servers do in their own time."""
+"""Replicas created with raw stream configurations, and waits for asynchronous work of servers."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -10,13 +10,13 @@ from tests.support.raw import RawClient
 
 
 class Replicas:
-    """Mirrors and aggregates by raw JSON: what any other tool would make."""
+    """Mirrors and aggregates by raw JSON, as any other tool would create them."""
 
     def __init__(self, raw: RawClient) -> None:
         self.raw = raw
 
     def mirror(self, name: str, origin: str, **config: Any) -> dict[str, Any]:
-        """A mirror of a bucket, of `mirror` where that is given."""
+        """Create a mirror of a bucket, or of `mirror` if given."""
         source = {"name": f"KV_{origin}"} | config.pop("mirror", {})
         stream = {
             "name": name, "mirror": source, "max_msgs_per_subject": 1, "allow_direct": True, "mirror_direct": True,
@@ -25,7 +25,7 @@ class Replicas:
         return self._made(name, stream)
 
     def aggregate(self, name: str, *sources: dict[str, Any], **config: Any) -> dict[str, Any]:
-        """An aggregate of raw sources, history 1."""
+        """Create an aggregate of raw sources, with history 1."""
         stream = {
             "name": f"KV_{name}", "subjects": [], "sources": list(sources), "max_msgs_per_subject": 1,
             "allow_direct": True, "allow_rollup_hdrs": True, "deny_delete": True, "discard": "new",
@@ -33,7 +33,7 @@ class Replicas:
         return self._made(f"KV_{name}", stream)
 
     def subjects(self, stream: str) -> dict[str, int]:
-        """The subjects that a stream holds, with their message counts."""
+        """Return the subjects that a stream holds, with their message counts."""
         found: dict[str, int] = self.info(stream, subjects_filter=">")["state"].get("subjects") or {}
         return found
 
@@ -47,13 +47,13 @@ class Replicas:
 
 
 def source(origin: str, target: str, src: str = ">", dest: str = ">", **more: Any) -> dict[str, Any]:
-    """A source as an aggregate's configuration has it, keys for subjects."""
+    """Return a source as in an aggregate's configuration, with keys for subjects."""
     rules = [{"src": f"$KV.{origin}.{src}", "dest": f"$KV.{target}.{dest}"}]
     return {"name": f"KV_{origin}", "subject_transforms": rules, **more}
 
 
 def until(condition: Callable[[], Any], timeout: float = 60) -> Any:
-    """The first true value of the condition. Fails when there is none in time."""
+    """Return the first true value of the condition. Fails if there is none in time."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never came true"
@@ -62,7 +62,7 @@ def until(condition: Callable[[], Any], timeout: float = 60) -> Any:
 
 
 async def refused(attempt: Awaitable[object]) -> str:
-    """The message and the hint of a HazardRefused."""
+    """Return the message and the hint of a HazardRefused."""
     from kvctl.errors import HazardRefused
 
     with pytest.raises(HazardRefused) as caught:
@@ -73,5 +73,5 @@ async def refused(attempt: Awaitable[object]) -> str:
 
 @pytest.fixture
 def replicas(raw: RawClient) -> Replicas:
-    """Replicas by raw JSON, on the shared server."""
+    """Return replicas by raw JSON, on the shared server."""
     return Replicas(raw)

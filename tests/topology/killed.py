@@ -1,4 +1,4 @@
-"""kvctl in a process of its own, killed at one of its writes, and what is on a server afterwards."""
+"""kvctl in a separate process, killed at one of its writes, and the streams on a server afterwards."""
 
 import os
 import sys
@@ -14,10 +14,7 @@ KILLED = 99
 
 
 def run(args: Sequence[str], *, at: int | None = None, answered: bool = False) -> tuple[int, list[str]]:
-    """Run a command line; its exit code, and the writes that it sent.
-
-    It is killed at the write of number `at`: when it would be sent, or when it was `answered`.
-    """
+    """Run a command line, and return its exit code and the writes that it sent."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -37,7 +34,7 @@ def run(args: Sequence[str], *, at: int | None = None, answered: bool = False) -
 
 
 def output(args: Sequence[str]) -> tuple[int, str]:
-    """Run a command line; its exit code, and what it wrote to standard output."""
+    """Run a command line, and return its exit code and standard output."""
     with NamedTemporaryFile("r") as file:
         child = os.fork()
         if child == 0:
@@ -76,7 +73,7 @@ def _run(args: Sequence[str], pipe: int, at: int | None, answered: bool) -> int:
 
 
 def state(raw: RawClient, suffix: str) -> dict[str, Any]:
-    """Configuration and content of all streams whose names end like this, the suffix left out."""
+    """Return configuration and contents of all streams with this suffix, which is left out."""
     found: dict[str, Any] = {}
     for stream in streams(raw, suffix):
         info = raw.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
@@ -94,7 +91,7 @@ def state(raw: RawClient, suffix: str) -> dict[str, Any]:
 
 
 def streams(raw: RawClient, suffix: str) -> list[str]:
-    """All streams whose names end like this."""
+    """Return all streams with this suffix."""
     names: list[str] = []
     while True:
         page = raw.api("STREAM.NAMES", {"offset": len(names)})

@@ -1,4 +1,4 @@
-"""Worlds of plain values: streams as a server would list them, without a server."""
+"""Inventories of plain values: streams as a server would list them, without a server."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ Info = dict[str, Any]
 
 
 def info(config: StreamConfig, *, mark: str = "", created: str = "") -> Info:
-    """What a server reports of a stream with two messages of ten bytes; `mark` is the topology that made it."""
+    """Return a server's info of a stream with two messages of ten bytes; `mark` is the topology that created it."""
     marked = {**config, "metadata": {**(config.get("metadata") or {}), TOPOLOGY: mark}} if mark else config
     return {
         "config": marked, "created": created or f"2026-01-01T00:00:00Z {config['name']}",
@@ -37,19 +37,19 @@ def bucket(name: str, *, mark: str = "", **settings: Any) -> Info:
 
 
 def mirror(name: str, origin: Info, *, mark: str = "", **settings: Any) -> Info:
-    """A mirror as kvctl makes it."""
+    """Return a mirror as kvctl creates it."""
     of = origin["config"]["name"]
     return info(Mirror(name, Origin(of.removeprefix("KV_")), **settings).to_stream(origin["config"]), mark=mark)
 
 
 def aggregate(name: str, *origins: tuple[Origin, Info], mark: str = "", **settings: Any) -> Info:
-    """An aggregate as kvctl makes it."""
+    """Return an aggregate as kvctl creates it."""
     model = Aggregate(name, tuple(origin for origin, _ in origins), **settings)
     return info(model.to_stream([seen["config"] for _, seen in origins]), mark=mark)
 
 
 def world(*here: Info, unreachable: Sequence[str] = (), **others: Sequence[Info]) -> World:
-    """Streams of the place in use, and of others by name; readers read in their own place."""
+    """Return streams of the account in use, and of others by name; readers read in their own account."""
     held: Mapping[str, Sequence[Info]] = {"": here, **others} if here or not others else others
     places = {
         name: Place(name, None, None, {one["config"]["name"]: one for one in infos}, tuple(unreachable))  # type: ignore[arg-type]
@@ -70,11 +70,11 @@ def topology(text: str) -> Topology:
 
 
 def compared(text: str, seen: World, *, prune: bool = False) -> Comparison:
-    """What the file changes."""
+    """Return the changes that the file requires."""
     return compare(Drafts(topology(text), Locator(topology(text), seen.places)), seen, prune=prune)
 
 
 def judged(text: str, seen: World, *, prune: bool = False, looked: Looked | None = None) -> Found:
-    """What speaks against it; `looked` are origins out of view, as they were found by asking."""
+    """Return the hazards; `looked` are lookups of origins out of view."""
     drafts = Drafts(topology(text), Locator(topology(text), seen.places, looked or {}))
     return found(compare(drafts, seen, prune=prune).changes, drafts, seen)

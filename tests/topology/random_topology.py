@@ -1,16 +1,4 @@
-"""Random topology files, and what each replica must hold: told from the file and the writes, by no code of kvctl's.
-
-`RandomTopology` makes and changes files; `contents` says which living keys and values each stream must have, given
-those of the buckets. `Writes` makes random writes to the buckets, and remembers what lives. `living` reads what a
-stream holds. An oracle applies the file, writes, and compares:
-
-    topology = RandomTopology(dice, names)
-    topology.grow(8)
-    ...apply topology.document()...
-    writes = Writes(dice, {"": raw})
-    writes.some(topology, 50)
-    assert living(raw, topology, name) == topology.contents(writes.alive)[name]
-"""
+"""Random topology files and the expected contents of each replica, from file and writes, without code of kvctl."""
 
 import base64
 import random
@@ -28,7 +16,7 @@ Contents = dict[str, bytes]
 
 @dataclass
 class OriginOf:
-    """What a mirror or an aggregate reads: a name in the file, and which keys go where."""
+    """An origin of a mirror or an aggregate: a name in the file, and the destinations of its keys."""
 
     name: str
     rules: list[tuple[str, str]]
@@ -56,7 +44,7 @@ class Resource:
 
 
 class RandomTopology:
-    """A topology file that grows and changes at random. `domains` are the places' JetStream domains, `""` without."""
+    """A topology file that grows and changes at random. `domains` are the JetStream domains, `""` for none."""
 
     def __init__(
         self, dice: random.Random, names: Callable[[str], str], domains: Mapping[str, str] | None = None,
@@ -77,7 +65,7 @@ class RandomTopology:
     # -- what it says ----------------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
-        """The file as plain data; sections and their members in random order."""
+        """Return the file as plain data; sections and their members in random order."""
         found: dict[str, Any] = {"version": 1, "name": self.title}
         if self.urls:
             found["contexts"] = {place: {"url": url} for place, url in self.urls.items()}
@@ -89,7 +77,7 @@ class RandomTopology:
         return found
 
     def contents(self, buckets: Mapping[str, Contents]) -> dict[str, Contents]:
-        """The living keys and values that each of its streams must hold, given those of the buckets."""
+        """Return the live keys and values that each of its streams must hold, given those of the buckets."""
         found: dict[str, Contents] = {}
 
         def of(name: str) -> Contents:
@@ -108,24 +96,24 @@ class RandomTopology:
         return found
 
     def key_space(self, name: str) -> str:
-        """The bucket or aggregate under whose name a stream's keys are stored."""
+        """Return the bucket or aggregate under whose name a stream's keys are stored."""
         item = self.resources[name]
         return self.key_space(item.origins[0].name) if item.section == "mirrors" else name
 
     @property
     def replicas(self) -> list[Resource]:
-        """All mirrors and aggregates."""
+        """Return all mirrors and aggregates."""
         return [item for item in self.resources.values() if item.section != "buckets"]
 
     # -- how it changes ----------------------------------------------------------------------------------------
 
     def grow(self, count: int) -> None:
-        """Add so many buckets, mirrors and aggregates."""
+        """Add this number of buckets, mirrors and aggregates."""
         for _ in range(count):
             self.dice.choice([self._add_bucket, self._add_mirror, self._add_aggregate, self._add_aggregate])()
 
     def change(self) -> str:
-        """Change it somehow; what was done, in words."""
+        """Change the file at random, and return a description."""
         changes = [
             self._add_bucket, self._add_mirror, self._add_aggregate, self._drop, self._add_origin, self._drop_origin,
             self._drop_origin, self._drop_origin, self._change_origin, self._longer_history, self._move_mirror,
@@ -209,7 +197,7 @@ class RandomTopology:
     # -- origins ---------------------------------------------------------------------------------------------
 
     def _read(self, item: Resource) -> bool:
-        """Let an aggregate read one more; not what it reads already, directly or through others, nor itself."""
+        """Add an origin that an aggregate does not read yet, directly or through others, and that is not itself."""
         read = {name for origin in item.origins for name in self._closure(origin.name)}
         names = [
             name
@@ -250,7 +238,7 @@ class RandomTopology:
     # -- the graph -------------------------------------------------------------------------------------------
 
     def _closure(self, name: str) -> set[str]:
-        """A name and all that it reads, directly and through others."""
+        """Return a name and all its direct and indirect origins."""
         return {name} | {above for origin in self.resources[name].origins for above in self._closure(origin.name)}
 
     def _above(self, name: str) -> set[str]:
@@ -290,7 +278,7 @@ class RandomTopology:
 
 
 def taken(text: str, key: str) -> tuple[list[str], str] | None:
-    """What the wildcards of a filter match in a key, the last `>` apart; None when it does not match."""
+    """Return the matches of a filter's wildcards in a key, the last `>` apart; None if it does not match."""
     parts, tokens, wild = text.split("."), key.split("."), []
     for at, part in enumerate(parts):
         if part == ">":
@@ -303,7 +291,7 @@ def taken(text: str, key: str) -> tuple[list[str], str] | None:
 
 
 def lands(rules: Sequence[tuple[str, str]], key: str) -> str | None:
-    """Where a key lands under the first rule that takes it; None when none does."""
+    """Return the destination of a key under the first matching rule; None if none matches."""
     for text, dest in rules:
         if (found := taken(text, key)) is not None:
             wild, rest = found
@@ -313,7 +301,7 @@ def lands(rules: Sequence[tuple[str, str]], key: str) -> str | None:
 
 
 def behind_head(text: str) -> str:
-    """What is left of a filter whose literal head is cut, its `*` numbered; a filter without wildcards stays."""
+    """Return a filter without its literal head, its `*` numbered; a filter without wildcards stays."""
     parts = text.split(".")
     wild = [at for at, part in enumerate(parts) if part in ("*", ">")]
     if not wild:
@@ -326,10 +314,7 @@ def behind_head(text: str) -> str:
 
 
 class Writes:
-    """Random writes to the buckets of a topology, and what lives in them afterwards.
-
-    Without `expiring` no key has a ttl: a server that is killed brings expired ones back (nats-server 8505).
-    """
+    """Random writes to the buckets of a topology, and their live keys afterwards."""
 
     def __init__(self, dice: random.Random, raws: Mapping[str, RawClient], *, expiring: bool = True) -> None:
         self.dice, self.raws, self.expiring = dice, raws, expiring
@@ -339,14 +324,14 @@ class Writes:
         """By this clock (`time.monotonic`) everything with a ttl of its own has expired."""
 
     def some(self, topology: RandomTopology, count: int) -> None:
-        """Put, delete, purge, and put for a second."""
+        """Put, delete, purge, and put with a ttl of a second."""
         buckets = [item for item in topology.resources.values() if item.section == "buckets"]
         for _ in range(count):
             item = self.dice.choice(buckets)
             self._write(item, self.alive.setdefault(item.name, {}))
 
     def emptied(self, topology: RandomTopology) -> None:
-        """Forget what went with buckets that were made anew."""
+        """Forget the contents of recreated buckets."""
         for name in topology.emptied:
             self.alive.pop(name, None)
         topology.emptied.clear()
@@ -371,7 +356,7 @@ class Writes:
 
 
 def living(raw: RawClient, topology: RandomTopology, name: str) -> Contents:
-    """The keys that live in a stream, with their values, read from its leader one by one."""
+    """Return the live keys of a stream, with their values, read from its leader one by one."""
     stream, head = topology.resources[name].stream, f"$KV.{topology.key_space(name)}."
     subjects = raw.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"].get("subjects") or {}
     found: Contents = {}

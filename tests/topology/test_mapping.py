@@ -1,4 +1,4 @@
-"""Where subjects land and where they came from, as whole subjects off the wire."""
+"""Destinations and origins of subjects, as complete subjects off the wire."""
 
 from itertools import product
 from typing import Any
@@ -14,7 +14,7 @@ TOKENS = st.lists(st.sampled_from(["a", "b", "c", "NEW", "é"]), min_size=1, max
 
 
 def source(*rules: tuple[str, str]) -> dict[str, Any]:
-    """A source of bucket O for bucket A."""
+    """Return a source of bucket O for bucket A."""
     return {
         "name": "KV_O",
         "subject_transforms": [{"src": f"$KV.O.{src}", "dest": f"$KV.A.{dest}" if dest else ""} for src, dest in rules],

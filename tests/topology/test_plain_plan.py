@@ -1,4 +1,4 @@
-"""Plans and their hazards on plain streams: what a file changes, refuses and warns of, without a server."""
+"""Plans and their hazards on plain streams: changes, refusals and warnings, without a server."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,7 +33,7 @@ HERE = world(B, C, M, A)
 
 
 def changes(text: str, seen: World, *, prune: bool = False) -> dict[str, str]:
-    """The action for each name that changes."""
+    """Return the action for each name that changes."""
     return {change.name: str(change.action) for change in compared(text, seen, prune=prune).changes}
 
 
@@ -290,7 +290,7 @@ def test_fingerprint_tells_stream_instance_and_configuration() -> None:
 
 
 def hazards(text: str, seen: World, *, prune: bool = False) -> dict[str, list[str]]:
-    """Names of the hazards of what has some."""
+    """Return the names of the hazards by subject."""
     found = judged(text, seen, prune=prune).hazards
     return {name: [hazard.name for hazard in some] for name, some in found.items() if some}
 

@@ -1,4 +1,4 @@
-"""Random aggregates on a real server: every stored key lands where the pure transforms said, and nowhere else."""
+"""Random aggregates on a real server: every stored key lands exactly where the pure transforms predict."""
 
 import random
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def some_origin(dice: random.Random, bucket: str) -> Origin:
 
 
 def nested(origin: Origin) -> bool:
-    """Whether one of its filters lies within another."""
+    """Return whether one of its filters lies within another."""
     sources = [Transform(source, "") for source in (*origin.keys, *(source for source, _ in origin.maps))]
     return any(one.covers(other.src) for one, other in permutations(sources, 2))
 

@@ -1,4 +1,4 @@
-"""Where keys land: rendered, predicted, and compared with what a server does."""
+"""Destinations of keys: rendered, predicted, and compared with a server."""
 
 import asyncio
 import re
@@ -100,7 +100,7 @@ _FILTERS = [
 
 
 def _selected(text: str) -> set[str]:
-    """The subjects that a filter selects, by a regular expression."""
+    """Return the subjects that a filter selects, by a regular expression."""
     pattern = text.replace(".", "[.]").replace("*", "[^.]+").replace(">", ".+")
     return {subject for subject in _SUBJECTS if re.fullmatch(pattern, subject)}
 

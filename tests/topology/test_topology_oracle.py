@@ -1,4 +1,4 @@
-"""Random topologies on real servers: every stream holds what the file and the writes say, whatever happens between."""
+"""Random topologies on real servers: every stream holds the entries predicted from file and writes."""
 
 import json
 import random
@@ -30,7 +30,7 @@ def namer() -> Callable[[str], str]:
 
 
 class Scene:
-    """A random topology on servers, and what was done to it, for whoever has to find out why it failed."""
+    """A random topology on servers, with a log of actions for failures."""
 
     def __init__(
         self, seed: int, servers: Mapping[str, Server], directory: Path, domains: Mapping[str, str] | None = None,
@@ -93,7 +93,7 @@ class Scene:
                 assert not missing, f"`{item.name}` lacks {missing} after apply"
 
     def compare(self) -> None:
-        """Compare what every stream holds with what it must hold; a bucket of no topology stays as it was."""
+        """Compare contents of every stream with the expected ones; a bucket outside the topology stays unchanged."""
         assert self._strangers() == self.strangers
         deadline = time.monotonic() + PATIENCE
         wanted = self.topology.contents(self.writes.alive)
@@ -159,7 +159,7 @@ def test_replicas_across_domains_hold_entries_predicted_from_file_and_writes(
 
 @pytest.fixture
 def other_server() -> Iterator[Server]:
-    """A second server, with nothing on it."""
+    """Return a second, empty server."""
     with run_server(name="other") as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""Plans carried out: on one server, across domains and accounts, killed half way, stale, refused in the middle."""
+"""Plans applied on one server, across domains and accounts, killed midway, stale, or refused midway."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def read(text: str) -> Topology:
 async def apply(
     apis: Api | Mapping[str, Api], text: str, *, prune: bool = False, wait_for: timedelta | None = PATIENCE
 ) -> tuple[Plan, Report]:
-    """Plan, carry out, wait, verify."""
+    """Plan, apply, wait, verify."""
     apis = {"": apis} if isinstance(apis, Api) else apis
     topology = read(text)
     plan = await planner.plan(topology, apis, prune=prune)

@@ -1,4 +1,4 @@
-"""An apply that is killed at any of its writes and run again ends where one ends that was left alone."""
+"""An apply killed at any of its writes and run again ends like one that was not interrupted."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,7 +75,7 @@ WRITES = [
 
 
 class Scene:
-    """The topology under names of its own, as it is before."""
+    """Create the initial topology under unique names."""
 
     def __init__(self, raw: RawClient, server: Server, suffix: str, directory: Path) -> None:
         self.raw, self.server, self.suffix, self.directory = raw, server, suffix, directory
@@ -85,7 +85,7 @@ class Scene:
                 raw.put(f"{bucket}{suffix}", f"k.{number}", b"v")
 
     def apply(self, text: str = AFTER, **settings: Any) -> tuple[int, list[str]]:
-        """Apply a file; the exit code and the writes."""
+        """Apply a file, and return the exit code and the writes."""
         return killed.run(["topology", "apply", "-f", str(self._file(text)), *self._options()], **settings)
 
     def apply_saved(self, plan: Path, **settings: Any) -> tuple[int, list[str]]:
@@ -93,18 +93,18 @@ class Scene:
         return killed.run(["topology", "apply", str(plan), *self._options()[1:]], **settings)
 
     def save(self) -> Path:
-        """A saved plan."""
+        """Save a plan."""
         plan = self.directory / f"{self.suffix}.plan"
         file = str(self._file(AFTER))
         assert killed.run(["topology", "plan", "-f", file, "--prune", "--out", str(plan), *self._server()])[0] == 0
         return plan
 
     def state(self) -> dict[str, Any]:
-        """What is there."""
+        """Return the streams on the server."""
         return killed.state(self.raw, self.suffix)
 
     def close(self) -> None:
-        """Leave nothing on the server that all tests share."""
+        """Remove everything from the shared server."""
         for stream in killed.streams(self.raw, self.suffix):
             self.raw.api(f"STREAM.DELETE.{stream}")
 
@@ -125,7 +125,7 @@ class Scene:
 
 @pytest.fixture
 def scene(raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path) -> Iterator[Callable[[], Scene]]:
-    """Makes scenes, and removes them."""
+    """Return a factory of scenes, which are removed afterwards."""
     made: list[Scene] = []
 
     def make() -> Scene:
@@ -139,7 +139,7 @@ def scene(raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: 
 
 @pytest.fixture(scope="module")
 def wanted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What is there after an apply that was left alone, which makes each of the writes once."""
+    """Return the streams after an uninterrupted apply, which makes each write once."""
     with RawClient(server.url) as raw:
         one = Scene(raw, server, "_alone", tmp_path_factory.mktemp("alone"))
         code, writes = one.apply()
@@ -152,7 +152,7 @@ def wanted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def _places(*few: int) -> list[Any]:
-    """All places to be killed at, but for a few only in the long run."""
+    """Return all writes to be killed at; only some of them unless in a long run."""
     return [
         pytest.param(at, id=f"{at}-{write}", marks=() if at in few else pytest.mark.slow)
         for at, write in enumerate(WRITES)
@@ -187,7 +187,7 @@ def test_killed_apply_of_saved_plan_is_resumed(scene: Callable[[], Scene], wante
 def test_apply_after_a_kill_waits_on_any_machine_until_replicas_are_filled(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal of the killed one lies elsewhere: what is not filled is told from the servers."""
+    """The journal of the killed apply is elsewhere: unfilled replicas are found from the servers."""
     entries = 100_000
     file = tmp_path / "topology.yaml"
     file.write_text("version: 1\nbuckets: {B: {}}\naggregates: {A: {origins: [{bucket: B, prefix: p}]}}\n")

@@ -26,13 +26,13 @@ Names = Callable[..., str]
 
 @asynccontextmanager
 async def connected(lab: Lab, *names: str) -> AsyncIterator[dict[str, kvctl.Client]]:
-    """Clients of some of a lab's contexts."""
+    """Return clients of some of a lab's contexts."""
     async with AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(kvctl.connect(lab.contexts[name])) for name in names}
 
 
 async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
-    """Plan, carry out, wait, verify."""
+    """Plan, apply, wait, verify."""
     topology = read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
     plan = await planner.plan(topology, apis)
     filling = Filling(timedelta(seconds=120))
@@ -45,7 +45,7 @@ async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
 
 
 def test_apply_of_the_contract_s_example(leaf: Lab, home: Path, unique: Names, tmp_path: Path) -> None:
-    """COMMANDS.md, section 9, but for what only a cluster of three can have."""
+    """The example of the contract, except settings that need a cluster of three."""
     orders, stock, near, edge = unique("ORDERS"), unique("STOCK"), unique("NEAR"), unique("EDGE")
     run: Run = run_process
     ContextStore().save(_named(leaf, "hub", "prod-hub"))

@@ -1,4 +1,4 @@
-"""A bucket with what stands around it: shown, edited, compacted."""
+"""A bucket with its origins and dependents: described, edited, compacted."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ NOTHING = timedelta()
 
 
 async def filled(client: kvctl.Client, name: str, **settings: Any) -> kvctl.Bucket:
-    """A bucket of two keys with 4 revisions and one with 1, 9 entries of 10 bytes."""
+    """Create a bucket of two keys with 4 revisions and one with 1: 9 entries of 10 bytes."""
     bucket = await client.create_bucket(name, history=5, **settings)
     for key in ["a", "b"] * 4 + ["c"]:
         await bucket.put(key, b"0123456789")
@@ -29,7 +29,7 @@ async def filled(client: kvctl.Client, name: str, **settings: Any) -> kvctl.Buck
 
 
 async def evidence(client: kvctl.Client, name: str, **changes: Any) -> list[str]:
-    """What speaks against an edit."""
+    """Return the hazards of an edit."""
     plan = await bucket_changes.plan_edit(client.api, name, changes)
     return [hazard.evidence for hazard in plan.hazards]
 
@@ -136,7 +136,7 @@ async def test_planned_edit_leaves_no_consumer_behind(client: kvctl.Client, raw:
 async def test_compaction_before_replicas_received_deletions_is_a_hazard(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
-    """A mirror that never receives a marker keeps the key for ever: a purge is not replicated."""
+    """A mirror that never receives a marker keeps the key permanently: a purge is not replicated."""
     bucket = await filled(client, unique("O"))
     await bucket.delete("a")
     assert await _hazards(client, bucket) == []
@@ -161,7 +161,7 @@ async def test_compaction_without_tombstones_has_no_hazard(
 
 
 async def _stuck(client: kvctl.Client, raw: RawClient, bucket: kvctl.Bucket, name: str) -> str:
-    """An aggregate that is stuck at a value larger than it takes."""
+    """Create an aggregate that is stuck at a value larger than its limit."""
     await bucket.put("large", b"x" * 100)
     raw.create_bucket(name, subjects=[], sources=[{"name": f"KV_{bucket.name}"}], duplicate_window=0, max_msg_size=50)
     async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Mirrors and aggregates built on real servers: what they hold, where they may reach, what the wait knows."""
+"""Mirrors and aggregates created on real servers: contents, access to origins, waiting."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +20,7 @@ Names = Callable[..., str]
 
 
 async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
-    """All keys, sorted."""
+    """Return all keys, sorted."""
     return sorted([key async for key in client.bucket(bucket).keys()])
 
 

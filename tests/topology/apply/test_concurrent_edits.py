@@ -1,4 +1,4 @@
-"""Editors of one stream at the same time: no change is lost, and none is reported that is not there."""
+"""Concurrent edits of one stream: no change is lost, and no false change is reported."""
 
 import asyncio
 from collections.abc import Callable
@@ -101,7 +101,7 @@ async def test_bucket_recreated_between_plan_and_edit_is_a_conflict(
 async def test_change_that_another_tool_overwrites_is_made_again(
     client: kvctl.Client, raw: RawClient, unique: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another tool takes no lock: its write falls between kvctl's and its reading back."""
+    """Another tool takes no lock: its write falls between kvctl's write and its read back."""
     bucket = unique()
     raw.create_bucket(bucket)
     before = raw.api(f"STREAM.INFO.KV_{bucket}")["config"]

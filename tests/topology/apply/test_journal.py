@@ -1,4 +1,4 @@
-"""The journal: an apply that was killed is seen by the next one; what cannot be written stops nothing."""
+"""The journal: the next apply reports one that was killed; an unwritable journal stops nothing."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Origins that join an aggregate which has forgotten its first entry: servers let them begin with what comes next."""
+"""Origins added to an aggregate without its first entry: by default servers start them with their next entries."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ Names = Callable[..., str]
 
 @pytest.fixture
 async def grown(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> tuple[str, str, str]:
-    """A bucket, another one, and an aggregate of the first, whose first entry was overwritten."""
+    """Create a bucket, another one, and an aggregate of the first, whose first entry was overwritten."""
     first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
     for bucket in (first, second):
         raw.create_bucket(bucket)

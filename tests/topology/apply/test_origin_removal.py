@@ -1,4 +1,4 @@
-"""Origins taken out of aggregates, and which keys go with them."""
+"""Removal of origins from aggregates, with their keys."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ Names = Callable[..., str]
 
 
 async def filled(client: kvctl.Client, name: str, *keys: str) -> str:
-    """A bucket with these keys, two revisions each."""
+    """Create a bucket with these keys, two revisions each."""
     bucket = await client.create_bucket(name, history=2)
     for key in keys * 2:
         await bucket.put(key, b"v")

@@ -1,4 +1,4 @@
-"""Buckets made of mirrors whose origins are lost."""
+"""Promotion of mirrors whose origins are lost."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ Names = Callable[..., str]
 async def mirrored(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> tuple[str, str, list[tuple[str, str, bytes]]]:
-    """A lost bucket, its mirror, and the bucket's whole history."""
+    """Return a lost bucket, its mirror, and the bucket's complete history."""
     bucket, mirror = await client.create_bucket(unique(), history=5), unique("M")
     for number in range(3):
         await bucket.put("a", b"%d" % number)
@@ -64,7 +64,7 @@ async def test_promotion_under_the_origin_s_name_requires_deleting_the_mirror(
 async def test_recreated_origin_is_hidden_by_its_stale_mirror(
     client: kvctl.Client, raw: RawClient, unique: Names
 ) -> None:
-    """The damage that the hazard speaks of."""
+    """The damage that the hazard describes."""
     bucket, mirror, _ = await mirrored(client, raw, unique)
     raw.create_bucket(bucket, max_msgs_per_subject=5)
     raw.put(bucket, "a", b"newer")

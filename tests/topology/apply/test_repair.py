@@ -1,4 +1,4 @@
-"""Repairs on real servers: poisoned mirrors made anew, aggregates fed again, whatever is interrupted completed."""
+"""Repairs on real servers: stale mirrors recreated, aggregates refilled, interrupted repairs completed."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,7 +26,7 @@ WRITES = ("STREAM.CREATE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.PURGE.")
 
 
 async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta(seconds=60)) -> None:
-    """What `audit NAME --repair` does: complete what was interrupted, then repair what differs."""
+    """Repair as `audit NAME --repair` does: complete interrupted repairs, then repair differences."""
     world = await survey({"": client.api})
     for left in repair.stand_ins(world, [name]):
         await repair.complete(left, limit)
@@ -38,7 +38,7 @@ async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta
 
 
 async def leftovers(client: kvctl.Client) -> list[str]:
-    """Streams and sources that only repairs make."""
+    """Return streams and sources that only repairs create."""
     world = await survey({"": client.api})
     return [
         link.info["config"]["name"]
@@ -48,11 +48,11 @@ async def leftovers(client: kvctl.Client) -> list[str]:
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 def kill_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> list[str]:
-    """Let the process die after so many writes to the server; the list has those that were made."""
+    """Kill the process after this number of writes to the server; the list has those that were made."""
     call, made = Api.call, []
 
     async def counted(self: Api, endpoint: str, *args: Any, **settings: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> list[str]:
 class TestMirrors:
     @pytest.fixture
     async def poisoned(self, client: kvctl.Client, raw: RawClient, unique: Names) -> tuple[str, str]:
-        """A bucket made anew, and a mirror that answers with the values of the one before."""
+        """Return a recreated bucket, and a mirror that serves values of the earlier one."""
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket)
         for number in range(5):
@@ -83,7 +83,7 @@ class TestMirrors:
         return bucket, mirror
 
     def read(self, raw: RawClient, bucket: str, mirror: str, key: str) -> bytes:
-        """What the mirror holds of a key."""
+        """Return the mirror's entries of a key."""
         return raw.request(f"$JS.API.DIRECT.GET.{mirror}.$KV.{bucket}.{key}").data
 
     async def test_stale_mirror_is_recreated(
@@ -147,7 +147,7 @@ class TestMirrors:
 class TestAggregates:
     @pytest.fixture
     async def merged(self, client: kvctl.Client, raw: RawClient, unique: Names) -> tuple[str, str, str]:
-        """Two buckets in one writable aggregate, below `a` and `b`; keys of its own; all kinds of damage."""
+        """Return two buckets in one writable aggregate, below `a` and `b`, with own keys and all kinds of damage."""
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
             raw.create_bucket(bucket)
@@ -205,7 +205,7 @@ class TestAggregates:
     async def test_aggregate_without_its_first_entries_is_refilled_completely(
         self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
     ) -> None:
-        """A source that joins late brings nothing by itself, if the aggregate's first entry is gone."""
+        """By default a source added late replicates nothing if the aggregate's first entry was removed."""
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
             raw.create_bucket(bucket)

@@ -1,4 +1,4 @@
-"""Audits on real servers: what agrees, and each kind of damage, made with raw stream JSON, found and named."""
+"""Audits on real servers: agreement, and each kind of damage, made with raw stream JSON, found and named."""
 
 from collections.abc import Callable
 from typing import Any

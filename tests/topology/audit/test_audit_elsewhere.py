@@ -1,4 +1,4 @@
-"""Audits across clusters, domains and accounts, on a cluster, and beside a writer that runs as hard as it can."""
+"""Audits across clusters, domains and accounts, on a cluster, and beside a busy writer."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ with RawClient(url) as raw:
 
 @contextmanager
 def writing(url: str, bucket: str, keys: int) -> Iterator[None]:
-    """A process that puts, deletes and purges keys of the bucket without a pause, some of them all the time."""
+    """Run a process that puts, deletes and purges keys of the bucket without a pause, some of them constantly."""
     here = Path(__file__).parents[3]
     process = subprocess.Popen([sys.executable, "-c", WRITER, url, bucket, str(keys)], cwd=here)
     try:
@@ -61,7 +61,7 @@ def writing(url: str, bucket: str, keys: int) -> Iterator[None]:
 
 
 async def replicated(client: kvctl.Client, bucket: str, mirror: str, aggregate: str, keys: int) -> None:
-    """The bucket filled, a mirror of it, and an aggregate that has it below `p`."""
+    """Fill the bucket, and create a mirror of it and an aggregate that has it below `p`."""
     await client.bucket(bucket).put_many((f"k.{number}", b"v%d" % number) for number in range(keys))
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket, prefix="p"),), writable=True))
@@ -187,7 +187,7 @@ async def test_audit_and_repair_across_domains(leaf: Lab, unique: Names) -> None
 
 @pytest.mark.guarantee("replicas-6")
 async def test_audit_across_accounts_by_names_and_single_keys(accounts: Lab, unique: Names) -> None:
-    """Exports that let nobody list the origin, but allow its info and its keys."""
+    """The exports hide the listing of the origin, but allow its info and its keys."""
     mirror = unique("M")
     origin = Origin("ORDERS", external=External("ORIGIN.API", "DELIVER.ORDERS.m"))
     async with (

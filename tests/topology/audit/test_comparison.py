@@ -1,4 +1,4 @@
-"""Two readings put side by side: what is left over, and what it costs."""
+"""Comparison of two readings: remaining suspects, and memory."""
 
 import tracemalloc
 
@@ -15,7 +15,7 @@ A, B = mark(b"", b"a"), mark(b"", b"b")
 
 
 def compared(origin: Marked, replica: Marked) -> Comparison:
-    """Both sides, one after the other."""
+    """Return both sides, one after the other."""
     found = Comparison()
     found.take(ORIGIN, origin)
     found.take(REPLICA, replica)
@@ -61,7 +61,7 @@ def test_few_keys_wait_when_sides_are_read_in_step() -> None:
 
 
 def test_waiting_key_takes_at_most_200_bytes() -> None:
-    """Those that wait; keys of 20 bytes behind a prefix of 15."""
+    """Waiting keys have 20 bytes behind a prefix of 15."""
     count = 100_000
     tracemalloc.start()
     try:

@@ -1,9 +1,4 @@
-"""Damage done to replicas and origins by raw requests: what each tool says of it, against what raw reads show.
-
-The model is two dictionaries. What a replica should hold is what its origins hold, each key under its own prefix; what
-it does hold is read message by message. An audit must report exactly the difference. Status must not say `ok` of a
-replica whose counts betray the damage. Of replicas that nobody damaged neither status, audit nor doctor may complain.
-"""
+"""Damage done to replicas and origins by raw requests: each tool's report compared with raw reads."""
 
 import asyncio
 import base64
@@ -41,7 +36,7 @@ Message = tuple[bytes, int, str | None]
 
 @dataclass
 class Shape:
-    """Some buckets, a mirror of the first, and an aggregate of all under prefixes of their own."""
+    """Some buckets, a mirror of the first, and an aggregate of all under separate prefixes."""
 
     raw: RawClient
     dice: random.Random
@@ -86,7 +81,7 @@ class Shape:
         self.raw.create_bucket(name, max_msgs_per_subject=history)
 
     def write(self, operations: int) -> None:
-        """Puts, deletions and purges, all by way of the origins."""
+        """Put, delete and purge keys, all in the origins."""
         for _ in range(operations):
             name, key = self.dice.choice(self.origins), f"k{self.dice.randrange(12)}"
             operation = self.dice.choices(("put", "DEL", "PURGE"), (8, 1, 1))[0]
@@ -97,7 +92,7 @@ class Shape:
             self.log.append(f"{operation} {name} {key}")
 
     def held(self, stream: str) -> dict[str, Message]:
-        """The living keys of a stream by subject, read message by message."""
+        """Return the live keys of a stream by subject, read message by message."""
         found = {}
         subjects = self.info(stream, subjects_filter=">")["state"].get("subjects") or {}
         for subject in subjects:
@@ -113,7 +108,7 @@ class Shape:
         return found
 
     def wanted(self) -> dict[str, dict[str, Message]]:
-        """What the replicas should hold, by stream."""
+        """Return the expected contents of the replicas, by stream."""
         held = {name: self.held(f"KV_{name}") for name in self.origins}
         return {
             self.mirror: held[self.origins[0]],
@@ -125,7 +120,7 @@ class Shape:
         }
 
     def differences(self) -> dict[str, set[tuple[str, str]]]:
-        """What differs in the replicas, by stream: subjects, and how."""
+        """Return the differences in the replicas, by stream: subjects and kinds."""
         found = {}
         for stream, wanted in self.wanted().items():
             holds = self.held(stream)
@@ -145,7 +140,7 @@ class Shape:
         return found
 
     def betrayed(self, stream: str) -> bool:
-        """Whether counts alone show that the replica lacks something, or has come further than its origin."""
+        """Return whether counts alone show that the replica lacks entries, or is ahead of its origin."""
         info = self.info(stream)
         origins = [self.info(f"KV_{name}") for name in self.origins]
         if stream == self.mirror:
@@ -161,7 +156,7 @@ class Shape:
         return info["state"].get("num_subjects", 0) < keys or any(further)
 
     def settle(self) -> None:
-        """Until the replicas hold what they should, which they do where nothing was damaged."""
+        """Wait until the replicas hold the expected entries, if they are undamaged."""
         deadline = time.monotonic() + SETTLED
         while any(self.differences().values()) or not self._level():
             assert time.monotonic() < deadline, (self.differences(), self.log)
@@ -215,7 +210,7 @@ def purge_origin(shape: Shape) -> None:
 
 
 def write_into_aggregate(shape: Shape) -> None:
-    """Over a key of an origin; a read-only aggregate takes nothing."""
+    """Write over a key of an origin; a read-only aggregate refuses that."""
     subject = f"$KV.{shape.aggregate}.{shape.dice.choice(shape.origins)}.k{shape.dice.randrange(12)}"
     if shape.info(f"KV_{shape.aggregate}")["config"].get("subjects"):
         shape.log.append(f"write {subject}")
@@ -234,7 +229,7 @@ def recreate_origin(shape: Shape) -> None:
 
 
 def _until_resumed(shape: Shape, name: str) -> None:
-    """Until the aggregate has found the new origin by itself, which takes servers ten seconds and more."""
+    """Wait until the aggregate has found the new origin by itself, which takes servers ten seconds or more."""
     deadline = time.monotonic() + 90
     while True:
         last = shape.info(f"KV_{name}")["state"]["last_seq"]
@@ -259,14 +254,14 @@ QUICK: tuple[Damage, ...] = (
 
 
 def keep_one(server: Server) -> None:
-    """A stream that stays: servers that delete the last one may refuse the next for a moment (10049)."""
+    """Keep one stream: servers that delete the last one may refuse the next briefly (10049)."""
     with RawClient(server.url) as raw:
         raw.create_bucket("KEPT")
 
 
 @dataclass
 class Said:
-    """What the tools say of a shape."""
+    """Return the tools' reports on a shape."""
 
     states: dict[str, set[str]]
     findings: set[tuple[str, str]]
@@ -366,7 +361,7 @@ async def test_tools_agree_with_raw_reads_about_origins_that_were_replaced(
 async def test_tools_agree_with_the_model_of_random_topologies(
     own_server: Server, seed: int, steps: Callable[[int], int], tmp_path: Path
 ) -> None:
-    """Files with filters, maps and chains, applied; then keys are purged in one of the replicas, which nobody reads."""
+    """Apply files with filters, maps and chains, then purge keys in one of the replicas that nothing reads."""
     dice, names = random.Random(seed), count(1)
     keep_one(own_server)
     async with kvctl.connect(own_server.url) as client:
@@ -393,7 +388,7 @@ def _applied(client: kvctl.Client, raw: RawClient, topology: RandomTopology, fil
 
 
 def _until_held(raw: RawClient, topology: RandomTopology, writes: Writes) -> None:
-    """Until all replicas hold what they must, and what has a ttl of its own is gone everywhere."""
+    """Wait until all replicas hold the expected entries, and expired keys are removed everywhere."""
     deadline = time.monotonic() + SETTLED
     wanted = topology.contents(writes.alive)
     time.sleep(max(writes.last_expiry + 3 - time.monotonic(), 0))
@@ -403,7 +398,7 @@ def _until_held(raw: RawClient, topology: RandomTopology, writes: Writes) -> Non
 
 
 def _damaged(raw: RawClient, dice: random.Random, topology: RandomTopology) -> dict[str, set[str]]:
-    """Purge some living keys of a replica that nothing reads; which, by its name."""
+    """Purge some live keys of a replica that nothing reads, and return its name."""
     read = {origin.name for item in topology.resources.values() for origin in item.origins}
     ends = [item for item in topology.replicas if item.name not in read and living(raw, topology, item.name)]
     if not ends:
@@ -441,7 +436,7 @@ async def _check_random(client: kvctl.Client, topology: RandomTopology, damage: 
 
 
 async def restore_origin(client: kvctl.Client, shape: Shape, directory: Path) -> None:
-    """An older backup of an origin, in its place."""
+    """Replace an origin by an older backup."""
     name = shape.dice.choice(shape.origins)
     await bucket_backup.backup(client.api, name, directory)
     shape.write(20)

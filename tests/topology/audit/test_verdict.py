@@ -1,4 +1,4 @@
-"""What the last entries of a key, in a replica and in its origin, say about each other."""
+"""Verdicts on the last entries of a key in a replica and in its origin."""
 
 from datetime import timedelta
 
@@ -23,7 +23,7 @@ HEADER = b"NATS/1.0\r\nNats-Stream-Source: KV_O:hash 7 $KV.O.> $KV.A.> $KV.O.k i
 
 
 def entry(said: bytes, revision: int, **settings: object) -> Held:
-    """An entry of the epoch's first second."""
+    """Return an entry of the epoch's first second."""
     return Held(said, revision, 10**9, **settings)  # type: ignore[arg-type]
 
 

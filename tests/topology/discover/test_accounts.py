@@ -1,4 +1,4 @@
-"""The contexts of a topology file: which server, whose credentials, opened only where they are needed."""
+"""Contexts of a topology file: servers and credentials, opened only if needed."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What counts prove: replicas that have come as far as their origins, and hold less, or more."""
+"""Comparison by count: replicas that are up to date with their origins but hold fewer or more entries."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How replicas stand, shown on real servers: that nothing lags proves nothing, and what does."""
+"""Health of replicas on real servers: a lag of 0 proves nothing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ QUICK = 0.2
 
 
 async def look(client: kvctl.Client, *names: str) -> dict[str, Standing]:
-    """How the named replicas of one origin each stand; others on the server are not looked at."""
+    """Return the health of the named replicas of one origin; others on the server are left out."""
     world = await survey({"": client.api})
     links = tuple(link for link in world.links if link.info["config"]["name"].removeprefix("KV_") in names)
     return {item.name: item for item in await health.standings(World(world.places, links), QUICK)}

@@ -1,4 +1,4 @@
-"""All streams in view: listed by pages, and followed from reader to origin with as few requests as can be."""
+"""Inventory of all streams in view: paged listings, and few requests to follow origins."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What of a topology can be seen from one account."""
+"""Origins and dependents as seen from one account."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,13 +16,13 @@ STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 7}
 
 
 def mirror_of(raw: RawClient, origin: str, name: str, **config: Any) -> None:
-    """A mirror stream."""
+    """Return a mirror stream."""
     stream = {"name": name, "mirror": {"name": origin}, "storage": "memory", **config}
     assert "error" not in raw.api(f"STREAM.CREATE.{name}", stream)
 
 
 def info(name: str, **config: Any) -> dict[str, Any]:
-    """A stream's info as the server gives it."""
+    """Return a stream's info as the server does."""
     return {"config": {"name": name, **config}, "state": STATE}
 
 

@@ -1,4 +1,4 @@
-"""Whether a mirror was made from the origin that is there now: told from two infos."""
+"""Comparison of a mirror with its current origin, from two infos."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is seen of buckets and replicas: who answers here, how far each has come, what it was made from."""
+"""Overview of buckets and replicas: who answers here, progress, stale mirrors."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The status of replicas as rows: whose, in which contexts, and what changed since the last look."""
+"""Status of replicas as rows: selection, contexts, and changes since the last look."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The topology file: what it says, and where it is wrong."""
+"""Topology files: contents and errors."""
 
 import pytest
 

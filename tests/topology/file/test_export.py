@@ -1,4 +1,4 @@
-"""What exists as a topology file: what it says, what it leaves to defaults and origins, what it cannot say."""
+"""Export of live streams: settings written, left to defaults and origins, or not expressible."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +37,7 @@ EVERYTHING = BucketConfig(
 
 
 def world_of(*configs: dict[str, Any]) -> World:
-    """One place with streams of these configurations."""
+    """Return one account with streams of these configurations."""
     infos = {config["name"]: {"config": config, "state": {}, "created": "2026-01-01T00:00:00Z"} for config in configs}
     place = Place("", None, None, infos)  # type: ignore[arg-type]
     links = [
@@ -186,7 +186,7 @@ def test_export_of_missing_name_is_not_found() -> None:
 async def test_plan_of_exported_file_is_empty(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
 ) -> None:
-    """Whatever kvctl or another tool made, as long as a file can hold it."""
+    """Any stream of kvctl or another tool that a file can describe."""
     orders, stock, odd, mirror, second, edge, other, loose = (unique(letter) for letter in "OSXMMAAA")
     await client.create_bucket(replace(EVERYTHING, name=orders, replicas=1, cluster=None, tags=(), republish=None))
     await client.create_bucket(stock)

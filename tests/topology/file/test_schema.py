@@ -1,4 +1,4 @@
-"""The JSON Schema: the same fields as the reader's, shipped as generated, and of one mind with it."""
+"""The JSON Schema: the reader's fields, shipped as generated, and consistent with the reader."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What reads from what, drawn: which nodes and edges there are, and that no name breaks out of any format."""
+"""Graphs of replication: nodes and edges, and names escaped in every format."""
 
 import re
 import shutil
@@ -62,7 +62,7 @@ def graph_of(file: dict[str, Any], *names: str) -> Graph:
 
 
 def lines_of(graph: Graph) -> str:
-    """The text, as in a pipe."""
+    """Return the text, as in a pipe."""
     return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in text_tree.text(graph))
 
 
@@ -149,7 +149,7 @@ def info(name: str, **config: Any) -> dict[str, Any]:
 
 
 def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
-    """A bucket with a mirror that is well and an aggregate that is not, in two clusters; and one that is alone."""
+    """Return a bucket with a healthy mirror and an unhealthy aggregate in two clusters, and an unlinked bucket."""
     origin = info("KV_ORDERS", live={"cluster": {"name": "lon"}})
     mirror = info("COPY", mirror={"name": "KV_ORDERS"}, live={"cluster": {"name": "nyc"}})
     sources = [
@@ -205,7 +205,7 @@ class TestOfLiveServers:
 
 
 def hostile(*texts: str) -> Graph:
-    """Nodes, places, rules and evidence that hold these texts."""
+    """Return nodes, places, rules and evidence that contain these texts."""
     nodes = [Node(f"n{at}{text}", text, text, "bucket", cluster=text) for at, text in enumerate(texts)]
     place = Place("", None, None, {})  # type: ignore[arg-type]
     upstream = Upstream(texts[0], 3, 1.0, texts[0], (), (), None, None)
@@ -237,7 +237,7 @@ _NODE = rf"n\d+(?:\[\({_LABEL}\)\]|\(\[{_LABEL}\]\)|\[\[{_LABEL}\]\]|\[{_LABEL}\
 
 
 def assert_mermaid(text: str, nodes: int, edges: int) -> None:
-    """Every line is of a known form, with labels of letters, harmless signs and numbers of others."""
+    """Every line has a known form, with labels of letters, harmless signs and character numbers."""
     found = {"node": 0, "edge": 0}
     for line in text.splitlines()[1:]:
         if re.fullmatch(rf"\s+{_NODE}", line):
@@ -250,7 +250,7 @@ def assert_mermaid(text: str, nodes: int, edges: int) -> None:
 
 
 def assert_dot(text: str, nodes: int, edges: int) -> None:
-    """Outside of quoted strings there are only the statements that were meant."""
+    """Outside quoted strings there are only the intended statements."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', "Q", text, flags=re.DOTALL)
     assert "\n".join(line for line in bare.splitlines() if re.match(r"\s+n\d+ \[", line)).count("label=Q") == nodes
     assert len(re.findall(r"^  n\d+ -> n\d+ \[label=Q color=Q fontcolor=Q\]$", bare, re.MULTILINE)) == edges

@@ -1,4 +1,4 @@
-"""Which streams feed each other in a circle, and which only seem to."""
+"""Cycles among streams, and links that only look like cycles."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from kvctl.topology.hazards.cycle import (
 
 
 def reading(reader: str, origin: str, src: str = ">", dest: str = ">") -> Reading:
-    """`edge/A`, `hub/B`: place and bucket; keys for subjects."""
+    """Parse `edge/A`, `hub/B`: place and bucket; keys for subjects."""
     (here, to), (there, of) = reader.split("/"), origin.split("/")
     rule: dict[str, Any] = {"src": f"$KV.{of}.{src}", "dest": f"$KV.{to}.{dest}"}
     return Reading((here, f"KV_{to}"), (there, f"KV_{of}"), {"name": f"KV_{of}", "subject_transforms": [rule]})

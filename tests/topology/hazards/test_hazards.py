@@ -1,4 +1,4 @@
-"""Which edits would lose data, and the words they are refused with."""
+"""Edits that would lose data, and the text of their refusals."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Hazards of what happens later: origins made anew, edits, streams of others, cycles through accounts."""
+"""Hazards that arise later: recreated origins, edits, streams of others, cycles through accounts."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -24,12 +24,12 @@ Names = Callable[..., str]
 
 
 def answers(raw: RawClient, bucket: str, key: str, times: int = 60) -> set[bytes]:
-    """The values that direct gets of a key bring, from whatever replica."""
+    """Return the values that direct gets of a key return, from any replica."""
     return {raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}").data for _ in range(times)}
 
 
 async def edit(client: kvctl.Client, bucket: str, force: tuple[str, ...] = (), **changes: Any) -> None:
-    """What `kvctl bucket edit` does."""
+    """Edit as `kvctl bucket edit` does."""
     plan = await bucket_changes.plan_edit(client.api, bucket, changes)
     hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose or hide data")
     await client.api.call(f"STREAM.UPDATE.KV_{bucket}", plan.edit.after)
@@ -167,7 +167,7 @@ def _shared(own: str, stream: str, other: str, theirs: str) -> str:
 
 @pytest.fixture
 def joined() -> Iterator[Server]:
-    """Two accounts that read from each other."""
+    """Two accounts that replicate from each other."""
     config = ACCOUNTS.replace("@one@", _shared("ONE", "KV_X", "TWO", "KV_Y")).replace(
         "@two@", _shared("TWO", "KV_Y", "ONE", "KV_X")
     )

@@ -1,4 +1,4 @@
-"""Each hazard: first the damage, done on a real server with raw stream JSON; then what kvctl says to it."""
+"""Each hazard: first the damage on a real server with raw stream JSON, then kvctl's refusal."""
 
 import asyncio
 import json
@@ -25,13 +25,13 @@ SECOND = timedelta(seconds=1)
 
 
 def statuses(raw: RawClient, bucket: str, key: str, times: int = 100) -> set[str]:
-    """The statuses of many direct gets of one key; an empty one is a value."""
+    """Return the statuses of many direct gets of one key; an empty one is a value."""
     asked = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
     return {raw.request(asked).headers.get("Status", "")[:3] for _ in range(times)}
 
 
 async def names_of(client: kvctl.Client, stream: str) -> set[str]:
-    """The hazards that kvctl finds in a stream that exists."""
+    """Return the hazards that kvctl finds in an existing stream."""
     info = await client.api.call(f"STREAM.INFO.{stream}")
     return {hazard.name for hazard in await inspection.hazards(client.api, info)}
 

@@ -1,4 +1,4 @@
-"""The order of changes, from which each state in between leads to the same end."""
+"""The order of changes: every state in between leads to the same end."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Plans: what a file changes, what it leaves alone, in which order, and what speaks against it."""
+"""Plans: changes of a file, their order and their hazards."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Saved plans: read back as they were, private, and refused when they are damaged or newer."""
+"""Saved plans: unchanged when read back, private, and refused if damaged or newer."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is rendered is what `apply` creates, also where configurations are inherited over several replicas."""
+"""Rendered configurations equal those that `apply` creates, also if inherited over several replicas."""
 
 from typing import Any
 
