@@ -1,4 +1,4 @@
-"""The pipeline file: sources, what is made of them, and where it goes; and its JSON Schema."""
+"""The pipeline file: sources, query and sink; and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bucket:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Description in words."""
         return f"bucket {self.options['bucket']}"
 
 
@@ -43,29 +43,29 @@ class Files:
     path: FilePath
     format: str
     mode: str = "error"
-    """What is done where something is there already, when they are written."""
+    """Action if files already exist at the path, for a sink."""
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Description in words."""
         return f"{self.format} files in {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A pipeline as its file says it."""
+    """A pipeline as read from a file."""
 
     sources: Mapping[str, Bucket | Files]
     sink: Bucket | Files
     sql: str | None = None
-    """A query over the sources, by their names; None: columns of the only one."""
+    """A query over the sources, by name; None: columns of the only source."""
     columns: Mapping[str, str] | None = None
     """Names of columns, each with its expression; None: all."""
     where: str | None = None
 
 
 def read_declared(document: Document, folder: FilePath) -> Declared:
-    """The pipeline in a document; relative paths begin at `folder`. Raises UsageError with the line and the field."""
+    """Read the pipeline in a document; relative paths begin at `folder`. Raises UsageError with line and field."""
     return _File(Reader(document), folder).read()
 
 
@@ -78,47 +78,49 @@ class _File:
         reader = self._reader
         root = reader.mapping((), _ROOT, "a pipeline file")
         if "version" not in root:
-            reader.fail((), "The file has no `version`", hint=f"`version: {VERSION}`")
+            reader.fail((), "The file has no `version`", hint=f"Add `version: {VERSION}`")
         if root["version"] is True or root["version"] != VERSION:
             reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{root['version']}`")
         sources = self._sources(root)
         if "sink" not in root:
-            reader.fail((), "The file has no `sink`", hint="`sink: {bucket: NAME}` or `sink: {path: FOLDER}`")
+            reader.fail((), "The file has no `sink`", hint="Add `sink: {bucket: NAME}` or `sink: {path: FOLDER}`")
         sink = self._place(("sink",), _WRITE, _FILE_SINK)
         return self._made(root, sources, sink)
 
     def _sources(self, root: Mapping[str, Any]) -> dict[str, Bucket | Files]:
         reader = self._reader
         if ("source" in root) == ("sources" in root):
-            reader.fail((), "The file has either `source` or `sources`", hint="`source: {bucket: NAME}`")
+            reader.fail((), "The file needs either `source` or `sources`", hint="Add `source: {bucket: NAME}`")
         if "source" in root:
             return {"source": self._place(("source",), _READ, _FILE)}
         if not isinstance(root["sources"], dict) or not root["sources"]:
-            reader.fail(("sources",), "`sources` is a mapping of names")
+            reader.fail(("sources",), "`sources` must be a mapping of names")
         for name in root["sources"]:
             if not _NAME.match(name):
-                reader.fail(("sources", name), f"`{name}` cannot be named in SQL", hint="Letters, digits and `_`")
+                reader.fail(
+                    ("sources", name), f"`{name}` is not a valid name in SQL", hint="Use letters, digits and `_`"
+                )
         return {name: self._place(("sources", name), _READ, _FILE) for name in root["sources"]}
 
     def _place(self, path: Path, fields: Mapping[str, Option], of_files: tuple[str, ...]) -> Bucket | Files:
         reader = self._reader
         found = reader.mapping(path, (*fields, *of_files), f"`{path[0]}`")
         if ("bucket" in found) == ("path" in found):
-            reader.fail(path, "It has either a `bucket` or a `path`")
+            reader.fail(path, "Give either a `bucket` or a `path`")
         if "path" in found:
             for name in found:
                 if name not in of_files:
-                    reader.fail((*path, name), f"`{name}` goes with `bucket`, not with `path`")
+                    reader.fail((*path, name), f"`{name}` can be used with `bucket`, not with `path`")
             return self._files(path, found)
         for name in found:
             if name in of_files and name not in fields:
-                reader.fail((*path, name), f"`{name}` goes with `path`, not with `bucket`")
+                reader.fail((*path, name), f"`{name}` can be used with `path`, not with `bucket`")
         options = {fields[name].name: self._option((*path, name), fields[name]) for name in found}
         reader.checked(path, lambda: parse(options))
         return Bucket(options)
 
     def _option(self, path: Path, option: Option) -> str:
-        """The value as an option of Spark's has it; a path begins at the file's folder."""
+        """Return the value in the form of a Spark option; a path begins at the file's folder."""
         value = self._reader.at(path)
         if option.form in _PATHS:
             text = self._reader.text(path)
@@ -132,7 +134,9 @@ class _File:
         place = self._folder / reader.text((*path, "path"))
         format = self._one_of((*path, "format"), FORMATS) if "format" in found else place.suffix[1:].lower()
         if format not in FORMATS:
-            reader.fail(path, f"The format of `{place}` is not known", hint=f"`format` is one of {', '.join(FORMATS)}")
+            reader.fail(
+                path, f"The format of `{place}` is unknown", hint=f"Set `format` to one of {', '.join(FORMATS)}"
+            )
         return Files(place, format, self._one_of((*path, "mode"), MODES) if "mode" in found else MODES[0])
 
     def _one_of(self, path: Path, words: tuple[str, ...]) -> str:
@@ -146,16 +150,16 @@ class _File:
         others = [name for name in ("select", "where") if name in root]
         if "sql" in root:
             if others:
-                reader.fail((others[0],), f"`sql` and `{others[0]}` exclude each other")
+                reader.fail((others[0],), f"`sql` and `{others[0]}` cannot be combined")
             sql = reader.text(("sql",))
             if not _QUERY.match(sql):
-                reader.fail(("sql",), "This is no query", hint="It begins with SELECT, WITH, FROM, VALUES or TABLE")
+                reader.fail(("sql",), "`sql` is not a query", hint="Begin it with SELECT, WITH, FROM, VALUES or TABLE")
             return Declared(sources, sink, sql)
         if len(sources) > 1:
-            reader.fail((), "Several sources need a `sql` that brings them together")
+            reader.fail((), "Several sources need a `sql` query that combines them")
         columns = reader.text_map(("select",)) if "select" in root else None
         if columns is not None and not all(columns.values()):
-            reader.fail(("select",), "A column has no expression")
+            reader.fail(("select",), "A column needs an expression")
         return Declared(sources, sink, None, columns, reader.text(("where",)) if "where" in root else None)
 
 
@@ -174,20 +178,20 @@ _WRITE = _fields(Purpose.CONNECTION, Purpose.WRITE)
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema, in the words of draft 2020-12: all that is read is valid."""
+    """Return the schema, in draft 2020-12: everything that is read is valid."""
     source = {"oneOf": [_bucket(_READ), _files(_FILE)]}
     sink = {"oneOf": [_bucket(_WRITE), _files(_FILE_SINK)]}
     text = {"type": ["string", "number"], "minLength": 1}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kvctl pipeline",
-        "description": "Rows of buckets and files, what Spark makes of them, and where it goes: `kvctl help pipeline`",
+        "description": "Sources, query and sink of a Spark pipeline over buckets and files, see `kvctl help pipeline`",
         "type": "object",
         "properties": {
-            "version": {"const": VERSION, "description": "Version of this form"},
+            "version": {"const": VERSION, "description": "Version of the file format"},
             "source": {"$ref": "#/$defs/source"},
             "sources": {
-                "description": "What is read, by the names that `sql` uses",
+                "description": "Sources, by the names that `sql` uses",
                 "type": "object",
                 "minProperties": 1,
                 "propertyNames": {"pattern": "^" + _NAME.pattern.replace(r"\Z", "$")},
@@ -199,7 +203,7 @@ def json_schema() -> dict[str, Any]:
                 "type": "object",
                 "additionalProperties": text,
             },
-            "where": {**text, "description": "Which rows, as a SQL expression"},
+            "where": {**text, "description": "Condition for rows, as a SQL expression"},
             "sink": {"$ref": "#/$defs/sink"},
         },
         "required": ["version", "sink"],
@@ -217,9 +221,13 @@ def _bucket(fields: Mapping[str, Option]) -> dict[str, Any]:
 
 def _files(names: tuple[str, ...]) -> dict[str, Any]:
     known: dict[str, Any] = {
-        "path": {"type": "string", "minLength": 1, "description": "A file or folder; from this file's folder on"},
-        "format": {"enum": list(FORMATS), "description": "Else by the extension"},
-        "mode": {"enum": list(MODES), "description": "Where something is there already"},
+        "path": {
+            "type": "string",
+            "minLength": 1,
+            "description": "File or folder, relative to the folder of this file",
+        },
+        "format": {"enum": list(FORMATS), "description": "Format of the files; default: by extension"},
+        "mode": {"enum": list(MODES), "description": "Action if the path already exists"},
     }
     properties = {name: known[name] for name in names}
     return {"type": "object", "properties": properties, "required": ["path"], "additionalProperties": False}
