@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from kvctl.errors import ConflictError, KvctlError, PartlyDone, WaitExpired
+from kvctl.errors import BucketNotFound, ConflictError, KvctlError, PartlyDone, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamInfo
@@ -199,7 +200,8 @@ async def _make(api: Api, plan: Plan, write: Write, filling: Filling) -> bool:
         return False
     if write.verb is Verb.DELETE:
         filling.goals.pop(change.where, None)
-        await catalog.delete(api, change.stream)
+        with suppress(BucketNotFound):  # deleted by somebody else since it was looked at
+            await catalog.delete(api, change.stream)
         return True
     assert change.after is not None
     await filling.prepare(api, change.where, change.after, live)

@@ -12,6 +12,7 @@ import kvctl
 from kvctl.documents import parser
 from kvctl.errors import BucketExists, ConflictError, PartlyDone, ServerError, WaitExpired
 from kvctl.jetstream.api import Api
+from kvctl.kv import catalog
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import applier
 from kvctl.topology.apply.applier import Outcome, Report, Verb
@@ -157,6 +158,22 @@ async def test_replicas_are_deleted_before_their_origin_and_created_after_it(
     plan, report = await apply(client.api, text.partition("\n")[0], prune=True)
     assert [change.name for change in plan.changes] == [aggregate, mirror, bucket]
     assert report.error is None
+
+
+async def test_deletion_that_another_apply_made_first_is_done(
+    client: kvctl.Client, raw: RawClient, unique: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, pruned = unique(), unique()
+    await apply(client.api, f"name: {kept}\nbuckets: {{{kept}: , {pruned}: }}")
+    deletes = catalog.delete
+
+    async def late(api: Api, stream: str) -> None:
+        raw.api(f"STREAM.DELETE.{stream}")
+        await deletes(api, stream)
+
+    monkeypatch.setattr(catalog, "delete", late)
+    _, report = await apply(client.api, f"name: {kept}\nbuckets: {{{kept}: }}", prune=True)
+    assert (report.error, list(report.outcomes.values())) == (None, [Outcome.DONE])
 
 
 # -- what changes under it ---------------------------------------------------------------------------------
