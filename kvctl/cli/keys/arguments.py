@@ -1,4 +1,4 @@
-"""What the key commands take: buckets, keys and filters checked before anything is sent, values, revisions."""
+"""Arguments of the key commands: buckets, keys and filters validated before anything is sent, values, revisions."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def open_bucket(session: Session, name: str, *, write: bool = False) -> "Bucket":
-    """A handle on the bucket. Raises UsageError for its name, ReadOnly for a `write` where `--read-only` holds."""
+    """Return a handle on the bucket. Raises UsageError for its name, ReadOnly if `write` and `--read-only` are set."""
     check_bucket(name)
     if write:
         check_writable(session, name)
@@ -26,21 +26,19 @@ async def open_bucket(session: Session, name: str, *, write: bool = False) -> "B
 
 
 def check_writable(session: Session, name: str) -> None:
-    """Raises UsageError for what is no bucket's name, ReadOnly where `--read-only` holds; nothing is asked."""
+    """Raise UsageError if the name is not valid, ReadOnly if `--read-only` is set; nothing is sent."""
     check_bucket(name)
     if session.context.read_only:
-        raise ReadOnly(
-            f"Bucket `{name}` is open for reading only", hint="`--read-only` or the context's `read_only` is set"
-        )
+        raise ReadOnly(f"Bucket `{name}` is opened read-only", hint="`--read-only` or the context's `read_only` is set")
 
 
 def check_keys(keys: Sequence[str], *, literal: bool = False) -> list[str]:
-    """The keys, each once. Raises UsageError for what is no key; with `literal` for what no subject can hold."""
+    """Return the distinct keys. Raises UsageError for invalid keys, with `literal` for invalid subjects."""
     return [check_literal(key) if literal else check_key(key) for key in dict.fromkeys(keys)]
 
 
 def split_keys(texts: Sequence[str], *, literal: bool = False) -> tuple[list[str], list[str]]:
-    """Keys and filters with wildcards, each in the order given. Raises UsageError."""
+    """Separate keys from filters with wildcards, both in their given order. Raises UsageError."""
     if literal:
         return [check_literal(text) for text in texts], []
     named, filters = [], []
@@ -53,12 +51,12 @@ def split_keys(texts: Sequence[str], *, literal: bool = False) -> tuple[list[str
 
 
 def check_filters(filters: Sequence[str] | None, *, literal: bool = False) -> list[str]:
-    """The filters of a listing. Raises UsageError."""
+    """Validate and return the filters of a listing. Raises UsageError."""
     return [check_literal(text) if literal else check_filter(text) for text in filters or ()]
 
 
 def check_forced(forced: Sequence[str] | None, *known: str) -> None:
-    """Raises UsageError for a `--force` that names no safety check of the command: a slip is no consent."""
+    """Raise UsageError for a `--force` that is not a safety check of the command, as a typo is not consent."""
     for name in forced or ():
         if name not in known:
             from difflib import get_close_matches
@@ -66,23 +64,23 @@ def check_forced(forced: Sequence[str] | None, *known: str) -> None:
             near = get_close_matches(name, known, n=1)
             guess = f"Did you mean `{near[0]}`? " if near else ""
             checks = ", ".join(f"`{check}`" for check in known)
-            raise UsageError(f"`--force {name}` names no safety check of this command", hint=f"{guess}It has {checks}")
+            raise UsageError(f"`{name}` is not a safety check of this command", hint=f"{guess}Use one of {checks}")
 
 
 def require_value(value: str | None, file: str | None) -> None:
-    """Raises UsageError unless either VALUE or `--file` is given: standard input is never read for a missing one."""
+    """Raise UsageError unless either VALUE or `--file` is given; a missing value never reads standard input."""
     if value is not None and file is not None:
-        raise UsageError("VALUE and `--file` exclude each other")
+        raise UsageError("VALUE and `--file` cannot be combined")
     if value is None and file is None:
         raise UsageError(
             "Missing argument `VALUE`",
-            hint="`-` reads it from standard input, `--file FILE` from a file, `''` is an empty one; "
-            "put `--` before a value that starts with a dash",
+            hint="Use `-` for standard input, `--file FILE` for a file and `''` for an empty value. "
+            "Put `--` before a value that starts with a dash",
         )
 
 
 def read_value(session: Session, value: str | None, file: str | None) -> bytes:
-    """The value that VALUE, `-` or `--file` gives. Raises UsageError when none or both do."""
+    """Read the value from VALUE, `-` or `--file`. Raises UsageError if both or neither are given."""
     require_value(value, file)
     if file is not None:
         return session.read_input(file)
@@ -90,7 +88,7 @@ def read_value(session: Session, value: str | None, file: str | None) -> bytes:
 
 
 def listed(keys: Sequence[str]) -> str:
-    """``Key `a` is``, ``Keys `a`, `b` are``; of many, the first ten."""
+    """Format the first ten keys as a subject with its verb: ``Key `a` is``, ``Keys `a`, `b` are``."""
     if len(keys) == 1:
         return f"Key `{keys[0]}` is"
     more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
@@ -98,38 +96,38 @@ def listed(keys: Sequence[str]) -> str:
 
 
 def parse_revision(text: str) -> int:
-    """A revision; 0 stands for a key never written. Raises UsageError."""
+    """Parse a revision; 0 means that the key was never written. Raises UsageError."""
     if not text.isdecimal() or len(text) > 19:
-        raise UsageError(f"`{text}` is not a revision", hint="Revisions are whole numbers: `kvctl history` shows them")
+        raise UsageError(f"`{text}` is not a revision", hint="Revisions are integers, shown by `kvctl history`")
     return int(text)
 
 
 def parse_count(text: str) -> int:
-    """A number of things, one at least. Raises UsageError."""
+    """Parse a count of at least 1. Raises UsageError."""
     if not text.isdecimal() or int(text[:19]) < 1:
-        raise UsageError(f"`{text}` is not a number above zero")
+        raise UsageError(f"`{text}` is not a number greater than 0")
     return int(text)
 
 
 def parse_encoding(text: str) -> str:
-    """`utf-8` or `base64`. Raises UsageError."""
+    """Parse `utf-8` or `base64`. Raises UsageError."""
     if text not in ENCODINGS:
-        raise UsageError(f"`{text}` is not an encoding", hint=f"One of {', '.join(ENCODINGS)}")
+        raise UsageError(f"`{text}` is not an encoding", hint=f"Use one of {', '.join(ENCODINGS)}")
     return text
 
 
 def revision(*spellings: str, help: str) -> Any:
-    """An option whose value is a revision, as `int`."""
+    """Create an option whose value is a revision, as `int`."""
     return typer.Option(*spellings, parser=parse_revision, metavar="N", help=help)
 
 
 def expected(*spellings: str, help: str) -> Any:
-    """An option whose value is a revision, or at a ref of a repository an identity; as text."""
+    """Create an option whose value is a revision, or at a ref of a repository an identity, as text."""
     return typer.Option(*spellings, metavar="N", help=help)
 
 
 def number(*spellings: str, help: str) -> Any:
-    """An option whose value is a number of things, one at least."""
+    """Create an option whose value is a count of at least 1."""
     return typer.Option(*spellings, parser=parse_count, metavar="N", help=help)
 
 
@@ -139,7 +137,7 @@ Encoding = Annotated[
         "--encoding",
         parser=parse_encoding,
         metavar="KIND",
-        help="Show values as `utf-8` (an error for those that are not) or all as `base64`",
+        help="Encoding of values: `utf-8` (fails if a value is not) or `base64`",
         autocompletion=lambda incomplete: [kind for kind in ENCODINGS if kind.startswith(incomplete)],
     ),
 ]
@@ -149,8 +147,10 @@ AsOf = Annotated[
         "--as-of",
         parser=parse_moment,
         metavar="REVISION|TIME",
-        help="As it was right after a revision, or at a time",
+        help="Read the state after a revision or at a time",
     ),
 ]
-Headers = Annotated[bool, typer.Option("--headers", help="With the messages' headers")]
-Literal = Annotated[bool, typer.Option("--literal", help="Take arguments as keys, whatever they hold: no wildcards")]
+Headers = Annotated[bool, typer.Option("--headers", help="Include message headers")]
+Literal = Annotated[
+    bool, typer.Option("--literal", help="Treat arguments as keys without wildcards, even if non-conforming")
+]

@@ -1,4 +1,4 @@
-"""`kvctl copy` and `kvctl rename`: a key under another name, in its bucket or another one."""
+"""`kvctl copy` and `kvctl rename`: copy or move a key, within a bucket or to another one."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,16 +25,16 @@ def _contexts(incomplete: str) -> list[str]:
     return contexts(incomplete)
 
 
-NewKey = Annotated[str, typer.Argument(metavar="NEWKEY", help="Its new name")]
+NewKey = Annotated[str, typer.Argument(metavar="NEWKEY", help="New name of the key")]
 ToBucket = Annotated[
     str | None,
-    typer.Option("--to-bucket", metavar="BUCKET", help="Into another bucket", autocompletion=bucket_names),
+    typer.Option("--to-bucket", metavar="BUCKET", help="Target bucket, if another one", autocompletion=bucket_names),
 ]
 ToContext = Annotated[
     str | None,
-    typer.Option("--to-context", metavar="NAME", help="Into a bucket of another context", autocompletion=_contexts),
+    typer.Option("--to-context", metavar="NAME", help="Context of the target bucket", autocompletion=_contexts),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Also if NEWKEY exists")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite NEWKEY if it exists")]
 
 
 @command(
@@ -57,9 +57,9 @@ async def copy(
 ) -> None:
     """Copy a key.
 
-    The value of KEY is written to NEWKEY, with what is left of its ttl; headers and history stay behind. A warning
-    tells when the ttl of another bucket ends it sooner. Prints the new revision; exits 4 when NEWKEY exists, unless
-    --overwrite.
+    Writes the value of KEY to NEWKEY with the rest of its ttl, without headers and history. A warning reports if the
+    ttl of the target bucket ends it sooner. Prints the new revision, or exits 4 if NEWKEY exists, unless --overwrite
+    is given.
     """
     from kvctl.kv.write import copy_key
 
@@ -90,11 +90,11 @@ async def rename(
 ) -> None:
     """Rename a key.
 
-    Within a bucket that allows atomic batches (`kvctl bucket add --atomic`) both names change at once. Elsewhere the
-    new name is written first and the old one deleted after it: interrupted half-way, both exist, never neither.
+    In a bucket that allows atomic batches (`kvctl bucket add --atomic`) the rename is atomic. Otherwise NEWKEY is
+    written first and KEY is deleted afterwards: an interruption can leave both keys, but never neither.
 
-    Prints the new revision; exits 4 when NEWKEY exists, unless --overwrite, and when KEY changes meanwhile. A warning
-    tells when the ttl of another bucket ends the key sooner.
+    Prints the new revision, or exits 4 if NEWKEY exists, unless --overwrite is given, or if KEY changes concurrently.
+    A warning reports if the ttl of the target bucket ends the key sooner.
     """
     from kvctl.kv.write import copy_key
 
@@ -113,7 +113,7 @@ async def rename(
 async def _show_rename(
     session: Session, source: "Bucket", key: str, target: "Bucket", new_key: str, overwrite: bool
 ) -> None:
-    """`--dry-run`: what would be written and deleted. Raises what the rename would begin with."""
+    """Show the keys that `--dry-run` would write and delete. Raises the errors of the rename's checks."""
     entry = await source.get(key, leader=True)
     there = await target.last_entry(new_key, leader=True)
     if there is not None and there.operation == "PUT" and not overwrite:
@@ -135,7 +135,7 @@ async def _ends(
     *,
     write: bool = False,
 ) -> tuple["Bucket", "Bucket"]:
-    """The buckets to copy from and to; one and the same object when they are the same."""
+    """Return the source and target buckets, one object if they are the same."""
     check_keys([key, new_key])
     if to_context is None and to_bucket in (None, bucket):
         if key == new_key:
@@ -163,5 +163,5 @@ async def _target(session: Session, bucket: str, context: str | None) -> "Bucket
 
 
 def _overwritable(error: KeyExists) -> KeyExists:
-    error.hint = f"It is at revision {error.revision}; `--overwrite` replaces it" if error.revision else None
+    error.hint = f"It is at revision {error.revision}; overwrite it with `--overwrite`" if error.revision else None
     return error

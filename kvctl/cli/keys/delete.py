@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = group()
 
-IfExpected = Annotated[str | None, expected("--if-revision", help="Only if this is the last revision; one key")]
+IfExpected = Annotated[str | None, expected("--if-revision", help="Expected last revision (one key only)")]
 
 
 @command(
@@ -38,17 +38,17 @@ async def delete(
     ignore_missing: IgnoreMissing = False,
     literal: Literal = False,
 ) -> None:
-    """Mark keys as deleted.
+    """Delete keys.
 
-    A marker becomes the key's last entry; what it held before stays in its history. Prints the revision of each marker.
-    A key that is not there, as the stream's leader sees it, gets none: it is reported after the others were deleted,
-    with exit code 3. With --if-revision, a key that was deleted after that revision is a conflict, with exit code 4; so
-    of several who delete the same revision, one gets 0 and the others 4. --ignore-missing lets both pass.
+    Writes a delete marker as the key's last entry and prints its revision. Earlier values stay in the history. A key
+    that does not exist at the stream's leader gets no marker: it is reported after the others were deleted, with exit
+    code 3. With --if-revision, a key that was deleted after that revision is a conflict (4), so only one of several
+    concurrent deletions of a revision succeeds. --ignore-missing ignores both.
 
-    --match takes a filter, finds the keys that it means, and asks before it deletes them one by one (--yes elsewhere).
-    --literal deletes keys that other programs stored under names that are none here, such as `a.*`.
+    --match deletes all keys that match a filter, one by one, after confirmation. --literal deletes non-conforming keys
+    that other programs stored, such as `a.*`.
 
-    On a branch of a repository (NAME@BRANCH) the deletion is staged; --if-revision takes the key's identity, too.
+    On a branch of a repository (NAME@BRANCH) the deletion is staged, and --if-revision also takes the key's identity.
     """
     if "@" in bucket:
         from kvctl.cli.keys.at_ref import ref_rows, ref_stage
@@ -71,7 +71,7 @@ async def delete(
             raise
 
     if literal and (match or last is not None):
-        raise UsageError(f"`--literal` excludes `{'--match' if match else '--if-revision'}`")
+        raise UsageError(f"`--literal` and `{'--match' if match else '--if-revision'}` cannot be combined")
     chosen = choose(keys, match, if_revision)._replace(
         literal=literal, dry_run=dry_run, yes=yes, ignore_missing=ignore_missing
     )

@@ -1,4 +1,4 @@
-"""Dump a bucket into a file that `load` reads."""
+"""`kvctl dump`: dump a bucket to a file that `load` reads."""
 
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -23,7 +23,7 @@ app = group()
 
 BLOCK = 1 << 20
 NAMED = 100
-"""Keys that an error names; `-v` names all."""
+"""Maximum number of keys to name in an error; `-v` names all."""
 
 
 @command(
@@ -42,34 +42,37 @@ async def dump(
     session: Session,
     bucket: KeyedName,
     filters: Filters = None,
-    history: Annotated[bool, typer.Option("--history", help="Every entry, with operations, oldest first")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Dump all entries with their operations, oldest first")
+    ] = False,
     as_of: AsOf = None,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write into a file, which appears when it is complete")
+        Path | None, typer.Option("--to", metavar="FILE", help="Output file, created when it is complete")
     ] = None,
 ) -> None:
-    """Dump a bucket into a file that `load` reads.
+    """Dump a bucket to a file for `load`.
 
-    Writes the living keys, or with --history every entry, as they are at one revision, the cut: what is written
-    meanwhile is not in it. The form is ndjson: a header, an entry a line, and at the end a count and a hash.
+    Writes the live keys, or with --history every entry, as a consistent snapshot at one revision, the snapshot
+    revision. Later writes are not included. The format is ndjson: a header, one entry per line, and a trailer with a
+    count and a hash.
 
-    Where a writer overwrites what has not been read yet, and the bucket's history does not hold it any more, the dump
-    is not of one exact cut: the header says `"exact": false`, the keys are named, and the command exits 7. What expires
-    while it is read is left out.
+    If entries are overwritten before they are read and the history no longer holds them, the snapshot is not
+    consistent: the header has `"exact": false`, the error names the keys, and the exit code is 7. Entries that expire
+    while they are read are omitted.
 
-    --as-of dumps the keys that lived at a moment of the past, or fails (3) and names what the bucket no longer holds.
+    --as-of dumps the keys of an earlier state, or fails (3) and names the keys whose state the bucket no longer holds.
 
-    Standard output gets it when it is complete, and until then a temporary file (see TMPDIR) holds it: the header comes
-    first and has to be true. --to replaces a file that exists; only you may read the new one.
+    The dump is first written to a temporary file (see TMPDIR), because its header depends on the result, and copied to
+    standard output when it is complete. --to replaces an existing file; only you can read the new one.
 
-    NAME@REF dumps a repository at a ref; the cut is a commit.
+    NAME@REF dumps a repository at a ref; its snapshot revision is a commit.
     """
     chosen = check_filters(filters)
     if history and as_of is not None:
-        raise UsageError("`--history` and `--as-of` exclude each other")
+        raise UsageError("`--history` and `--as-of` cannot be combined")
     if to is None and session.options.output not in (None, "ndjson"):
         raise UsageError(
-            f"A dump is ndjson, not {session.options.output}", hint="`kvctl get BUCKET '>'` shows entries in any format"
+            f"A dump is ndjson, not {session.options.output}", hint="Use `kvctl get BUCKET '>'` for other formats"
         )
     if "@" in bucket:
         from kvctl.cli.keys.at_ref import ref_rows, ref_transfer
@@ -96,7 +99,7 @@ async def dump(
 async def _write_out(
     session: Session, bucket: str, to: Path | None, write: Callable[[BinaryIO], Awaitable["Dumped"]]
 ) -> None:
-    """Where the dump goes: standard output, once it is complete, or a file."""
+    """Write the dump to a file, or to standard output once it is complete."""
     if to is None:
         with _aside() as file:
             made = await write(file)
@@ -111,27 +114,27 @@ async def _write_out(
 
 @contextmanager
 def _aside() -> Iterator[BinaryIO]:
-    """A temporary file without a name."""
+    """Open an unnamed temporary file."""
     try:
         with tempfile.TemporaryFile(buffering=BLOCK) as file:
             yield cast(BinaryIO, file)
     except OSError as error:
         raise KvctlError(
-            f"The dump does not go into the temporary directory `{tempfile.gettempdir()}`: {error.strerror}",
-            hint="`--to FILE` needs none, `TMPDIR` names another one",
+            f"Cannot write to the temporary directory `{tempfile.gettempdir()}`: {error.strerror}",
+            hint="Use `--to FILE`, or set TMPDIR to another directory",
         ) from None
 
 
 @contextmanager
 def _appearing(path: Path) -> Iterator[BinaryIO]:
-    """A file that has its name once it is complete and on the disk."""
+    """Open a file that gets its name when it is complete and synced to disk."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"`{path}` is no regular file", hint="Without `--to` the dump goes to standard output")
+        raise UsageError(f"`{path}` is not a regular file", hint="Omit `--to` to write to standard output")
     try:
         with atomic_file.replacing(path, buffering=BLOCK) as file:
             yield file
     except OSError as error:
-        raise KvctlError(f"The dump cannot be written to `{path}`: {error.strerror}") from None
+        raise KvctlError(f"Cannot write the dump to `{path}`: {error.strerror}") from None
 
 
 async def _blocks(session: Session, file: BinaryIO) -> AsyncIterator[bytes]:
@@ -163,9 +166,9 @@ def _require_exact(session: Session, bucket: str, made: "Dumped") -> None:
     keys = ", ".join(f"`{key}`" for key in named) + (
         f" and {len(made.lost) - len(named)} more" if len(named) < len(made.lost) else ""
     )
-    gone = f"{made.vanished} entries were removed" if made.vanished else ""
-    overwritten = f"of these keys entries were, or may have been, overwritten: {keys}" if made.lost else ""
+    removed = f"{made.vanished} entries were removed" if made.vanished else ""
+    overwritten = f"entries of these keys may have been overwritten: {keys}" if made.lost else ""
     raise PartlyDone(
-        f"The dump is not of one exact cut: before they were read, {' and '.join(filter(None, (gone, overwritten)))}",
-        hint=f"Dump again when there is less writing, or keep more: `kvctl bucket edit {bucket} --history N`",
+        f"Inconsistent dump: while it was read, {' and '.join(filter(None, (removed, overwritten)))}",
+        hint=f"Dump again during fewer writes, or keep more history: `kvctl bucket edit {bucket} --history N`",
     )

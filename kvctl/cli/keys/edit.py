@@ -1,4 +1,4 @@
-"""`kvctl edit`: a value in an editor, written back if nobody else wrote meanwhile."""
+"""`kvctl edit`: edit a value in an editor and write it back by compare-and-set."""
 
 import os
 import shlex
@@ -32,13 +32,13 @@ app = group()
     see=["update", "revert"],
 )
 async def edit(session: Session, bucket: BucketName, key: KeyName) -> None:
-    """Change a value in an editor.
+    """Edit a value in an editor.
 
-    Opens $VISUAL, or $EDITOR, with the value in a file that only you can read. When the editor ends, its text is
-    written back, if the key has not changed meanwhile; prints the new revision. Unchanged text writes nothing. A
-    newline that the editor added at the end is taken off again.
+    Opens $VISUAL or $EDITOR with the value in a file that only you can read. When the editor exits, the text is written
+    if the key has not changed in the meantime, and the new revision is printed. Unchanged text is not written. A final
+    newline that the editor added is removed.
 
-    When the key has changed, the text is kept, and the message says where; exit code 4.
+    If the key has changed, the command exits 4 and the error names the file that keeps your text.
     """
     check_keys([key])
     program = _editor(os.environ)
@@ -60,16 +60,16 @@ async def edit(session: Session, bucket: BucketName, key: KeyName) -> None:
 
 
 def _editor(environ: Mapping[str, str]) -> list[str]:
-    """The editor's command. Raises UsageError when there is none."""
+    """Return the editor's command. Raises UsageError if there is none."""
     chosen = environ.get("VISUAL") or environ.get("EDITOR") or next(filter(shutil.which, ("vi", "nano")), "")
     try:
         program = shlex.split(chosen)
     except ValueError as error:
-        raise UsageError(f"The editor `{chosen}` cannot be understood: {error}") from None
+        raise UsageError(f"Cannot parse the editor command `{chosen}`: {error}") from None
     if not program:
-        raise UsageError("No editor is set", hint="Name one: `EDITOR=nano kvctl edit ...`")
+        raise UsageError("No editor is set", hint="Set one, as in `EDITOR=nano kvctl edit ...`")
     if shutil.which(program[0]) is None:
-        raise UsageError(f"The editor `{program[0]}` is not installed", hint="It is named by $VISUAL or $EDITOR")
+        raise UsageError(f"The editor `{program[0]}` is not installed", hint="$VISUAL or $EDITOR names it")
     return program
 
 
@@ -77,13 +77,13 @@ async def _text_entry(bucket: "Bucket", key: str) -> "Entry":
     try:
         entry = await bucket.get(key, leader=True)
     except KeyNotFound as error:
-        error.hint = f"`kvctl create {bucket.name} {key} VALUE` makes it"
+        error.hint = f"`kvctl create {bucket.name} {key} VALUE`"
         raise
     try:
         entry.value.decode()
     except UnicodeDecodeError:
         raise KvctlError(
-            f"The value of `{key}` is no text",
+            f"The value of `{key}` is not text",
             hint=f"`kvctl get {bucket.name} {key} > FILE`, change it, then "
             f"`kvctl update {bucket.name} {key} --file FILE --if-revision {entry.revision}`",
         ) from None
@@ -91,7 +91,7 @@ async def _text_entry(bucket: "Bucket", key: str) -> "Entry":
 
 
 def _file_name(key: str) -> str:
-    """The key's last part, by whose ending editors know the language; never a path."""
+    """Return the key's last part, whose extension tells editors the language; never a path."""
     name = key.replace("/", "_")[-64:].lstrip(".-")
     return name or "value"
 
@@ -102,7 +102,7 @@ def _write_private(file: Path, data: bytes) -> None:
 
 
 async def _edited(session: Session, bucket: "Bucket", entry: "Entry", program: list[str], file: Path) -> int:
-    """The revision that holds the edited text: a new one, or the old one when nothing has changed."""
+    """Run the editor and return the revision of its text, the old one if nothing changed."""
     from kvctl.kv.write.copy_key import remaining_ttl
 
     await _run_editor(session, [*program, str(file)])
@@ -116,18 +116,18 @@ async def _edited(session: Session, bucket: "Bucket", entry: "Entry", program: l
 async def _run_editor(session: Session, command: list[str]) -> None:
     import asyncio
 
-    # In `revision=$(kvctl edit ...)` the editor draws on stderr.
+    # In `revision=$(kvctl edit ...)` the editor must draw on stderr.
     screen = None if session.terminal.is_terminal else sys.stderr
     with _interrupts_are_the_editors():
         process = await asyncio.create_subprocess_exec(*command, stdout=screen)
         code = await process.wait()
     if code:
-        raise KvctlError(f"The editor `{command[0]}` ended with exit code {code}", hint="Nothing was written")
+        raise KvctlError(f"The editor `{command[0]}` exited with code {code}", hint="Nothing was written")
 
 
 @contextmanager
 def _interrupts_are_the_editors() -> Iterator[None]:
-    """Ctrl-C reaches the editor as well, which knows what to do with it."""
+    """Ignore Ctrl-C within the block, because the editor receives and handles it."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
@@ -136,11 +136,11 @@ def _interrupts_are_the_editors() -> Iterator[None]:
 
 
 def _read(file: Path, original: bytes) -> bytes:
-    """The edited text, without the newline that editors put behind a last line that had none."""
+    """Read the edited text, without the newline that editors append to a last line."""
     try:
         text = file.read_bytes()
     except OSError as error:
-        raise KvctlError(f"The edited file cannot be read: {error.strerror}", hint="Nothing was written") from None
+        raise KvctlError(f"Cannot read the edited file: {error.strerror}", hint="Nothing was written") from None
     return text if original.endswith(b"\n") else text.removesuffix(b"\n")
 
 
@@ -152,7 +152,7 @@ def _holds_changes(file: Path, original: bytes) -> bool:
 
 
 def _point_to(session: Session, error: BaseException, bucket: str, key: str, file: Path) -> None:
-    """Say where the text is that could not be written."""
+    """Name the file with the text that could not be written, in the error's hint."""
     if isinstance(error, WrongRevision):
         error.hint = (
             f"Your text is in `{file}`; `kvctl get {bucket} {key}` shows what is there now, "

@@ -1,4 +1,4 @@
-"""`kvctl get`: values of keys, now or at a moment of the past."""
+"""`kvctl get`: values of keys, now or at a point in time."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -23,26 +23,26 @@ app = group()
 
 
 class _Reader(Protocol):
-    """A bucket of now or then."""
+    """Protocol for reading a bucket's current or earlier state."""
 
     bucket: str
     when: str
-    """Nothing, or ` as of revision 12`."""
+    """Empty, or ` as of revision 12`."""
     caveat: str | None
-    """What may be missing all the same."""
+    """Warning about what may be missing from the snapshot."""
 
     async def one(self, key: str) -> "Entry":
-        """The living key. Raises KeyNotFound."""
+        """Return a live key. Raises KeyNotFound."""
 
     async def named(self, keys: Sequence[str]) -> list["Entry | None"]:
-        """What the keys hold, None for those that do not live."""
+        """Return the entries of keys in batches, None for keys that are not live."""
 
     def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["Entry"], None]:
-        """The living keys that match."""
+        """Return the live keys that match, in batches."""
 
 
-class _Now(_Reader):
-    """A bucket as it is; `leader` for what is never stale, `literal` for foreign keys, `revision` of a single key."""
+class _CurrentReader(_Reader):
+    """Current state: `leader` for reads that are never stale, `literal` for non-conforming keys, `revision` of one."""
 
     when = ""
     caveat = None
@@ -73,8 +73,8 @@ class _Now(_Reader):
             return None
 
 
-class _Then(_Reader):
-    """A bucket as it was."""
+class _AsOfReader(_Reader):
+    """Earlier state."""
 
     def __init__(self, past: "Past", *, literal: bool) -> None:
         self.bucket = past.bucket
@@ -110,30 +110,32 @@ async def get(
     session: Session,
     bucket: KeyedName,
     keys: KeyNames,
-    revision: Annotated[int | None, revision("--revision", help="What this revision of the key holds")] = None,
+    revision: Annotated[int | None, revision("--revision", help="Value of this revision of the key")] = None,
     as_of: AsOf = None,
-    leader: Annotated[bool, typer.Option("--leader", help="Ask the stream's leader, which is never stale")] = False,
+    leader: Annotated[
+        bool, typer.Option("--leader", help="Read from the stream's leader, which is never stale")
+    ] = False,
     headers: Headers = False,
     encoding: Encoding = None,
     literal: Literal = False,
 ) -> None:
     """Read keys.
 
-    One key without wildcards gives its value: the exact bytes in a pipe, escaped and with a newline on a terminal.
-    -o or --headers asks for the whole entry instead.
+    One key without wildcards prints its value: the exact bytes in a pipe, escaped and with a newline on a terminal.
+    With -o or --headers it prints the complete entry.
 
-    Several keys, or a filter with `*` (one token) or `>` (all that follow), give entries: the keys that were named in
-    their order, then what the filters match. A named key that is missing, deleted or expired is reported after the
-    others were printed, with exit code 3; a filter may match nothing.
+    Several keys, or a filter with `*` (one token) or `>` (all that follow), print entries: first the named keys in the
+    given order, then the matches of the filters. If a named key does not exist, was deleted or has expired, the command
+    reports it after printing the others and exits 3. A filter may match nothing.
 
-    The nearest replica answers, a mirror too, also while the bucket's own servers are down. --leader asks the stream's
-    leader, which is never behind.
+    The nearest replica answers, which may be a mirror, even if the bucket's own servers are down. --leader reads from
+    the stream's leader, which is never stale.
 
-    --as-of shows the keys as they were: right after a revision of the bucket, or at a time (RFC 3339, or `-15m` for a
-    quarter of an hour ago), what was written at that very time included. Where the bucket no longer holds what a key
-    was, since its history is too short or was purged, nothing is printed: the command names the keys and exits 3.
+    --as-of reads an earlier state: immediately after a revision of the bucket, or at a time (RFC 3339, or `-15m` for 15
+    minutes ago), including writes at exactly that time. If the history is too short or was purged, so that the bucket
+    no longer holds the state of a key, the command prints nothing, names the keys and exits 3.
 
-    NAME@REF reads a repository: at a branch with what is staged, at a tag, a commit or `main@` what was committed.
+    NAME@REF reads a repository: at a branch with its staged changes, at a tag, a commit or `main@` as committed.
     """
     if "@" in bucket:
         from kvctl.cli.keys.at_ref import ref_read, ref_rows
@@ -145,11 +147,11 @@ async def get(
     if revision is not None and (filters or len(named) != 1):
         raise UsageError("`--revision` takes one key", hint="A revision belongs to one key: `kvctl history` shows it")
     if revision is not None and as_of is not None:
-        raise UsageError("`--revision` and `--as-of` exclude each other")
+        raise UsageError("`--revision` and `--as-of` cannot be combined")
     source = await open_bucket(session, bucket)
-    reader: _Reader = _Now(source, revision=revision, leader=leader, literal=literal)
+    reader: _Reader = _CurrentReader(source, revision=revision, leader=leader, literal=literal)
     if as_of is not None:
-        reader = _Then(await source.as_of(as_of), literal=literal)
+        reader = _AsOfReader(await source.as_of(as_of), literal=literal)
     shape = Shape(encoding=encoding, headers=headers)
     if filters or len(named) != 1:
         await _show_several(session, reader, named, filters, shape)
@@ -160,20 +162,20 @@ async def get(
 
 
 def _show_one(session: Session, entry: "Entry", shape: Shape) -> None:
-    """The bare value, unless a format or the headers ask for more."""
+    """Show the bare value, or the entry if a format or headers were requested."""
     if session.options.output is not None or shape.headers:
         session.show(shape.document(entry))
     elif shape.encoding == "base64":
         session.value(f"{encode(entry, 'base64')[0]}\n".encode())
     else:
-        encode(entry, shape.encoding)  # a value that is not UTF-8 is an error where that was asked for
+        encode(entry, shape.encoding)  # raises if UTF-8 was requested and the value is not
         session.value(entry.value)
 
 
 async def _show_several(
     session: Session, reader: _Reader, named: Sequence[str], filters: Sequence[str], shape: Shape
 ) -> None:
-    """Print the records. Raises KeyNotFound, after the others are printed, for named keys that are missing."""
+    """Print the entries, then raise KeyNotFound for named keys that are missing."""
     missing: list[str] = []
 
     async def batches() -> AsyncGenerator[list["Entry"], None]:
@@ -183,7 +185,7 @@ async def _show_several(
         if filters:
             shown = set(named)
             async with aclosing(reader.matching(filters)) as matching:
-                async for batch in matching:  # what the past no longer holds is said before the first of it
+                async for batch in matching:  # raises before its first batch if the history is too short
                     yield [*there, *(entry for entry in batch if entry.key not in shown)]
                     there = []
         yield there
@@ -192,5 +194,5 @@ async def _show_several(
     if missing:
         raise KeyNotFound(
             f"{listed(missing)} not in bucket `{reader.bucket}`{reader.when}",
-            hint=f"`kvctl keys {reader.bucket}` lists those that are" if not reader.when else None,
+            hint=f"List the keys with `kvctl keys {reader.bucket}`" if not reader.when else None,
         )

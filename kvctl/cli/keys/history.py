@@ -1,4 +1,4 @@
-"""`kvctl history`: every entry that a bucket still holds of its keys."""
+"""`kvctl history`: all stored entries of keys."""
 
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -28,18 +28,18 @@ async def history(
     session: Session,
     bucket: KeyedName,
     filters: Filters = None,
-    limit: Annotated[int | None, number("--limit", help="Only the newest so many")] = None,
+    limit: Annotated[int | None, number("--limit", help="Maximum number of entries, the newest")] = None,
     headers: Headers = False,
     encoding: Encoding = None,
     literal: Literal = False,
 ) -> None:
-    """Show what keys held before.
+    """Show earlier values of keys.
 
-    Every entry that the bucket still holds, oldest first, deletions included: as many of a key as the bucket's history
-    allows. --limit keeps the newest of all that match, still oldest first.
+    Prints every entry that the bucket still holds, oldest first, including deletions: per key, as many as the bucket's
+    history allows. --limit keeps the newest matching entries, still oldest first.
 
-    At a ref of a repository (NAME@REF) there is an entry for each key of each commit that changed it; what is staged on
-    the branch comes last.
+    At a ref of a repository (NAME@REF) there is one entry per key for each commit that changed it. Staged changes of
+    the branch come last.
     """
     if "@" in bucket:
         from kvctl.cli.keys.at_ref import ref_read, ref_rows

@@ -1,4 +1,4 @@
-"""`kvctl keys`: names of keys, streamed in bounded memory."""
+"""`kvctl keys`: list keys, streamed in bounded memory."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -23,7 +23,7 @@ app = group()
 
 CHUNK = 10_000
 Fact = tuple[str, int, int, str]
-"""Key, revision, time in nanoseconds, operation."""
+"""Key, revision, time in nanoseconds since the epoch, operation."""
 T = TypeVar("T", bytes, Fact)
 
 
@@ -37,19 +37,19 @@ async def keys(
     session: Session,
     bucket: KeyedName,
     filters: Filters = None,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Also keys whose last entry is a deletion")] = False,
-    limit: Annotated[int | None, number("--limit", help="At most so many")] = None,
-    sort: Annotated[bool, typer.Option("--sort", help="By name; else in the order of their last writes")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Include keys whose last entry is a deletion")] = False,
+    limit: Annotated[int | None, number("--limit", help="Maximum number of keys")] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort by name instead of by last write")] = False,
     as_of: AsOf = None,
 ) -> None:
     """List keys.
 
-    A key that lives while the list is read is listed once, whatever is written meanwhile; one that is written or
-    deleted meanwhile may be listed or not.
+    Every key that exists during the complete listing is listed exactly once, even if it is written concurrently. A key
+    that is created or deleted during the listing may or may not be listed.
 
-    In a pipe, names only, one a line; in JSON objects with key, revision and created, under --deleted operation too.
-    --sort holds all names before it prints the first. --as-of lists what lived at a moment of the past, as in
-    `kvctl get --as-of`. At a ref of a repository (NAME@REF) names are always sorted.
+    In a pipe the output is one name per line, in JSON objects with key, revision and created, and with --deleted the
+    operation. --sort keeps all names in memory before it prints the first. --as-of lists the keys of an earlier state,
+    as in `kvctl get --as-of`. At a ref of a repository (NAME@REF) keys are always sorted.
     """
     if "@" in bucket:
         from kvctl.cli.keys.at_ref import ref_read, ref_rows
@@ -80,7 +80,7 @@ def _keys_view(deleted: bool) -> View:
 async def _name_lines(
     session: Session, source: "Bucket | Past", filters: list[str], deleted: bool, limit: int | None, sort: bool
 ) -> AsyncIterator[bytes]:
-    """The names as lines of the output, as many at a time as have come."""
+    """Yield names as lines of output, batch by batch."""
     escaped = session.terminal.is_terminal
     backslashes = session.output == "tsv"
     async with aclosing(_limited(source.key_batches(*filters, deleted=deleted), limit, sort)) as batches:
@@ -107,7 +107,7 @@ async def _name_rows(
 
 
 async def _facts(source: "Bucket | Past", filters: list[str], deleted: bool) -> AsyncGenerator[list[Fact], None]:
-    """What a listing shows of its entries, without the rest of them."""
+    """Reduce entries to the fields of a listing."""
     async with aclosing(source.entry_batches(*filters, deleted=deleted, values=False)) as batches:
         async for batch in batches:
             yield [(entry.key, entry.revision, entry.created_ns, str(entry.operation)) for entry in batch]
@@ -116,7 +116,7 @@ async def _facts(source: "Bucket | Past", filters: list[str], deleted: bool) -> 
 async def _limited(
     batches: AsyncGenerator[list[T], None], limit: int | None, sort: bool
 ) -> AsyncGenerator[list[T], None]:
-    """The batches up to the limit; with `sort` all of them in order first."""
+    """Yield batches up to the limit; with `sort`, sort all of them first."""
     async with aclosing(batches):
         if sort:
             everything = sorted([item async for batch in batches for item in batch])[:limit]

@@ -1,4 +1,4 @@
-"""Load rows or a dump into a bucket."""
+"""`kvctl load`: load rows or a dump into a bucket."""
 
 import os
 import sys
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 app = group()
 
 SHOWN = 20
-"""Rejected rows that are named; `-v` names all."""
+"""Maximum number of rejected rows to name; `-v` names all."""
 
 
 def _formats(incomplete: str) -> list[str]:
     return [name for name in ("ndjson", "csv", "tsv") if name.startswith(incomplete)]
 
 
-Input = Annotated[str, typer.Argument(metavar="FILE|-", help="Rows or a dump; `-` reads standard input")]
+Input = Annotated[str, typer.Argument(metavar="FILE|-", help="File with rows or a dump, `-` for standard input")]
 Format = Annotated[
     str | None, typer.Option("--format", metavar="FORMAT", help="`ndjson`, `csv` or `tsv`", autocompletion=_formats)
 ]
 KeyColumn = Annotated[
-    str | None, typer.Option("--key", metavar="COL", help="Column or field that holds the key; else `key`")
+    str | None, typer.Option("--key", metavar="COL", help="Column or field of the key [default: key]")
 ]
 ValueColumn = Annotated[
-    str | None, typer.Option("--value", metavar="COL", help="Column or field that holds the value; else `value`")
+    str | None, typer.Option("--value", metavar="COL", help="Column or field of the value [default: value]")
 ]
-CreateOnly = Annotated[bool, typer.Option("--create-only", help="Leave keys alone that exist")]
-IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only what differs from what the leader holds")]
-Strict = Annotated[bool, typer.Option("--strict", help="Check all rows first, and write nothing when one is bad")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted load of FILE stopped")]
+CreateOnly = Annotated[bool, typer.Option("--create-only", help="Skip keys that exist")]
+IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only values that differ from the leader's")]
+Strict = Annotated[bool, typer.Option("--strict", help="Validate all rows first, and write nothing if one is invalid")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted load of FILE")]
 
 
 @command(
@@ -75,36 +75,35 @@ async def load(
 ) -> None:
     """Load rows or a dump into a bucket.
 
-    A dump is known by its header and verified first: a damaged one is refused (4) before anything is written, without
-    --force broken-dump. What it holds is written as it was and in its order: deletions, purges and keys of other
-    programs included. Revisions and times are the bucket's own. A dump of history needs a bucket that keeps as much, or
+    A dump is recognized by its header and verified first: a damaged dump is refused (4) before anything is written,
+    unless --force broken-dump is given. Entries are written unchanged and in order, including deletions, purges and
+    non-conforming keys, with new revisions and times. A dump with history needs a bucket that keeps as much history, or
     --force shorter-history.
 
-    Rows are ndjson objects with `key` and `value`, and optionally `encoding` (`base64`) and `ttl`; or lines of a table
-    with a heading, csv or tsv by the extension of FILE. Rows that cannot be written are named with their line, and the
-    command exits 7; --strict refuses them all (2). Prints how many rows were written, unchanged, and rejected. In a
-    bucket with a history, what a key held before comes back when the ttl of its row is over.
+    Rows are ndjson objects with `key` and `value`, and optionally `encoding` (`base64`) and `ttl`, or csv or tsv with a
+    heading line, by the extension of FILE. Rows that cannot be written are reported with their line, and the exit code
+    is 7; with --strict nothing is written (2). Prints the numbers of written, unchanged and rejected rows. In a bucket
+    with history, the previous value of a key reappears when the ttl of its row ends.
 
-    An interrupted load, even a killed one, goes on with --resume: a file FILE.kvctl-progress-*, beside FILE, notes how
-    far it came. Rows that were being sent are looked up in the bucket. The position belongs to the file, the bucket's
-    stream and the options: where they differ, or no position is recorded, --resume is refused (4). While a load runs,
-    another one of the same file into the same bucket is refused (4). For standard input, --if-different completes a
-    load.
+    --resume continues an interrupted load, even after a crash: a file FILE.kvctl-progress-* beside FILE records the
+    position. Rows that were in flight are looked up in the bucket. The position belongs to the file, the bucket's
+    stream and the options: if they differ, or no position is recorded, --resume is refused (4). A concurrent load of
+    the same file into the same bucket is refused (4). For standard input, use --if-different to complete a load.
 
-    On a branch of a repository (NAME@BRANCH) rows are staged; those with a ttl or headers are rejected. An interrupted
-    load begins at the first row again: what is staged again is no change.
+    On a branch of a repository (NAME@BRANCH) rows are staged; rows with a ttl or headers are rejected. An interrupted
+    load starts again at the first row: staging the same value again changes nothing.
     """
     _check_target(session, bucket, dry_run=dry_run)
     forced = force or []
     check_forced(forced, "broken-dump", "shorter-history")
     if create_only and if_different:
-        raise UsageError("`--create-only` and `--if-different` exclude each other")
+        raise UsageError("`--create-only` and `--if-different` cannot be combined")
     if resume and not _is_regular(file):
         raise UsageError(
-            "`--resume` needs a file, not standard input", hint="`--if-different` writes what is not there yet"
+            "`--resume` needs a file, not standard input", hint="Use `--if-different` to write only missing rows"
         )
     if resume and "@" in bucket:
-        session.warn("A load on a branch begins at the first row again")
+        session.warn("A load on a branch always starts at the first row")
     from kvctl.kv.load import bulk_load, input_file
     from kvctl.kv.load.loader import Mode
 
@@ -116,19 +115,19 @@ async def load(
     options = bulk_load.LoadOptions(
         mode=Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
-        progress=None if "@" in bucket else _noted(file),
-        anew=lambda: session.note(f"The interrupted load of `{file}` begins anew; `--resume` goes on with it"),
+        progress=None if "@" in bucket else _checkpoint(file),
+        anew=lambda: session.note(f"Restarting the interrupted load of `{file}`; use `--resume` to continue it"),
     )  # fmt: skip
     loaded = await _load(session, bucket, source, options)
     row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
     session.show(document(row, *map(Column, row), name="written"))
     if loaded.rejected and not dry_run:
         rows = "1 row was" if loaded.rejected == 1 else f"{loaded.rejected} rows were"
-        raise PartlyDone(f"{rows} rejected", hint="The others are written; check these before loading them")
+        raise PartlyDone(f"{rows} rejected", hint="The other rows were written; fix these and load them again")
 
 
 def _check_target(session: Session, bucket: str, *, dry_run: bool) -> None:
-    """What can be found wrong before anything is read. Raises UsageError, ReadOnly."""
+    """Validate the target before anything is read. Raises UsageError, ReadOnly."""
     if "@" in bucket:
         from kvctl.cli.repo.options import parse_branch
 
@@ -140,15 +139,15 @@ def _check_target(session: Session, bucket: str, *, dry_run: bool) -> None:
 
 
 async def _load(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
-    """Load under a bar that shows it, and say what did not go well."""
+    """Load with a progress bar, and report rejected rows and how to resume."""
     rejections = _Rejections(session)
     try:
         with session.progress(f"Loading {bucket}", source.size) as bar:
-            told = replace(options, rejected=rejections.add, advance=bar.advance)
-            return await (_load_ref if "@" in bucket else _load_bucket)(session, bucket, source, told)
+            reporting = replace(options, rejected=rejections.add, advance=bar.advance)
+            return await (_load_ref if "@" in bucket else _load_bucket)(session, bucket, source, reporting)
     except BaseException:
         if session.terminal.interruption is not None:
-            _say_how_to_go_on(session, options.progress)
+            _explain_resuming(session, options.progress)
         raise
     finally:
         rejections.finish()
@@ -166,8 +165,8 @@ async def _load_ref(session: Session, place: str, source: "LoadInput", options: 
     return await ref_transfer.load(session, place, source, options)
 
 
-def _noted(file: str) -> Path | None:
-    """Where the position is noted: beside a file, nowhere for what is read from a pipe."""
+def _checkpoint(file: str) -> Path | None:
+    """Return the path prefix of the checkpoint beside a file, None for a pipe."""
     if not os.path.isfile(file):
         return None
     from kvctl.kv.load.checkpoint import path_for
@@ -176,7 +175,7 @@ def _noted(file: str) -> Path | None:
 
 
 class _Rejections:
-    """Names the first rejected rows, with `-v` all of them."""
+    """Reporter that names the first rejected rows, with `-v` all of them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -196,7 +195,7 @@ class _Rejections:
 
 
 def _is_regular(file: str) -> bool:
-    """Whether the input may have a position: also a file that is not there, about which opening it says more."""
+    """Return True if the input may have a checkpoint; also for a missing file, which fails when it is opened."""
     return file != "-" and (os.path.isfile(file) or not os.path.exists(file))
 
 
@@ -206,15 +205,15 @@ def _opened(file: str) -> BinaryIO:
             raise UsageError("Standard input is closed")
         return cast(BinaryIO, sys.stdin.buffer)
     try:
-        return open(file, "rb")  # read until the process ends
+        return open(file, "rb")  # stays open until the process ends
     except OSError as error:
         raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
 
-def _say_how_to_go_on(session: Session, base: Path | None) -> None:
+def _explain_resuming(session: Session, base: Path | None) -> None:
     from kvctl.kv.load.checkpoint import noted
 
     if base is not None and noted(base):
-        session.warn("Interrupted: the same with `--resume` goes on where it stopped")
+        session.warn("Interrupted. Run the command again with `--resume` to continue")
     else:
-        session.warn("Interrupted: the same with `--if-different` writes what is not there yet")
+        session.warn("Interrupted. Run the command again with `--if-different` to write the missing rows")

@@ -1,4 +1,4 @@
-"""`kvctl purge`: keys removed with their history, by name or by filter."""
+"""`kvctl purge`: delete keys with their history, by name or by filter."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = group()
 
-IfRevision = Annotated[int | None, revision("--if-revision", help="Only if this is the last revision; one key")]
+IfRevision = Annotated[int | None, revision("--if-revision", help="Expected last revision (one key only)")]
 
 
 @command(
@@ -28,18 +28,18 @@ async def purge(
     bucket: BucketName,
     keys: SomeKeys = None,
     if_revision: IfRevision = None,
-    ttl: Annotated[timedelta | None, duration("--ttl", help="The marker goes by itself after this")] = None,
+    ttl: Annotated[timedelta | None, duration("--ttl", help="Time until the marker expires")] = None,
     match: Match = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     ignore_missing: IgnoreMissing = False,
 ) -> None:
-    """Remove keys with their history.
+    """Delete keys with their history.
 
-    A marker takes the place of all that the bucket holds of the key. Prints the revision of each marker. Asks first
-    (--yes elsewhere). A key of which there is nothing is reported after the others were purged, with exit code 3.
+    Replaces all stored entries of a key with a purge marker and prints its revision. Asks for confirmation; use --yes
+    in scripts. A key without any entry is reported after the others were purged, with exit code 3.
 
-    Mirrors and aggregates of the bucket may keep what they have copied, backups too.
+    Mirrors, aggregates and backups of the bucket may keep their copies.
     """
 
     async def one(target: "Bucket", key: str) -> int:

@@ -1,4 +1,4 @@
-"""`kvctl put`, `create`, `update` and `revert`: one value, written without looking or on a condition."""
+"""`kvctl put`, `create`, `update` and `revert`: write one value, unconditionally or on a condition."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 app = group()
 
 
-Value = Annotated[str | None, typer.Argument(metavar="VALUE|-", help="Value; `-` reads it from standard input")]
+Value = Annotated[str | None, typer.Argument(metavar="VALUE|-", help="Value, or `-` for standard input")]
 File = Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the value from a file")]
 
 
@@ -48,18 +48,18 @@ async def put(
     value: Value = None,
     file: File = None,
     if_different: Annotated[
-        bool, typer.Option("--if-different", help="Not if the key has this value already, as the leader sees it")
+        bool, typer.Option("--if-different", help="Write only if the current value, read from the leader, is different")
     ] = False,
 ) -> None:
     """Write a key.
 
-    Prints the new revision. With --if-different and the same value nothing is written, and the revision that holds it
-    is printed.
+    Prints the new revision. With --if-different, a key that already has the value is not written, and its current
+    revision is printed.
 
-    VALUE has to be given, if only as `''` for an empty one: standard input is read for `-` alone. A value that starts
-    with a dash stands after `--`.
+    VALUE is required; pass `''` for an empty value. Standard input is read only for `-`. Put `--` before a value that
+    starts with a dash.
 
-    On a branch of a repository (NAME@BRANCH) the value is staged, until `kvctl repo commit` records it.
+    On a branch of a repository (NAME@BRANCH) the value is staged. `kvctl repo commit` commits it.
     """
     check_keys([key])
     data = read_value(session, value, file)
@@ -72,7 +72,7 @@ async def put(
     if if_different:
         entry = await target.last_entry(key, leader=True)
         if entry is not None and entry.operation == "PUT" and entry.value == data:
-            session.note(f"`{key}` has this value already")
+            session.note(f"`{key}` already has this value")
             _show_revision(session, target, key, entry.revision)
             return
     _show_revision(session, target, key, await target.put(key, data))
@@ -91,14 +91,14 @@ async def create(
     value: Value = None,
     file: File = None,
     ttl: Annotated[
-        timedelta | None, duration("--ttl", help="The key goes by itself after this; the bucket must allow it")
+        timedelta | None, duration("--ttl", help="Time until the key expires; the bucket must allow it")
     ] = None,
 ) -> None:
-    """Write a key that must not exist.
+    """Write a key if it does not exist.
 
-    Prints the new revision; exits 4 when the key lives. A key that was deleted, purged, or has expired can be created
-    again. --ttl needs a bucket with --marker-ttl; where it has a history, too, servers keep the key for the marker's
-    time at least. The ttl of the bucket ends the key sooner. A warning tells of both.
+    Prints the new revision, or exits 4 if the key exists. A key that was deleted, purged or has expired can be created
+    again. --ttl needs a bucket with --marker-ttl. If the bucket also keeps history, servers keep the key for at least
+    the marker ttl. A shorter ttl of the bucket applies to the key too. A warning reports both cases.
 
     On a branch of a repository (NAME@BRANCH) the key must be neither staged nor committed.
     """
@@ -130,22 +130,24 @@ async def update(
     bucket: KeyedName,
     key: KeyName,
     value: Value = None,
-    last: Annotated[str | None, typer.Argument(metavar="REVISION", help="The last revision, as it was read")] = None,
+    last: Annotated[str | None, typer.Argument(metavar="REVISION", help="Expected last revision of the key")] = None,
     file: File = None,
-    if_revision: Annotated[str | None, expected("--if-revision", help="The same as REVISION")] = None,
-    ttl: Annotated[timedelta | None, duration("--ttl", help="The key goes by itself after this")] = None,
+    if_revision: Annotated[
+        str | None, expected("--if-revision", help="Expected last revision, same as REVISION")
+    ] = None,
+    ttl: Annotated[timedelta | None, duration("--ttl", help="Time until the key expires")] = None,
 ) -> None:
-    """Write a key that must not have changed.
+    """Write a key if it has not changed.
 
-    Writes if the key's last revision is REVISION, deletions included; 0 stands for a key never written. Prints the new
-    revision; exits 4 otherwise, naming the revision found.
+    Writes if the last revision of the key, which may be a deletion, is REVISION; 0 means that the key was never
+    written. Prints the new revision, or exits 4 and names the current revision.
 
-    With --file, REVISION follows KEY. A ttl that the key had is not kept: give --ttl again. In a bucket with a history
-    the value before comes back when that time is over, as a warning says. For that reason ADR-48 gives a ttl to create
-    alone. kvctl takes one here, too, since a key that expires could not be renewed otherwise: created again, it would
-    be gone for a moment. In a bucket without a history nothing comes back.
+    With --file, REVISION follows KEY. The update does not keep the key's ttl: pass --ttl again. In a bucket with
+    history the previous value reappears when the ttl ends, and a warning reports it. ADR-48 therefore allows a ttl only
+    for create. kvctl allows it here as well, because an expiring key could not be renewed otherwise without deleting it
+    for a moment. In a bucket without history nothing reappears.
 
-    On a branch of a repository (NAME@BRANCH) REVISION is the key's identity, or the revision at which it is staged.
+    On a branch of a repository (NAME@BRANCH) REVISION is the key's identity or its staged revision.
     """
     check_keys([key])
     if file is not None and last is None:
@@ -169,12 +171,12 @@ async def update(
 
 def _expected(last: str | None, if_revision: str | None, shows: str) -> str:
     if last is not None and if_revision is not None:
-        raise UsageError("REVISION and `--if-revision` exclude each other")
+        raise UsageError("REVISION and `--if-revision` cannot be combined")
     found = if_revision if last is None else last
     if found is None:
         raise UsageError(
             "Missing argument `REVISION`",
-            hint=f"`{shows}` shows the last one; `kvctl put` writes without looking",
+            hint=f"`{shows}` shows the current one; `kvctl put` writes unconditionally",
         )
     return found
 
@@ -190,13 +192,13 @@ async def revert(
     bucket: BucketName,
     key: KeyName,
     to: Annotated[
-        int, typer.Argument(metavar="REVISION", help="A revision of the key with a value", parser=parse_revision)
+        int, typer.Argument(metavar="REVISION", help="Revision of the key to restore", parser=parse_revision)
     ],
 ) -> None:
-    """Write an earlier value again.
+    """Restore an earlier value.
 
-    The value of REVISION becomes the key's last one, under a new revision, which is printed. Exits 3 when the bucket no
-    longer holds it, 4 when the key changes meanwhile.
+    Writes the value of REVISION again and prints the new revision. Exits 3 if the bucket no longer holds REVISION, and
+    4 if the key changes concurrently.
     """
     check_keys([key])
     target = await open_bucket(session, bucket, write=True)

@@ -1,4 +1,4 @@
-"""Removal of keys by name or by filter, as `delete` and `purge` share it: chosen, confirmed, removed, reported."""
+"""Removal of keys by name or by filter, shared by `delete` and `purge`: select, confirm, remove, report."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -26,31 +26,33 @@ if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
     from kvctl.kv.entry import Entry
 
-AT_ONCE = 64
-"""Keys whose removal is under way at the same time."""
+CONCURRENT_REMOVALS = 64
+"""Number of keys that are removed concurrently."""
 
 SomeKeys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Keys", autocompletion=key_names)]
 Match = Annotated[
     list[str] | None,
-    typer.Option("--match", metavar="FILTER", help="All keys that match; asks first", autocompletion=key_names),
+    typer.Option(
+        "--match", metavar="FILTER", help="Remove all matching keys, after confirmation", autocompletion=key_names
+    ),
 ]
-IgnoreMissing = Annotated[bool, typer.Option("--ignore-missing", help="A key that is not there is no error")]
+IgnoreMissing = Annotated[bool, typer.Option("--ignore-missing", help="Ignore keys that do not exist")]
 
 
 class Removal(NamedTuple):
-    """How delete and purge differ."""
+    """Parameters in which delete and purge differ."""
 
     verb: str
     past: str
     one: Callable[["Bucket", str], Awaitable[int]]
-    """Removes a key; the revision of its marker."""
+    """Remove a key and return the revision of its marker."""
     wants: Callable[["Entry"], bool]
-    """Whether there is something to remove, by the key's last entry."""
+    """Decide by the key's last entry if there is something to remove."""
     asks: bool = False
 
 
 class Choice(NamedTuple):
-    """Which keys, and how carefully."""
+    """Selected keys and safety options."""
 
     keys: list[str]
     filters: list[str]
@@ -61,11 +63,11 @@ class Choice(NamedTuple):
 
 
 def choose(keys: list[str] | None, match: list[str] | None, if_revision: object) -> Choice:
-    """Return the keys or filters of a command line. Raises UsageError where they do not fit together."""
+    """Return the keys or filters of a command line. Raises UsageError for invalid combinations."""
     if keys and match:
-        raise UsageError("KEY and `--match` exclude each other")
+        raise UsageError("KEY and `--match` cannot be combined")
     if not keys and not match:
-        raise UsageError("Missing argument `KEY`", hint="Name keys, or take those that match with `--match FILTER`")
+        raise UsageError("Missing argument `KEY`", hint="Name keys, or select them with `--match FILTER`")
     if if_revision is not None and len(keys or ()) != 1:
         raise UsageError("`--if-revision` takes one key")
     return Choice(list(keys or ()), check_filters(match))
@@ -77,35 +79,35 @@ async def remove(session: Session, bucket: str, removal: Removal, chosen: Choice
     keys = check_keys(chosen.keys, literal=chosen.literal)
     asks = removal.asks or bool(chosen.filters)
     if asks and not (chosen.dry_run or session.interactive):
-        await session.confirm(f"{removal.verb} keys of bucket `{bucket}`?", yes=chosen.yes)  # before anything is sent
+        await session.confirm(f"{removal.verb} keys from bucket `{bucket}`?", yes=chosen.yes)  # before anything is sent
     target = await open_bucket(session, bucket, write=True)
-    foreign: list[str] = []
+    non_conforming: list[str] = []
     if chosen.filters:
-        keys, foreign = await _matching(target, removal, chosen.filters)
+        keys, non_conforming = await _matching(target, removal, chosen.filters)
     if chosen.dry_run:
         await _show_plan(session, target, removal, chosen, keys)
     elif keys:
         if asks:
             await session.confirm(_question(removal, keys, bucket), yes=chosen.yes)
-        await _carry_out(session, target, removal, chosen, keys)
+        await _run(session, target, removal, chosen, keys)
     else:
         session.note("No keys match")
         session.show(writing_view([], single=False))
-    if foreign:
-        _report_foreign(session, target, foreign, chosen)
+    if non_conforming:
+        _report_non_conforming(session, target, removal, non_conforming, chosen)
 
 
 async def _matching(bucket: "Bucket", removal: Removal, filters: list[str]) -> tuple[list[str], list[str]]:
-    """The keys that the filters mean, and the foreign ones among what they match; reserved keys are not meant."""
+    """Return matching keys and matching non-conforming keys, both without reserved keys."""
     keys: list[str] = []
-    foreign: list[str] = []
+    non_conforming: list[str] = []
     async with aclosing(bucket.entry_batches(*filters, deleted=True, values=False)) as batches:
         async for batch in batches:
             for entry in filter(removal.wants, batch):
                 if entry.key.partition(".")[0] == RESERVED:
                     continue
-                (keys if _is_key(entry.key) else foreign).append(entry.key)
-    return keys, foreign
+                (keys if _is_key(entry.key) else non_conforming).append(entry.key)
+    return keys, non_conforming
 
 
 def _is_key(text: str) -> bool:
@@ -117,24 +119,24 @@ def _is_key(text: str) -> bool:
 
 def _question(removal: Removal, keys: Sequence[str], bucket: str) -> str:
     if len(keys) == 1:
-        return f"{removal.verb} key `{keys[0]}` of bucket `{bucket}`?"
+        return f"{removal.verb} key `{keys[0]}` from bucket `{bucket}`?"
     shown = ", ".join(f"`{key}`" for key in keys[:3])
-    return f"{removal.verb} {len(keys)} keys of bucket `{bucket}` ({shown}{', …' if len(keys) > 3 else ''})?"
+    return f"{removal.verb} {len(keys)} keys from bucket `{bucket}` ({shown}{', …' if len(keys) > 3 else ''})?"
 
 
 async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
-    """`--dry-run`: the keys that would go, and nothing done."""
+    """Show the keys that would be removed, for `--dry-run`."""
     missing: list[str] = []
     if not chosen.filters:
-        keys, missing = await _there(bucket, removal, keys, chosen.literal)
+        keys, missing = await _present(bucket, removal, keys, chosen.literal)
     rows = [{"bucket": bucket.name, "key": key} for key in keys]
     session.show(View(columns=[Column("bucket", tsv=False, table=False), Column("key")], rows=rows, name="key"))
     session.note(f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} would be {removal.past}")
     _report_missing(bucket, missing, chosen)
 
 
-async def _there(bucket: "Bucket", removal: Removal, keys: list[str], literal: bool) -> tuple[list[str], list[str]]:
-    """Which of the keys have something to remove, and which have not."""
+async def _present(bucket: "Bucket", removal: Removal, keys: list[str], literal: bool) -> tuple[list[str], list[str]]:
+    """Separate keys with something to remove from missing ones."""
     from kvctl.kv.read.selection import literal_entry
 
     there: list[str] = []
@@ -145,7 +147,7 @@ async def _there(bucket: "Bucket", removal: Removal, keys: list[str], literal: b
     return there, missing
 
 
-async def _carry_out(session: Session, bucket: "Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
+async def _run(session: Session, bucket: "Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
     done = 0
     missing: dict[str, KvctlError] = {}
     failed: dict[str, KvctlError] = {}
@@ -153,8 +155,8 @@ async def _carry_out(session: Session, bucket: "Bucket", removal: Removal, chose
     async def batches() -> AsyncIterator[Sequence[Row]]:
         nonlocal done
         with session.progress(f"{removal.verb[:-1]}ing keys", len(keys)) as progress:
-            for start in range(0, len(keys), AT_ONCE):
-                chunk = keys[start : start + AT_ONCE]
+            for start in range(0, len(keys), CONCURRENT_REMOVALS):
+                chunk = keys[start : start + CONCURRENT_REMOVALS]
                 outcomes = await _all(removal.one(bucket, key) for key in chunk)
                 rows = []
                 for key, outcome in zip(chunk, outcomes, strict=True):
@@ -178,7 +180,7 @@ async def _carry_out(session: Session, bucket: "Bucket", removal: Removal, chose
 
 
 async def _all(removals: Iterable[Awaitable[int]]) -> list[int | KvctlError]:
-    """The outcome of each; other errors than ours end it."""
+    """Return the outcome of each removal; any other exception than KvctlError is raised."""
     import asyncio
 
     outcomes = await asyncio.gather(*removals, return_exceptions=True)
@@ -191,7 +193,7 @@ async def _all(removals: Iterable[Awaitable[int]]) -> list[int | KvctlError]:
 
 
 def _is_final(error: KvctlError) -> bool:
-    """Whether the keys that are left would meet the same error."""
+    """Return True if the remaining keys would fail with the same error."""
     return isinstance(error, UnreachableError | RefusedError) and not isinstance(error, PermissionDenied)
 
 
@@ -201,19 +203,23 @@ def _failure(removal: Removal, failed: dict[str, KvctlError], done: int, wanted:
         return error
     return PartlyDone(
         f"{done} of {wanted} keys were {removal.past}; `{key}` was not: {error.message}",
-        hint="Running the command again does the others",
+        hint="Run the command again to complete it",
     )
 
 
 def _report_missing(bucket: "Bucket", missing: list[str], chosen: Choice) -> None:
     if missing and not chosen.ignore_missing:
-        raise KeyNotFound(f"{listed(missing)} not in bucket `{bucket.name}`", hint="`--ignore-missing` lets that pass")
+        raise KeyNotFound(
+            f"{listed(missing)} not in bucket `{bucket.name}`", hint="Use `--ignore-missing` to ignore missing keys"
+        )
 
 
-def _report_foreign(session: Session, bucket: "Bucket", foreign: list[str], chosen: Choice) -> None:
-    """Keys that match but that only `--literal` may name: left alone, which makes the command half done."""
-    message = f"{listed(foreign)} not what ADR-8 calls a key, and left alone"
+def _report_non_conforming(
+    session: Session, bucket: "Bucket", removal: Removal, non_conforming: list[str], chosen: Choice
+) -> None:
+    """Report matching keys that only `--literal` may remove. Raises PartlyDone unless it is a dry run."""
+    message = f"{listed(non_conforming)} non-conforming (ADR-8) and not {removal.past}"
     if chosen.dry_run:
         session.warn(message)
         return
-    raise PartlyDone(message, hint=f"`kvctl delete {bucket.name} KEY --literal` deletes such a key")
+    raise PartlyDone(message, hint=f"Delete such a key with `kvctl delete {bucket.name} KEY --literal`")

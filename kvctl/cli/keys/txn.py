@@ -1,4 +1,4 @@
-"""Transactions: several keys at once, on conditions."""
+"""`kvctl txn`: change several keys atomically, on conditions."""
 
 import base64
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,30 +34,33 @@ async def txn(
     session: Session,
     bucket: BucketName,
     file: Annotated[
-        str, typer.Option("--file", "-f", metavar="FILE", help="The transaction, YAML or JSON; `-` is standard input")
+        str,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="File with the transaction in YAML or JSON, `-` for standard input"
+        ),
     ],
     dry_run: DryRun = False,
 ) -> None:
-    """Change several keys at once, on conditions.
+    """Change several keys atomically, on conditions.
 
-    All changes are made or none, and nobody sees some of them without the others. Prints the new revisions, one a line
-    in the order of `then`. When conditions do not hold, nothing is written, every one of them is named with what was
-    found (in JSON also on standard output), and the exit code is 4. --dry-run checks the conditions only.
+    Either all changes are made or none, and readers never see some of them without the others. Prints the new
+    revisions, one per line in the order of `then`. If conditions do not hold, nothing is written, the error names each
+    of them with the current state (in JSON also on standard output), and the exit code is 4. --dry-run only checks the
+    conditions.
 
-    The file has two lists. `if` holds conditions, also on keys that are not changed: {key: app.port, revision: 3} (of
-    the key's last entry, deletions included; 0 is a key never written), {key: lock, absent: true}, {key: lock, exists:
-    true}, {key: mode, value: "on"}. `then` holds changes: {put: app.port, value: "8081"}, {create: lock, value: me,
-    ttl: 30s} (the key must not live), {update: app.host, value: a, revision: 7}, {delete: app.old} (also one that is
-    not there: its marker is written), {purge: app.older}. Values are text, in quotes where YAML would read a number or
-    a truth value; `encoding: base64` stands beside one that is no text. A key can be changed once. In JSON an operation
-    is PUT, DEL or PURGE.
+    The file has two lists. `if` lists conditions, also on keys that are not changed: {key: app.port, revision: 3} (the
+    last entry, which may be a deletion; 0 means never written), {key: lock, absent: true}, {key: lock, exists: true},
+    {key: mode, value: "on"}. `then` lists changes: {put: app.port, value: "8081"}, {create: lock, value: me, ttl: 30s}
+    (fails if the key exists), {update: app.host, value: a, revision: 7}, {delete: app.old} (writes a marker even if the
+    key does not exist), {purge: app.older}. Values are text; quote them where YAML would read a number or a boolean,
+    and add `encoding: base64` for binary values. A key can be changed once. In JSON an operation is PUT, DEL or PURGE.
 
-    In a bucket with a history the value before comes back when the ttl of a `put` or `update` is over; a warning names
-    the keys. After `create` with a ttl the key is gone.
+    In a bucket with history the previous value reappears when the ttl of a `put` or `update` ends, and a warning names
+    the keys. After `create` with a ttl nothing reappears.
 
-    The bucket has to allow atomic batches: `kvctl bucket edit BUCKET --atomic`, on servers from 2.12 on. A transaction
-    has 1,000 messages at most: one for each change, which has room for one condition. Conditions on unchanged keys for
-    which no change has room ride on repetitions of one of the changes, which show in the history of its key.
+    The bucket must allow atomic batches: `kvctl bucket edit BUCKET --atomic`, on servers from 2.12 on. A transaction
+    has at most 1,000 messages. Each change is one message and can carry one condition. Further conditions on unchanged
+    keys are carried by repetitions of a change, which appear in the history of its key.
     """
     from kvctl.documents import parser
     from kvctl.kv.transaction.transaction_file import read_transaction
@@ -98,7 +101,7 @@ def _rows(transaction: "Transaction") -> list[dict[str, Any]]:
 
 
 def _failure(failure: "Failure") -> dict[str, Any]:
-    """The JSON object of a condition that does not hold."""
+    """Return the JSON object of a condition that does not hold."""
     row: dict[str, Any] = {"key": failure.key, "condition": failure.condition}
     if isinstance(failure.expected, bytes):
         row["expected"], row["encoding"] = _text(failure.expected)

@@ -1,4 +1,4 @@
-"""Waiting for a key."""
+"""`kvctl wait`: wait for a condition on a key."""
 
 import os
 from contextlib import aclosing, suppress
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 app = group()
 
 LOOK_AGAIN = 1.0
-"""Seconds after which `wait --missing` looks by itself: a key that expires without a marker tells nobody."""
+"""Seconds between reads of `wait --missing`, because a key that expires without a marker sends no entry."""
 PATIENCE = timedelta(minutes=1)
 
 
@@ -46,27 +46,35 @@ async def wait(
     session: Session,
     bucket: BucketName,
     key: KeyName,
-    exists: Annotated[bool, typer.Option("--exists", help="Until the key has a value; the default")] = False,
-    missing: Annotated[bool, typer.Option("--missing", help="Until it is deleted, purged or expired")] = False,
-    value: Annotated[str | None, typer.Option("--value", metavar="VALUE", help="Until it has this value")] = None,
-    revision_above: Annotated[int | None, revision("--revision-above", help="Until it is written again")] = None,
-    patience: Annotated[timedelta | None, duration("--for", help="Longest wait; 0 looks once [default: 1m]")] = None,
+    exists: Annotated[bool, typer.Option("--exists", help="Wait until the key has a value (default)")] = False,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Wait until the key is deleted, purged or expired")
+    ] = False,
+    value: Annotated[
+        str | None, typer.Option("--value", metavar="VALUE", help="Wait until the key has this value")
+    ] = None,
+    revision_above: Annotated[
+        int | None, revision("--revision-above", help="Wait until the key is written after revision N")
+    ] = None,
+    patience: Annotated[
+        timedelta | None, duration("--for", help="Maximum time to wait; 0 checks once [default: 1m]")
+    ] = None,
     headers: Headers = False,
     encoding: Encoding = None,
 ) -> None:
     """Wait for a key.
 
-    Ends as soon as the condition holds, which may be at once, and prints the entry (nothing for --missing). Of several
-    conditions all must hold, of one entry. Exits 9 when the time is up.
+    Ends as soon as the condition holds, possibly immediately, and prints the entry (nothing for --missing). With
+    several conditions one entry must meet all of them. Exits 9 on timeout.
 
-    It watches, rather than asking again and again, and goes on over restarts of the server. When the time is up the
-    leader is asked once more; exits 5 when it does not answer, because then nobody knows.
+    The command watches the key instead of polling it, and continues across server restarts. On timeout it reads the
+    key once more from the leader, and exits 5 if the leader does not answer, because the state is then unknown.
     """
     import asyncio
 
     check_keys([key])
     if missing and (exists or value is not None or revision_above is not None):
-        raise UsageError("`--missing` excludes the other conditions")
+        raise UsageError("`--missing` and other conditions cannot be combined")
     condition = Condition(missing, None if value is None else os.fsencode(value), revision_above)
     limit = PATIENCE if patience is None else patience
     source = await open_bucket(session, bucket)
@@ -82,23 +90,23 @@ async def wait(
 
 
 class Condition(NamedTuple):
-    """What is waited for: that the key is missing; or an entry, of this value and above this revision if given."""
+    """Condition on a key: missing, or a live entry, optionally with this value and above this revision."""
 
     missing: bool
     value: bytes | None
     above: int | None
 
     def holds(self, entry: "Entry | None") -> bool:
-        """Whether the key's last entry, None for a key never written, is what is waited for."""
+        """Return True if the key's last entry (None if never written) meets the condition."""
         lives = entry is not None and entry.operation == "PUT"
         if self.missing or entry is None or not lives:
             return self.missing and not lives
         return (self.value is None or entry.value == self.value) and entry.revision > (self.above or 0)
 
     def expired(self, key: str, limit: timedelta) -> WaitExpired:
-        """The error for a condition that did not hold in time."""
+        """Return the error for a timeout."""
         if self.missing:
-            what = "is still there"
+            what = "still exists"
         elif self.value is not None:
             what = "does not have this value"
         elif self.above is not None:
@@ -106,13 +114,13 @@ class Condition(NamedTuple):
         else:
             what = "does not exist"
         waited = f" (waited {format_duration(limit)})" if limit else ""
-        return WaitExpired(f"`{key}` {what}{waited}", hint="`--for` waits longer")
+        return WaitExpired(f"`{key}` {what}{waited}", hint="Wait longer with `--for`")
 
 
 async def _last_look(bucket: "Bucket", key: str, condition: Condition, limit: timedelta) -> "Entry | None":
-    """The key's last entry, read at the leader now: a watch may have been cut off without knowing.
+    """Read the key's last entry from the leader, as a watch can lose its connection without noticing.
 
-    Raises UnreachableError where nobody answers; WaitExpired where only the watch may read.
+    Raises UnreachableError if nothing answers, WaitExpired if permissions allow only the watch.
     """
     import asyncio
 
@@ -124,20 +132,20 @@ async def _last_look(bucket: "Bucket", key: str, condition: Condition, limit: ti
     except (TimeoutError, UnreachableError) as error:
         reason = f": {error.message}" if isinstance(error, UnreachableError) else ""
         raise RequestTimeout(
-            f"`{key}` could not be read when the time was up{reason}",
+            f"Could not read `{key}` after the timeout{reason}",
             hint=error.hint if isinstance(error, UnreachableError) else "Check the server with `kvctl context test`",
         ) from None
 
 
 async def _until(bucket: "Bucket", key: str, condition: Condition, *, once: bool) -> "Entry | None":
-    """The entry for which the condition holds. Raises TimeoutError when `once` it does not."""
+    """Return the entry that meets the condition. Raises TimeoutError if it does not hold and `once` is set."""
     if once or not condition.missing:
-        return await _until_told(bucket, key, condition, once)
+        return await _until_watched(bucket, key, condition, once)
     import asyncio
 
     ways = [
-        asyncio.ensure_future(_until_told(bucket, key, condition, once)),
-        asyncio.ensure_future(_until_seen(bucket, key, condition)),
+        asyncio.ensure_future(_until_watched(bucket, key, condition, once)),
+        asyncio.ensure_future(_until_polled(bucket, key, condition)),
     ]
     try:
         done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -148,8 +156,8 @@ async def _until(bucket: "Bucket", key: str, condition: Condition, *, once: bool
         await asyncio.gather(*ways, return_exceptions=True)
 
 
-async def _until_told(bucket: "Bucket", key: str, condition: Condition, once: bool) -> "Entry | None":
-    """Until an entry of the key, or having none at the start, meets the condition."""
+async def _until_watched(bucket: "Bucket", key: str, condition: Condition, once: bool) -> "Entry | None":
+    """Watch until an entry of the key, or its absence at the start, meets the condition."""
     last: Entry | None = None
     async with await bucket.watch(key, follow=not once) as watcher, aclosing(watcher.batches()) as batches:
         async for batch in batches:
@@ -161,8 +169,8 @@ async def _until_told(bucket: "Bucket", key: str, condition: Condition, once: bo
     raise TimeoutError
 
 
-async def _until_seen(bucket: "Bucket", key: str, condition: Condition) -> "Entry | None":
-    """Until a look at the key meets the condition."""
+async def _until_polled(bucket: "Bucket", key: str, condition: Condition) -> "Entry | None":
+    """Read the key periodically until it meets the condition."""
     import asyncio
 
     while True:

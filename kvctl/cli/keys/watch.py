@@ -1,4 +1,4 @@
-"""Following changes."""
+"""`kvctl watch`: follow changes of keys."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -44,34 +44,38 @@ async def watch(
     session: Session,
     bucket: BucketName,
     filters: Filters = None,
-    history: Annotated[bool, typer.Option("--history", help="Begin with all entries, not the last of a key")] = False,
-    updates_only: Annotated[bool, typer.Option("--updates-only", help="Begin with the next change")] = False,
-    ignore_deletes: Annotated[bool, typer.Option("--ignore-deletes", help="Leave deletions out")] = False,
-    meta_only: Annotated[bool, typer.Option("--meta-only", help="Sizes in the place of values")] = False,
-    from_revision: Annotated[int | None, revision("--from-revision", help="Begin with this revision")] = None,
-    until_current: Annotated[bool, typer.Option("--until-current", help="End where the changes begin")] = False,
-    count: Annotated[int | None, number("--count", help="End after so many entries")] = None,
-    run: Annotated[str | None, typer.Option("--exec", metavar="CMD", help="Run CMD for each entry, print none")] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Start with all stored entries, not only the last per key")
+    ] = False,
+    updates_only: Annotated[bool, typer.Option("--updates-only", help="Start with the next change")] = False,
+    ignore_deletes: Annotated[bool, typer.Option("--ignore-deletes", help="Skip deletions")] = False,
+    meta_only: Annotated[bool, typer.Option("--meta-only", help="Show sizes instead of values")] = False,
+    from_revision: Annotated[int | None, revision("--from-revision", help="Start at this revision")] = None,
+    until_current: Annotated[bool, typer.Option("--until-current", help="Stop after the current entries")] = False,
+    count: Annotated[int | None, number("--count", help="Stop after this number of entries")] = None,
+    run: Annotated[
+        str | None, typer.Option("--exec", metavar="CMD", help="Run CMD for each entry instead of printing it")
+    ] = None,
     headers: Headers = False,
     encoding: Encoding = None,
 ) -> None:
-    """Follow changes.
+    """Watch keys for changes.
 
-    Shows the last entry of every key that matches, deletions included, then each change as it comes, in order, once,
-    across restarts of the server and lost connections. In ndjson (and json, which is the same here) the line
-    {"event": "current"} marks the end of what was there; on a terminal a note does.
+    Shows the last entry of every matching key, including deletions, then every change, in order and exactly once, even
+    across server restarts and lost connections. The end of the initial entries is marked by a note on a terminal, and
+    by the line {"event": "current"} in ndjson (json is the same here).
 
-    --exec splits CMD into words like a shell, but no shell runs it. Its standard input is the value; the entry is in
-    KVCTL_BUCKET, KVCTL_KEY, KVCTL_REVISION, KVCTL_CREATED, KVCTL_OPERATION (PUT, DEL or PURGE), KVCTL_REASON,
-    KVCTL_DELTA, KVCTL_TTL and KVCTL_SIZE. Entries wait for one another. A run that fails is reported and the watch goes
-    on; at its end, if it has one, the exit code is 7.
+    --exec splits CMD into words as a shell does, but runs it without a shell. The value is its standard input. The
+    entry is in KVCTL_BUCKET, KVCTL_KEY, KVCTL_REVISION, KVCTL_CREATED, KVCTL_OPERATION (PUT, DEL or PURGE),
+    KVCTL_REASON, KVCTL_DELTA, KVCTL_TTL and KVCTL_SIZE. Entries are processed one after the other. A failed run is
+    reported and the watch continues; when the watch ends, the exit code is then 7.
 
-    Exits 1 when the bucket is deleted or recreated, 3 when --from-revision is more than one above the last revision,
-    and 130 on Ctrl-C.
+    Exits 1 if the bucket is deleted or recreated, 3 if --from-revision is more than one above the last revision, and
+    130 on Ctrl-C.
     """
     wanted = check_filters(filters)
     if updates_only and (history or from_revision is not None):
-        raise UsageError(f"`--updates-only` excludes `{'--history' if history else '--from-revision'}`")
+        raise UsageError(f"`--updates-only` and `{'--history' if history else '--from-revision'}` cannot be combined")
     execution = _execution(session, run)
     source = await open_bucket(session, bucket)
     watcher = await source.watch(
@@ -87,7 +91,7 @@ async def watch(
         await _execute(execution, _batches(watcher, count))
         return
     shape = Shape(encoding=encoding, headers=headers, meta_only=meta_only, live=True)
-    note = "" if until_current else "Up to date; what follows are changes"
+    note = "" if until_current else "Up to date; watching for changes"
     await show_entries(session, shape, _batches(watcher, count), endless=True, marked=note)
 
 
@@ -100,7 +104,7 @@ def _execution(session: Session, text: str | None) -> "Execution | None":
 
 
 async def _batches(watcher: "Watcher", count: int | None) -> AsyncGenerator[list["Entry"], None]:
-    """What the watcher yields, up to `count` entries; an empty list where everything that was there has come."""
+    """Yield the watcher's batches, up to `count` entries; an empty list marks the end of the initial entries."""
     left = count
     async with watcher, aclosing(watcher.batches()) as batches:
         async for batch in batches:

@@ -1,4 +1,4 @@
-"""What get, keys and history show at a ref of a repository."""
+"""`get`, `keys` and `history` at a ref of a repository."""
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 async def get(session: Session, place: str, texts: Sequence[str], encoding: str | None) -> None:
-    """`get NAME@REF KEY...`, as of a bucket."""
+    """Run `get NAME@REF KEY...`."""
     named, filters = split_keys(texts)
     at = parse_at(place)
     repository = await open_repository(session, at.repository)
@@ -40,13 +40,13 @@ async def get(session: Session, place: str, texts: Sequence[str], encoding: str 
         _show_one(session, there[0], row, encoding)
     missing = [key for key, entry in zip(named, found, strict=True) if entry is None]
     if missing:
-        raise KeyNotFound(f"{listed(missing)} not in `{at}`", hint=f"`kvctl keys {at}` lists those that are")
+        raise KeyNotFound(f"{listed(missing)} not in `{at}`", hint=f"List the keys with `kvctl keys {at}`")
 
 
 async def _several(
     repository: "Repository", at: "At", there: list["VersionedEntry"], named: Sequence[str], filters: Sequence[str]
 ) -> AsyncGenerator[list["VersionedEntry"], None]:
-    """Those that were named, then what the filters match."""
+    """Yield the named entries, then the matches of the filters."""
     yield there
     if not filters:
         return
@@ -74,7 +74,7 @@ async def _described(
 
 
 def _show_one(session: Session, entry: "VersionedEntry", row: dict[str, Any], encoding: str | None) -> None:
-    """The bare value, unless a format asks for more."""
+    """Show the bare value, or the entry if a format was requested."""
     if session.options.output is not None:
         session.show(entries_view([row], single=True))
     elif encoding == "base64":
@@ -84,7 +84,7 @@ def _show_one(session: Session, entry: "VersionedEntry", row: dict[str, Any], en
 
 
 async def keys(session: Session, place: str, texts: Sequence[str] | None, limit: int | None) -> None:
-    """`keys NAME@REF [FILTER...]`: always in the order of their bytes."""
+    """Run `keys NAME@REF [FILTER...]`, always in byte order."""
     at, filters = parse_at(place), check_filters(texts)
     repository = await open_repository(session, at.repository)
     names = session.output in ("tsv", "name")
@@ -116,7 +116,7 @@ async def _key_rows(repository: "Repository", at: "At", entries: Sequence["Versi
 async def history(
     session: Session, place: str, texts: Sequence[str] | None, limit: int | None, encoding: str | None
 ) -> None:
-    """`history NAME@REF [FILTER...]`: an entry for each key of each commit that changed it, staged ones last."""
+    """Run `history NAME@REF [FILTER...]`: an entry per key and commit that changed it, staged changes last."""
     from kvctl.versions.key_history import key_history
 
     at, filters = parse_at(place), check_filters(texts)

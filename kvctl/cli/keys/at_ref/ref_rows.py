@@ -1,4 +1,4 @@
-"""Entries of repositories as rows, and what key commands refuse at a ref."""
+"""Entries of repositories as rows, and options that key commands reject at a ref."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from kvctl.versions.model import VersionedEntry
 
 _RECORD = ("bucket", "key", "revision", "created", "operation", "value", "encoding")
-"""What tsv has of any entry."""
+"""Fields of any entry in tsv."""
 
 
 def refuse(at: str, **given: object) -> None:
-    """Raises UsageError for options that mean something for buckets alone."""
+    """Raise UsageError for options that apply only to buckets."""
     for name, value in given.items():
         if value is not None and value is not False:
             raise UsageError(
-                f"`--{name.replace('_', '-')}` is for buckets, not for `{at}`",
+                f"`--{name.replace('_', '-')}` applies only to buckets, not to `{at}`",
                 hint=_WHY.get(name, "`kvctl help versions`"),
             )
 
 
 _WHY = {
-    "ttl": "An entry of a repository is key and value: nothing in it expires",
-    "headers": "An entry of a repository is key and value: it has no headers",
-    "literal": "Keys of a repository follow ADR-8: none has to be taken literally",
-    "revision": "The ref says which state is meant: `NAME@main~2`, `NAME@v1`, a commit's id",
-    "as_of": "The ref says which state is meant: `NAME@main~2`, `NAME@v1`, a commit's id",
-    "deleted": "`kvctl repo status` shows what is staged, deletions too; `kvctl history NAME@REF` what was",
+    "ttl": "Entries of a repository do not expire",
+    "headers": "Entries of a repository have no headers",
+    "literal": "Repositories have no non-conforming keys",
+    "revision": "Use a ref instead, as in `NAME@main~2`, `NAME@v1`, a commit's id",
+    "as_of": "Use a ref instead, as in `NAME@main~2`, `NAME@v1`, a commit's id",
+    "deleted": "`kvctl repo status` shows staged deletions, `kvctl history NAME@REF` committed ones",
     "history": "`kvctl history NAME@REF -o ndjson` writes the entries of all commits",
 }
 
@@ -42,7 +42,7 @@ _WHY = {
 def entry_row(
     at: At, entry: "VersionedEntry", revisions: Mapping[str, int], encoding: str | None = None
 ) -> dict[str, Any]:
-    """An entry at a ref; `revisions` has those of staged ones. Raises KvctlError for a forced `utf-8`."""
+    """Return the row of an entry; `revisions` maps staged keys. Raises KvctlError for a forced `utf-8`."""
     row: dict[str, Any] = {"bucket": at.repository, "ref": at.ref, "key": entry.key}
     if entry.key in revisions:
         row["revision"] = revisions[entry.key]
@@ -54,7 +54,7 @@ def entry_row(
 def version_row(
     at: At, version: "KeyVersion", revisions: Mapping[str, int], encoding: str | None = None
 ) -> dict[str, Any]:
-    """What became of a key in one commit, or is staged: `revisions` has those of staged ones."""
+    """Return the row of a key's change in one commit or in staging; `revisions` maps staged keys."""
     row: dict[str, Any] = {"bucket": at.repository, "ref": at.ref, "key": version.key}
     commit = version.commit
     if commit is None and version.key in revisions:
@@ -70,12 +70,12 @@ def version_row(
 
 
 def written_row(at: At, key: str, revision: int | None, identity: str | None) -> dict[str, Any]:
-    """What a write gives."""
+    """Return the row of a write."""
     return {"bucket": at.repository, "ref": at.ref, "key": key, "revision": revision, "identity": identity}
 
 
 def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str = "") -> View:
-    """Entries at a ref."""
+    """Return a view of entries at a ref."""
     shown = [
         Column("key", tsv=False),
         Column("revision", "STAGED" if not single else "Staged revision", right=not single, tsv=False),
@@ -86,7 +86,7 @@ def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str =
 
 
 def versions_view(*, empty: str = "") -> View:
-    """What became of keys, commit by commit."""
+    """Return a view of the changes of keys, commit by commit."""
     from kvctl.cli.keys.output.entry_rows import operation_style
 
     shown = [

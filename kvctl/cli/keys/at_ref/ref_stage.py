@@ -1,4 +1,4 @@
-"""What put, create, update and delete do on a branch of a repository: they stage."""
+"""`put`, `create`, `update` and `delete` on a branch of a repository, where they stage changes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from kvctl.versions.repository import Repository
 
 TOGETHER = 1000
-"""Deletions that are staged at once."""
+"""Number of deletions that are staged together."""
 IDENTITY = re.compile(r"[0-9a-f]{40}\Z")
 
 
 async def put(session: Session, place: str, key: str, value: bytes, *, if_different: bool) -> None:
-    """`put NAME@BRANCH KEY VALUE`"""
+    """Run `put NAME@BRANCH KEY VALUE`."""
     from kvctl.versions.branch import staged_revisions
 
     at = parse_branch(place)
     repository = await open_branch(session, at)
     (entry,) = await repository.get(at.ref, key) if if_different else [None]
     if entry is not None and entry.value == value:
-        session.note(f"`{key}` has this value already")
+        session.note(f"`{key}` already has this value")
         revisions = await staged_revisions.of_values(repository, at.ref, {key: value})
     else:
         revisions = staged_revisions.of_writes({key: await repository.put(at.ref, key, value)})
@@ -36,7 +36,7 @@ async def put(session: Session, place: str, key: str, value: bytes, *, if_differ
 
 
 async def create(session: Session, place: str, key: str, value: bytes) -> None:
-    """`create NAME@BRANCH KEY VALUE`: neither staged nor committed may there be one."""
+    """Run `create NAME@BRANCH KEY VALUE`, if the key is neither staged nor committed."""
     from kvctl.versions.branch import staged_revisions
     from kvctl.versions.branch.compare_and_set import IdentityMismatch
 
@@ -50,7 +50,7 @@ async def create(session: Session, place: str, key: str, value: bytes) -> None:
 
 
 async def update(session: Session, place: str, key: str, value: bytes, expected: str) -> None:
-    """`update NAME@BRANCH KEY VALUE REVISION`: what it has now is known by its identity, or its staged revision."""
+    """Run `update NAME@BRANCH KEY VALUE REVISION`, where REVISION is an identity or a staged revision."""
     at, wanted = parse_branch(place), parse_expected(expected)
     repository = await open_branch(session, at)
     revisions = await _write_if(repository, at, key, value, wanted)
@@ -61,11 +61,11 @@ async def delete(
     session: Session, place: str, texts: Sequence[str], filters: Sequence[str], expected: str | None,
     *, dry_run: bool, yes: bool, ignore_missing: bool,
 ) -> None:  # fmt: skip
-    """`delete NAME@BRANCH KEY...`, or `--match FILTER`."""
+    """Run `delete NAME@BRANCH KEY...`, or with `--match FILTER`."""
     at, named, chosen = parse_branch(place), check_keys(texts), check_filters(filters)
     wanted = None if expected is None else parse_expected(expected)
     if chosen and not (dry_run or session.interactive):
-        await session.confirm(f"Delete keys of `{at}`?", yes=yes)  # before anything is sent
+        await session.confirm(f"Delete keys from `{at}`?", yes=yes)  # before anything is sent
     repository = await open_branch(session, at, write=not dry_run)
     if chosen:
         batches = repository.entry_batches(at.ref, *chosen, values=False)
@@ -84,18 +84,18 @@ async def delete(
     elif not single:
         session.show(_written([], single=False, empty="No keys match" if chosen else ""))
     if missing and not ignore_missing:
-        raise KeyNotFound(f"{listed(missing)} not in `{at}`", hint="`--ignore-missing` lets that pass")
+        raise KeyNotFound(f"{listed(missing)} not in `{at}`", hint="Use `--ignore-missing` to ignore missing keys")
 
 
 def parse_expected(text: str) -> str | int | None:
-    """An identity, a staged revision, or None for `0`: there is no such key. Raises UsageError."""
+    """Parse an identity, a staged revision, or `0` as None for a key that does not exist. Raises UsageError."""
     if IDENTITY.match(text):
         return text
     if text.isdecimal() and len(text) <= 19:
         return int(text) or None
     raise UsageError(
         f"`{text}` is neither an identity nor a revision",
-        hint="`kvctl get NAME@BRANCH KEY -o json` shows both; a revision has what is staged alone",
+        hint="`kvctl get NAME@BRANCH KEY -o json` shows both; only staged changes have a revision",
     )
 
 
@@ -117,7 +117,7 @@ async def _delete(
 async def _write_if(
     repository: "Repository", at: "At", key: str, value: bytes | None, wanted: str | int | None
 ) -> dict[str, int]:
-    """Stage a value while the key has this identity or staged revision; its new revision. Raises ConflictError."""
+    """Stage a value if the key has this identity or staged revision; return the new one. Raises ConflictError."""
     from kvctl.versions.branch import staged_revisions
     from kvctl.versions.branch.compare_and_set import StagedMismatch
     from kvctl.versions.store.store_subjects import revision_of
@@ -127,7 +127,7 @@ async def _write_if(
     try:
         made = await repository.write_if_staged(at.ref, key, value, lambda staged: revision_of(staged) == wanted)
     except StagedMismatch as error:
-        standing = "there is no such key"
+        standing = "it does not exist"
         if error.identity is not None:
             where = f"it is staged at revision {revision_of(error.staged)}" if error.staged else "it is committed"
             standing = f"{where}, with identity {error.identity}"
@@ -138,7 +138,7 @@ async def _write_if(
 def _question(at: "At", keys: Sequence[str]) -> str:
     shown = ", ".join(f"`{key}`" for key in keys[:3])
     what = f"key {shown}" if len(keys) == 1 else f"{len(keys)} keys ({shown}{', …' if len(keys) > 3 else ''})"
-    return f"Delete {what} of `{at}`?"
+    return f"Delete {what} from `{at}`?"
 
 
 def _show_plan(session: Session, at: "At", keys: Sequence[str]) -> None:
@@ -151,7 +151,7 @@ def _show_plan(session: Session, at: "At", keys: Sequence[str]) -> None:
 def _show(
     session: Session, at: "At", written: Mapping[str, bytes | None], revisions: Mapping[str, int], *, single: bool
 ) -> None:
-    """The revisions of what was staged: alone in a pipe, a line each."""
+    """Show the revisions of staged changes, in a pipe one per line."""
     from kvctl.versions.tree.chunks import object_id
 
     rows = [

@@ -1,4 +1,4 @@
-"""What load and dump do at a ref of a repository."""
+"""`load` and `dump` at a ref of a repository."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, BinaryIO
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def dumping(session: Session, place: str, filters: Sequence[str]) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
-    """`dump NAME@REF`: what writes the dump into a file."""
+    """Return a function that writes `dump NAME@REF` to a file."""
     from kvctl.versions.repositories import opened
     from kvctl.versions.transfer import ref_dump
 
@@ -31,7 +31,7 @@ async def dumping(session: Session, place: str, filters: Sequence[str]) -> Calla
 
 
 async def load(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
-    """`load NAME@BRANCH`"""
+    """Run `load NAME@BRANCH`."""
     from kvctl.versions.transfer import branch_load
 
     at = parse_branch(place)

@@ -1,1 +1,1 @@
-"""Output of the key commands: entries as rows and streams, and notices about their ttl."""
+"""Output of the key commands: entries as rows and streams, and warnings about TTLs."""

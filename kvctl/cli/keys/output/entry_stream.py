@@ -1,4 +1,4 @@
-"""Prints entries as they come, in every format; in ndjson by the shortest way."""
+"""Streaming output of entries in every format, with a fast path for ndjson."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvctl.kv.entry import Entry
 
 MARK = {"event": "current"}
-"""What stands where everything that was there has been printed."""
+"""Event that marks the end of the initial entries."""
 
 
 async def show_entries(
@@ -24,9 +24,9 @@ async def show_entries(
     empty: str = "",
     marked: str | None = None,
 ) -> None:
-    """Print batches of entries, the next one when the last is written.
+    """Print batches of entries, and take the next batch when the last one is written.
 
-    With `marked`, an empty batch is the end of what was there: an event for programs, in a table that note.
+    With `marked`, an empty batch marks the end of the initial entries: an event for programs, the note for a terminal.
     """
     shape.table = session.output == "table"
     if session.output in (("ndjson", "json") if endless else ("ndjson",)) and not session.terminal.is_terminal:

@@ -1,4 +1,4 @@
-"""What the ttl of a key, of its bucket and a history do to each other, as warnings."""
+"""Warnings about interactions between the ttl of a key, the ttl of its bucket and history."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,37 +14,37 @@ if TYPE_CHECKING:
     from kvctl.kv.entry import Entry
 
 NAMED = 10
-"""Keys that a warning names."""
+"""Maximum number of keys to name in warnings."""
 
 
 async def warn_of_return(session: Session, bucket: "Bucket", keys: Sequence[str]) -> None:
-    """Warn of keys, just written with a ttl, whose earlier values come back after it; silent where none can be read."""
+    """Warn about keys just written with a ttl whose previous values will reappear; silent if they are unreadable."""
     from kvctl.kv.write.expiry import returning
 
     with suppress(KvctlError):
         found = await returning(bucket, keys)
         for entry in found[:NAMED]:
             session.warn(
-                f"When `{entry.key}` expires, its value at revision {entry.revision} comes back, since bucket "
-                f"`{bucket.name}` has a history"
+                f"When `{entry.key}` expires, its value at revision {entry.revision} reappears, because bucket "
+                f"`{bucket.name}` keeps history"
             )
         if len(found) > NAMED:
-            session.warn(f"So it is with {len(found) - NAMED} more keys")
+            session.warn(f"{len(found) - NAMED} more keys are affected")
 
 
 async def warn_of_other_life(session: Session, bucket: "Bucket", ttls: Mapping[str, timedelta]) -> None:
-    """Warn of keys, just written with a ttl, that live longer or shorter; silent where that cannot be read."""
+    """Warn about keys just written with a ttl that expire earlier or later; silent if that cannot be read."""
     from kvctl.kv.write.expiry import bucket_ttl
 
     with suppress(KvctlError):
         most = await bucket_ttl(bucket)
         entries = await bucket.get_many(list(ttls), leader=True)
         living = [entry for entry in entries if entry is not None]
-        said = [text for entry in living if (text := _other_life(bucket.name, entry, ttls[entry.key], most))]
-        for text in said[:NAMED]:
+        texts = [text for entry in living if (text := _other_life(bucket.name, entry, ttls[entry.key], most))]
+        for text in texts[:NAMED]:
             session.warn(text)
-        if len(said) > NAMED:
-            session.warn(f"So it is with {len(said) - NAMED} more keys")
+        if len(texts) > NAMED:
+            session.warn(f"{len(texts) - NAMED} more keys are affected")
 
 
 def _other_life(bucket: str, entry: "Entry", ttl: timedelta, most: timedelta | None) -> str | None:
@@ -54,13 +54,13 @@ def _other_life(bucket: str, entry: "Entry", ttl: timedelta, most: timedelta | N
     if lives > ttl:
         return (
             f"`{entry.key}` expires after {format_duration(lives)}, the marker ttl of bucket `{bucket}`, "
-            "since the bucket has a history"
+            "because the bucket keeps history"
         )
     return None
 
 
 async def warn_of_shorter_life(session: Session, source: "Bucket", key: str, target: "Bucket", new_key: str) -> None:
-    """Warn where the ttl of another bucket ends a value earlier than it would end here; silent where none is read."""
+    """Warn if the ttl of the target bucket ends a value earlier than in its own; silent if that cannot be read."""
     from kvctl.kv.write.expiry import bucket_ttl, time_left
 
     if source is target:
