@@ -22,7 +22,7 @@ def aged(server: Server, raw: RawClient, unique) -> Keyed:
 def test_ttl_that_the_server_raises_is_reported(keyed: Keyed) -> None:
     keyed.put("old")
     said = (
-        f"warning: `{{}}` expires after 1h, the marker ttl of bucket `{keyed.name}`, since the bucket has a history\n"
+        f"warning: `{{}}` expires after 1h, the marker ttl of bucket `{keyed.name}`, because the bucket keeps history\n"
     )
     created = keyed("create", "B", "k", "v", "--ttl", "60s")
     assert (created.exit_code, created.out, created.err) == (0, "2\n", said.format("k"))

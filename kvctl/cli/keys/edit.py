@@ -69,7 +69,7 @@ def _editor(environ: Mapping[str, str]) -> list[str]:
     if not program:
         raise UsageError("No editor is set", hint="Set one, as in `EDITOR=nano kvctl edit ...`")
     if shutil.which(program[0]) is None:
-        raise UsageError(f"The editor `{program[0]}` is not installed", hint="$VISUAL or $EDITOR names it")
+        raise UsageError(f"The editor `{program[0]}` is not installed", hint="Set $VISUAL or $EDITOR to an installed editor")
     return program
 
 
@@ -77,7 +77,7 @@ async def _text_entry(bucket: "Bucket", key: str) -> "Entry":
     try:
         entry = await bucket.get(key, leader=True)
     except KeyNotFound as error:
-        error.hint = f"`kvctl create {bucket.name} {key} VALUE`"
+        error.hint = f"Create it with `kvctl create {bucket.name} {key} VALUE`"
         raise
     try:
         entry.value.decode()

@@ -260,7 +260,7 @@ def test_an_ended_load_goes_on_and_writes_nothing_twice(
     assert process.returncode == (130 if sent is signal.SIGINT else -sent)
     assert keyed.raw.api(stream)["state"]["last_seq"] < 80_000
     if sent is signal.SIGINT:
-        assert "the same with `--resume` goes on" in stderr
+        assert "Run the command again with `--resume`" in stderr
     done = run_process("load", bucket, str(many), "--resume", env=keyed.env())
     assert (done.exit_code, done.out) == (0, "80000\t0\t0\n")
     state = keyed.raw.api(stream)["state"]

@@ -60,11 +60,11 @@ def test_what_comes_back_when_a_key_expires_is_said(atomic: Keyed) -> None:
     change = b"{then: [{put: mode, value: brief, ttl: 60s}, {put: new, value: x, ttl: 60s}]}"
     result = atomic("txn", "B", "-f", "-", stdin=change)
     assert (result.exit_code, result.stdout) == (0, b"3\n4\n")
-    said = "warning: When `mode` expires, its value at revision 1 comes back, since bucket `{}` has a history\n"
+    said = "warning: When `mode` expires, its value at revision 1 reappears, because bucket `{}` keeps history\n"
     assert result.err == said.format(atomic.name)
     result = atomic("update", "B", "app.port", "81", "2", "--ttl", "60s")
     assert (result.exit_code, result.stdout) == (0, b"5\n")
-    assert "When `app.port` expires, its value at revision 2 comes back" in result.err
+    assert "When `app.port` expires, its value at revision 2 reappears" in result.err
 
 
 def test_every_failing_condition_is_named_and_nothing_is_written(atomic: Keyed, snapshot: SnapshotAssertion) -> None:

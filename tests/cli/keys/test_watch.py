@@ -160,7 +160,7 @@ def test_exec_with_names_that_are_no_text(keyed: Keyed, tmp_path: Path) -> None:
         raw.flush()
     result = keyed("watch", "B", "--until-current", "--exec", "sh -c 'printf %s $KVCTL_KEY'")
     assert result.stdout == b"a\xffb"
-    assert (result.exit_code, "no environment variable can hold the NUL" in result.err) == (7, True)
+    assert (result.exit_code, "an environment variable cannot hold a NUL byte" in result.err) == (7, True)
 
 
 def test_exec_that_cannot_work_is_refused_at_once(filled: Keyed, snapshot: SnapshotAssertion) -> None:

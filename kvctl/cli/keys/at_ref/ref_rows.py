@@ -32,8 +32,8 @@ _WHY = {
     "ttl": "Entries of a repository do not expire",
     "headers": "Entries of a repository have no headers",
     "literal": "Repositories have no non-conforming keys",
-    "revision": "Use a ref instead, as in `NAME@main~2`, `NAME@v1`, a commit's id",
-    "as_of": "Use a ref instead, as in `NAME@main~2`, `NAME@v1`, a commit's id",
+    "revision": "Use a ref instead, as in `NAME@main~2`, `NAME@v1` or a commit's id",
+    "as_of": "Use a ref instead, as in `NAME@main~2`, `NAME@v1` or a commit's id",
     "deleted": "`kvctl repo status` shows staged deletions, `kvctl history NAME@REF` committed ones",
     "history": "`kvctl history NAME@REF -o ndjson` writes the entries of all commits",
 }
