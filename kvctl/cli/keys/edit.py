@@ -69,7 +69,7 @@ def _editor(environ: Mapping[str, str]) -> list[str]:
     if not program:
         raise UsageError("No editor is set", hint="Set one, as in `EDITOR=nano kvctl edit ...`")
     if shutil.which(program[0]) is None:
-        raise UsageError(f"The editor `{program[0]}` is not installed", hint="Set $VISUAL or $EDITOR to an installed editor")
+        raise UsageError(f"The editor `{program[0]}` is not installed", hint="Set $VISUAL or $EDITOR to another one")
     return program
 
 
