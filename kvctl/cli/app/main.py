@@ -47,8 +47,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Buckets and topologies": {
         "bucket": ("bucket.manage", "Create, inspect, change and move buckets"),
-        "mirror": ("topology.mirror", "Copies of buckets that answer their reads nearby"),
-        "aggregate": ("topology.aggregate", "Buckets that other buckets feed"),
+        "mirror": ("topology.mirror", "Local read replicas of buckets"),
+        "aggregate": ("topology.aggregate", "Buckets merged from other buckets"),
         "topology": ("topology.render", "Buckets, mirrors and aggregates described in a file"),
         "doctor": ("doctor", "Check for problems and suggest fixes"),
     },

@@ -1,4 +1,4 @@
-"""Aggregates: create, change their origins, inspect, delete."""
+"""`kvctl aggregate`: create, inspect and delete aggregates, change their origins."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 app = group(
     "aggregate",
-    help="""Buckets that other buckets feed
+    help="""Buckets merged from other buckets
 
-    An aggregate is a bucket of its own, filled from one or many others: all their keys or some, under their names or
-    others, also from other domains and accounts. Clients read and watch it like any bucket.
+    An aggregate is a bucket that replicates from one or more origins: all their keys or some, under the same names or
+    new ones, also from other domains and accounts. Clients read and watch it like any bucket.
 
-    An origin is a bucket's name, or comma-separated fields as in `bucket=ORDERS,keys=NEW.>,prefix=orders.new`: `bucket`
+    An origin is a bucket name, or comma-separated fields as in `bucket=ORDERS,keys=NEW.>,prefix=orders.new`: `bucket`
     or `stream`, `keys` (repeatable), `prefix`, `map=SRC:DEST` (repeatable), `domain`, `api`, `deliver`. Without prefix
-    or map the literal head of a filter is cut (`NEW.>` lands as `>`), and all keys land as they are.
+    or map, a filter loses its literal head (`NEW.>` lands as `>`), and unfiltered keys keep their names.
     """,
 )
 
@@ -70,14 +70,15 @@ Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="Bucket, or `bucket=B,keys=F,prefix=P,...`", autocompletion=bucket_names)
 ]
 Keys = Annotated[
-    list[str] | None, typer.Option("--keys", metavar="FILTER", help="Only these keys, of one origin; repeatable")
+    list[str] | None,
+    typer.Option("--keys", metavar="FILTER", help="Keys to replicate, with one origin; repeatable"),
 ]
-Prefix = Annotated[str | None, typer.Option("--prefix", metavar="P", help="What the keys of one origin begin with")]
+Prefix = Annotated[str | None, typer.Option("--prefix", metavar="P", help="Prefix of the keys, with one origin")]
 Map = Annotated[
     list[str] | None,
-    typer.Option("--map", metavar="SRC:DEST", help="Other names for keys, as in `*.*:stock.$2.$1`; repeatable"),
+    typer.Option("--map", metavar="SRC:DEST", help="Mapping of key names, as in `*.*:stock.$2.$1`; repeatable"),
 ]
-Writable = Annotated[bool, typer.Option("--writable", help="Allow writes, which change the aggregate alone")]
+Writable = Annotated[bool, typer.Option("--writable", help="Allow writes, which change only the aggregate")]
 
 
 @command(
@@ -112,20 +113,21 @@ async def create(
     metadata: Metadata = None,
     republish: Republish = None,
     republish_headers_only: HeadersOnly = None,
-    atomic: Annotated[bool, typer.Option("--atomic", help="Allow several keys to be written as one batch")] = False,
+    atomic: Annotated[bool, typer.Option("--atomic", help="Allow atomic writes of several keys")] = False,
     deny_purge: DenyPurge = False,
     no_wait: NoWait = False,
     wait_for: WaitFor = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Create an aggregate of one or many buckets.
+    """Create an aggregate of one or more buckets.
 
-    It only reads, unless --writable: then what is written to it stays in it, until an origin writes the same key.
+    An aggregate is read-only unless it is created with --writable. A value written to a writable aggregate stays until
+    an origin writes the same key.
 
-    The command waits until it holds what the origins held when it began; without that in time it exits 9, and the
-    aggregate goes on filling. What would lose, hide or mix up data is refused, all of it at once: --force NAME
-    overrides one.
+    The command waits until the aggregate holds everything its origins held at the start. On a timeout it exits with 9,
+    and the aggregate keeps filling. Configurations that would lose, hide or mix up data are refused, and all hazards
+    are reported together. --force NAME overrides one.
     """
     from kvctl.topology.apply.builders import plan_aggregate
     from kvctl.topology.model import Aggregate
@@ -162,15 +164,15 @@ async def add_origin(
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Let one more bucket feed an aggregate.
+    """Add an origin to an aggregate.
 
-    All that it holds arrives; the command waits for it, as `aggregate create` does.
+    The aggregate receives everything the new origin holds. The command waits for it, as `aggregate create` does.
     """
     from kvctl.topology.apply import builders
 
     _check_force(force)
     (added,) = _parsed([origin], keys, prefix, maps)
-    added.to_source(name)  # what is wrong with the words is found before anything is sent
+    added.to_source(name)  # usage errors are raised before anything is sent
     plan = await builders.plan_origin((await session.client()).api, name, added, force or ())
     await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
@@ -185,16 +187,16 @@ async def remove_origin(
     session: Session,
     name: Name,
     bucket: Annotated[str, typer.Argument(metavar="BUCKET", help="Origin to remove", autocompletion=bucket_names)],
-    keep_data: Annotated[bool, typer.Option("--keep-data", help="Leave its keys in the aggregate")] = False,
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep its keys in the aggregate")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Let a bucket feed an aggregate no more, and remove its keys.
+    """Remove an origin from an aggregate, with its keys.
 
-    The keys that came from it go, with their history. Those that another origin or a writer wrote too stay, and are
-    counted; what it overwrote comes back with `kvctl topology audit NAME --repair`. An aggregate keeps its last origin:
-    delete it instead.
+    The keys that came from the origin are deleted, with their history. Keys that another origin or a client also wrote
+    are kept and counted. Values that the origin overwrote can be restored with `kvctl topology audit NAME --repair`.
+    The last origin cannot be removed: delete the aggregate instead.
     """
     from kvctl.cli.topology.replicas import origin_names, show_config, tell
     from kvctl.topology.apply import origin_removal
@@ -206,41 +208,41 @@ async def remove_origin(
     if dry_run:
         show_config(session, found.after)
     if found.mixed:
-        session.warn(f"{counted(len(found.mixed), 'key')} of `{bucket}` stay: others wrote them too")
+        session.warn(f"{counted(len(found.mixed), 'key')} of `{bucket}` are kept: others wrote them, too")
     if found.contested:
-        keys, mend = counted(len(found.contested), "key"), f"`kvctl topology audit {name} --repair`"
-        session.warn(f"{keys} of `{bucket}` may have been another origin's before: {mend} brings those back")
+        keys, repair = counted(len(found.contested), "key"), f"`kvctl topology audit {name} --repair`"
+        session.warn(f"{keys} of `{bucket}` may have overwritten another origin's: restore them with {repair}")
     if dry_run:
         for hazard in found.hazards:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
     hazards.refuse(found.hazards, force, f"`{name}` would lose its last origin")
-    if not keep_data and session.interactive:  # what goes can be had again from the origin
-        await session.confirm(f"Remove origin `{bucket}` from `{name}`, with the keys that came from it?", yes=yes)
+    if not keep_data and session.interactive:  # the origin still holds what is deleted
+        await session.confirm(f"Remove origin `{bucket}` from `{name}`, with its keys?", yes=yes)
     with session.progress(f"Removing keys of {bucket}") as progress:
         taken = await origin_removal.apply(api, found, force or (), progress.advance)
     row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after),
            "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
     if len(taken.kept) > len(found.mixed):
-        session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` stay: others wrote them in the meantime")
-    tell(session, row, f"`{name}` no longer reads `{bucket}`; removed {counted(taken.messages, 'entry')}")
+        session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` are kept: others wrote them in the meantime")
+    tell(session, row, f"Removed origin `{bucket}` from `{name}`, with {counted(taken.messages, 'entry')}")
 
 
 @command(app, "ls", examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"], see=["bucket ls"])
 async def ls(session: Session) -> None:
     """List aggregates.
 
-    LAG is what the server knows to be missing, of all origins: 0 is no proof that nothing is. HEARD is when something
-    was heard of the quietest origin.
+    LAG is the number of missing entries that the server knows of, over all origins. A lag of 0 does not prove that
+    nothing is missing. LAST SEEN is when the server last heard from the quietest origin.
     """
-    await list_replicas(session, "aggregate", "No aggregates; `kvctl aggregate create NAME --origin BUCKET` makes one")
+    await list_replicas(session, "aggregate", "No aggregates; create one with `kvctl aggregate create`")
 
 
 @command(app, "show", examples=["kvctl aggregate show EDGE"], see=["bucket show", "doctor"])
 async def show(session: Session, name: Name) -> None:
-    """Show an aggregate: its origins, how far it has come, its settings.
+    """Show an aggregate's origins, progress and settings.
 
-    What is wrong with its configuration is said in warnings.
+    Warnings name the problems of its configuration.
     """
     from kvctl.cli.bucket.manage import show as show_bucket
     from kvctl.topology.apply import builders
@@ -258,10 +260,10 @@ async def delete(
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Delete an aggregate. Its origins stay as they are.
+    """Delete an aggregate. Its origins are not changed.
 
-    What reads from it is listed; then its name has to be typed, or given with --confirm. While a stream does not answer
-    that may read from it, the deletion is refused without --force unreachable-stream.
+    If others replicate from the aggregate, they are listed and its name has to be typed or given with --confirm. While
+    a possible reader does not answer, the deletion is refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket.manage import delete as delete_bucket
     from kvctl.topology.apply import builders
@@ -282,7 +284,7 @@ def _check_republish(republish: str | None, headers_only: bool | None) -> None:
 
 
 def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: list[str] | None) -> "list[Origin]":
-    """The origins, the only one of which may have its keys, prefix and maps in options. Raises UsageError."""
+    """Parse origins; a single one may take its keys, prefix and maps from options. Raises UsageError."""
     from kvctl.topology.file.origin_spec import parse_maps, parse_origin
 
     origins = [parse_origin(spec) for spec in specs]
@@ -290,12 +292,12 @@ def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: 
         return origins
     if len(origins) > 1:
         raise UsageError(
-            "`--keys`, `--prefix` and `--map` belong to one origin, and there are several",
-            hint="Say it with each: `--origin bucket=ORDERS,keys=NEW.>,prefix=orders`",
+            "`--keys`, `--prefix` and `--map` cannot be combined with several origins",
+            hint="Set them in each origin: `--origin bucket=ORDERS,keys=NEW.>,prefix=orders`",
         )
     (origin,) = origins
     if prefix is not None and (not prefix or origin.prefix):
-        raise UsageError("The prefix is given twice" if prefix else "The prefix is empty")
+        raise UsageError("The prefix is given twice" if prefix else "The prefix must not be empty")
     return [
         replace(
             origin,

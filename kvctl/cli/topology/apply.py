@@ -1,4 +1,4 @@
-"""`kvctl topology apply`: make it as the file says."""
+"""`kvctl topology apply`: apply a topology file or a saved plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -48,34 +48,32 @@ _COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"), C
 async def apply(
     session: Session,
     plan: Annotated[
-        str | None, typer.Argument(metavar="PLAN", help="Saved plan, as `topology plan --out` writes it")
+        str | None, typer.Argument(metavar="PLAN", help="Saved plan, written by `topology plan --out`")
     ] = None,
     file: OptionalFile = None,
     prune: Prune = False,
     yes: Yes = False,
     confirm: Annotated[
         list[str] | None,
-        typer.Option(
-            "--confirm", metavar="NAME", help="Confirm by name what is made anew, or read by others; repeatable"
-        ),
+        typer.Option("--confirm", metavar="NAME", help="Confirm a recreation or a deletion with readers; repeatable"),
     ] = None,
     no_wait: NoWait = False,
     wait_for: WaitFor = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Make buckets, mirrors and aggregates as a file says.
+    """Create and change buckets, mirrors and aggregates to match a file.
 
-    Shows the plan and asks; then makes each change in order, origins before what reads from them, and waits until
-    replicas hold what their origins held. At last it compares all with the file again.
+    The command shows the plan and asks for confirmation. It applies the changes in order, origins before their
+    replicas, and waits until the replicas hold what their origins held. Then it compares the result with the file.
 
-    A saved plan is applied as it was shown: when anything that it was made from has changed since, nothing is done, and
-    the exit code is 4. Hazards, readers and contents are looked at again: what arose since the plan was saved is
-    refused or asked about as in a new plan, what arose while the question stood is 4. What is recreated asks for its
-    name, as its data is dropped.
+    A saved plan is applied as it was shown. If a configuration that it was made from has changed, nothing is applied
+    and the exit code is 4. Hazards, readers and contents are checked again: a new one is refused or confirmed as in a
+    new plan, and one that appears during the confirmation is 4. Recreating a stream drops its data, so its name has to
+    be confirmed.
 
-    When a step fails after others were made, the exit code is 7. After that, or when it was killed, run it again: it
-    goes on where it was. A second run changes nothing.
+    If a step fails after others were applied, the exit code is 7. After a failure or an interruption, run the command
+    again: it continues where it stopped. A second run changes nothing.
     """
     from kvctl.topology.hazards import plan_hazards
 
@@ -87,11 +85,11 @@ async def apply(
         _preview(session, saved.plan, forced)
         return
     if saved.plan.changes:
-        await _settle(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
+        await _confirm(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
         if session.interactive and not yes:
             saved = await _rechecked(saved, apis)
     limit = None if no_wait else wait_for or timedelta(seconds=60)
-    report = await _carried_out(session, saved, apis, journal, limit)
+    report = await _execute(session, saved, apis, journal, limit)
     _show(session, saved.plan, forced, report)
     if report.error is not None:
         raise report.error
@@ -102,7 +100,7 @@ async def apply(
 async def _planned(
     session: Session, plan: str | None, file: str | None, *, prune: bool
 ) -> "tuple[Saved, Mapping[str, Api]]":
-    """The plan that was saved, found to be fresh, or one that is made now. Raises UsageError, ConflictError."""
+    """Load a saved plan and check that it is fresh, or create one. Raises UsageError, ConflictError."""
     from kvctl.topology.file.document import read_topology
     from kvctl.topology.plan import plan_file, planner
 
@@ -116,7 +114,7 @@ async def _planned(
         return plan_file.Saved(text.data, text.source, found, plan_file.addresses(apis), prune=prune), apis
     if prune:
         raise UsageError(
-            "`--prune` is said when a plan is made", hint="`kvctl topology plan -f FILE --prune --out PLAN`"
+            "`--prune` is set when the plan is created", hint="`kvctl topology plan -f FILE --prune --out PLAN`"
         )
     assert plan is not None
     saved = plan_file.load(session.read_input(plan), plan)
@@ -125,20 +123,20 @@ async def _planned(
 
 
 async def _refreshed(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
-    """What is left of a saved plan, and what speaks against that now. Raises ConflictError when it is stale."""
+    """Reduce a saved plan to its pending changes, with current hazards. Raises ConflictError when it is stale."""
     from kvctl.topology.plan import plan_file, revalidation
 
     here = plan_file.addresses(apis)
     for name, address in saved.addresses.items():
         if here.get(name) != address:
             where = f"`{name}`" if name else "the context in use"
-            text = f"The plan was made for `{address}`, and {where} is `{here.get(name, 'unknown')}`"
-            raise ConflictError(text, hint="Plan again")
+            text = f"The plan was created for `{address}`, but {where} is `{here.get(name, 'unknown')}`"
+            raise ConflictError(text, hint="Create a new plan with `kvctl topology plan`")
     return replace(saved, plan=await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune))
 
 
 async def _rechecked(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
-    """The plan, if it does no more harm than what was just confirmed. Raises ConflictError."""
+    """Return the plan if it is no more harmful than the one just confirmed. Raises ConflictError."""
     from kvctl.topology.plan import revalidation
 
     now = await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune)
@@ -147,7 +145,7 @@ async def _rechecked(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
 
 
 def _begun(session: Session, saved: "Saved", apis: "Mapping[str, Api]") -> "Journal":
-    """The journal, after what there is to be said before anything is done."""
+    """Open the journal and print the plan's warnings."""
     from kvctl.topology.apply.journal import Journal
 
     journal = Journal.of(saved.topology().name, apis)
@@ -165,7 +163,7 @@ def _preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
 
 
-async def _settle(
+async def _confirm(
     session: Session,
     found: "Plan",
     apis: "Mapping[str, Api]",
@@ -174,7 +172,7 @@ async def _settle(
     yes: bool,
     confirmed: Sequence[str],
 ) -> None:
-    """Show the plan to whoever is asked or watches, and ask. Raises HazardRefused, ReadOnly, Cancelled, UsageError."""
+    """Show the plan on a terminal and confirm it. Raises HazardRefused, ReadOnly, Cancelled, UsageError."""
     from kvctl.topology.hazards import hazards
 
     if session.output == "table":
@@ -190,11 +188,11 @@ def _require_writable(apis: "Mapping[str, Api]") -> None:
     for name, api in apis.items():
         if api.connection.context.read_only:
             where = f"Context `{name}`" if name else "The connection"
-            raise ReadOnly(f"{where} is for reading only", hint="`--read-only` or the context's `read_only` is set")
+            raise ReadOnly(f"{where} is read-only", hint="`--read-only` or the context's `read_only` is set")
 
 
 async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]) -> None:
-    """Ask for all, then for the name of each whose data goes or that others read."""
+    """Confirm the plan, then by name each change that drops data or has readers."""
     from kvctl.topology.plan import description
 
     named = {change.name: change for change in found.changes if change.asks_name and change.name not in confirmed}
@@ -211,15 +209,15 @@ async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequenc
 def _consequence(change: "Change") -> str:
     from kvctl.topology.plan import description
 
-    what = "is made anew" if change.action == "recreate" else "is deleted"
+    what = "will be recreated" if change.action == "recreate" else "will be deleted"
     title = description.title(change)
     return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(description.losses(change))}"
 
 
-async def _carried_out(
+async def _execute(
     session: Session, saved: "Saved", apis: "Mapping[str, Api]", journal: "Journal", limit: timedelta | None
 ) -> "Report":
-    """Carry out the plan, wait for what fills, compare with the file; what went wrong stands in the report."""
+    """Apply the plan, wait for replicas to fill, compare with the file; errors are in the report."""
     from kvctl.topology.apply import applier
     from kvctl.topology.apply.fill import Filling, unfilled
     from kvctl.topology.discover.inventory import survey
@@ -245,7 +243,7 @@ async def _carried_out(
 
 
 def _show(session: Session, found: "Plan", forced: Sequence[str], report: "Report") -> None:
-    """What was done, in pipes: rows, or the plan's document with what became of each change."""
+    """Print the result in a pipe: rows, or the plan's document with each change's outcome."""
     rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
     if session.output in ("json", "yaml"):
         session.show(document({**plan_document(found, forced), "changes": rows}))
@@ -254,5 +252,5 @@ def _show(session: Session, found: "Plan", forced: Sequence[str], report: "Repor
 
 
 def _past(found: "Plan") -> str:
-    """`2 created, 1 changed`"""
+    """Summarise applied changes: `2 created, 1 changed`."""
     return ", ".join(f"{count} {action}d" for action, count in found.summary.items() if count)

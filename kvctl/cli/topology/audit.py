@@ -1,4 +1,4 @@
-"""`kvctl topology audit`: prove that replicas hold what their origins do, and repair those that do not."""
+"""`kvctl topology audit`: compare replicas with their origins, and repair those that differ."""
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,17 +33,17 @@ UNREADABLE = 5
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME", help="Mirrors, aggregates, or buckets that they read", autocompletion=bucket_names),
+    typer.Argument(metavar="NAME", help="Mirrors, aggregates, or their origins", autocompletion=bucket_names),
 ]
-All = Annotated[bool, typer.Option("--all", help="List every difference, a row each, instead of counts and samples")]
+All = Annotated[bool, typer.Option("--all", help="List every difference instead of counts and samples")]
 WaitFor = Annotated[
-    timedelta | None, duration("--wait-for", help="Longest wait for what is late, if not 10s; in a repair 60s")
+    timedelta | None, duration("--wait-for", help="Longest wait for late entries (default 10s, with --repair 60s)")
 ]
 
 
 @dataclass
 class Work:
-    """What one run is about, and what it has found."""
+    """Scope and findings of one run."""
 
     replicas: "list[Replica]"
     left: "list[StandIn]"
@@ -51,7 +51,7 @@ class Work:
     outcomes: "list[Outcome]" = field(default_factory=list)
     repairs: "list[Repair]" = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    """Streams that do not answer: what they are is not known, or the file says that they are replicas."""
+    """Streams that do not answer and are, or may be, replicas."""
 
 
 @command(
@@ -71,26 +71,26 @@ async def audit(
     names: Names = None,
     file: OptionalFile = None,
     list_all: All = False,
-    repair: Annotated[bool, typer.Option("--repair", help="Repair what differs; asks first")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair replicas that differ, after confirmation")] = False,
     wait_for: WaitFor = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Compare what replicas hold with their origins, key by key.
+    """Compare replicas with their origins, key by key.
 
-    The last operation and value of every key; in mirrors its revision, too. A bucket stands for all that read from it,
-    directly or through others; without NAME or --file everything in view is compared. Buckets may be written to
-    meanwhile: what differs is read again at the leaders, and what is late is waited for, before it is said.
+    The audit compares the latest operation and value of every key, and in mirrors its revision. The name of a bucket
+    selects all its replicas, direct and indirect; without NAME or --file all replicas in view are compared. Buckets may
+    be written to during the audit: differences are read again at the leaders, and late entries are waited for.
 
-    A replica that clients do not find their keys in differs, too, whatever it holds: a mirror that answers reads of
-    its origin and holds some keys only, or under other names, or an aggregate's keys outside of its own prefix. No
-    repair changes that. Revisions of history behind the last are not compared.
+    A replica in which clients cannot find their keys differs, too. A mirror that answers reads of its origin is one if
+    it holds only some keys, or renames them. An aggregate is one if keys land outside of its own prefix. Repairs do
+    not change that. Older revisions of a key's history are not compared.
 
-    Exit code 4 says that something differs, 5 that nothing does, as far as could be read, and something could not. A
-    stream that does not answer is among the latter: it may be a replica.
+    The exit code is 4 if a replica differs. It is 5 if no difference was found but something could not be read. A
+    stream that does not answer counts as unread, because it may be a replica.
 
-    --repair makes mirrors anew, each beside the old one first, and has aggregates get again what is missing or wrong
-    in them, and forget what is too much. Then it compares again.
+    --repair recreates mirrors while a temporary copy serves their reads. In aggregates, it copies missing and wrong
+    keys again from their origins and removes extra keys. Then it audits again.
     """
     await _check(session, names, file, repair=repair, yes=yes, dry_run=dry_run)
     topology = read_file(session, file) if file else None
@@ -120,24 +120,24 @@ async def audit(
 async def _check(
     session: Session, names: list[str] | None, file: str | None, *, repair: bool, yes: bool, dry_run: bool
 ) -> None:
-    """What can be found wrong before anything is sent. Raises UsageError, ReadOnly."""
+    """Check the arguments before anything is sent. Raises UsageError, ReadOnly."""
     from kvctl.kv.names import check_bucket
 
     if names and file:
-        raise UsageError("NAME and `--file` exclude each other")
+        raise UsageError("NAME and `--file` cannot be combined")
     if not repair and (yes or dry_run):
-        raise UsageError(f"`{'--dry-run' if dry_run else '--yes'}` goes with `--repair`: an audit changes nothing")
+        raise UsageError(f"`{'--dry-run' if dry_run else '--yes'}` needs `--repair`: an audit changes nothing")
     for name in names or ():
         check_bucket(name)
     if repair and not dry_run:
         if session.context.read_only:
-            raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's is set")
+            raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
         if not session.interactive:
             await session.confirm("Repair the replicas that differ?", yes=yes)
 
 
 async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
-    """What is to be audited. Raises BucketNotFound."""
+    """Find the replicas to audit. Raises BucketNotFound."""
     from kvctl.topology.apply import repair
     from kvctl.topology.discover import replicas
     from kvctl.topology.discover.inventory import survey
@@ -158,7 +158,7 @@ async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topo
 
 
 def _unseen_of_file(topology: "Topology", world: "World") -> list[tuple[str, str, str]]:
-    """Place, name and stream of the file's replicas of which nobody knows more than that they do not answer."""
+    """List place, name and stream of the file's replicas that do not answer and whose configuration is unknown."""
     from kvctl.kv.names import STREAM_PREFIX
 
     streams = {name: name for name in topology.mirrors}
@@ -176,12 +176,14 @@ def _of_file(
     missing = sorted(name for _, name in wanted - seen)
     if missing:
         names = ", ".join(f"`{name}`" for name in missing)
-        raise BucketNotFound(f"Not found of what the file describes: {names}", hint="`kvctl topology apply` makes them")
+        raise BucketNotFound(
+            f"In the file but not on the server: {names}", hint="Create them with `kvctl topology apply`"
+        )
     return chosen
 
 
 async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
-    """Compare everything; `for_repair` what would have to be repaired is noted."""
+    """Compare all replicas; `for_repair` also collects the repairs that are needed."""
     from kvctl.topology.apply import repair
     from kvctl.topology.audit.audit import audit
 
@@ -206,7 +208,7 @@ async def _show(session: Session, work: Work, patience: timedelta, *, list_all: 
 
 
 async def _differences(session: Session, work: Work, patience: timedelta) -> AsyncIterator[list[dict[str, Any]]]:
-    """Every difference as soon as it is known."""
+    """Yield each difference as soon as it is known."""
     import asyncio
 
     from kvctl.cli.topology.audit_views import difference_row
@@ -228,7 +230,7 @@ async def _differences(session: Session, work: Work, patience: timedelta) -> Asy
 
 
 def say(session: Session, work: Work, *, list_all: bool) -> None:
-    """The outcomes, and in words what does not show in numbers."""
+    """Print the outcomes, and warnings about what the counts do not show."""
     from kvctl.cli.topology.audit_views import outcomes_view
     from kvctl.topology.apply import repair
 
@@ -241,7 +243,7 @@ def say(session: Session, work: Work, *, list_all: bool) -> None:
         session.show(outcomes_view(work.outcomes))
     if work.unseen:
         names = ", ".join(f"`{stream}`" for stream in work.unseen)
-        session.warn(f"Streams that do not answer may be mirrors or aggregates, and were not audited: {names}")
+        session.warn(f"Streams that may be replicas do not answer and were not audited: {names}")
     for outcome in work.outcomes:
         for warning in _warnings(outcome):
             session.warn(warning)
@@ -259,7 +261,7 @@ def _warnings(outcome: "Outcome") -> list[str]:
     found += [text for text in (outcome.evidence, outcome.hidden) if text]
     if outcome.collisions:
         counted = "1 key is" if outcome.collisions == 1 else f"{outcome.collisions} keys are"
-        found.append(f"{pair}: {counted} written by others, too (key-collision); the last one wins")
+        found.append(f"{pair}: {counted} also written by others (key-collision); the last write wins")
     return found
 
 
@@ -272,7 +274,7 @@ def _show_steps(session: Session, work: Work) -> None:
 
 
 async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, yes: bool) -> None:
-    """Ask, and repair one after the other; what fails is said, and the others go on."""
+    """Confirm and repair one replica after the other; a failure is a warning and does not stop the rest."""
     from kvctl.topology.apply import arrival, repair
 
     for item in work.repairs:
@@ -292,27 +294,27 @@ async def _try(session: Session, name: str, step: Awaitable[None]) -> None:
     try:
         await step
     except KvctlError as error:
-        session.warn(f"`{name}` could not be repaired: {error.message}")
+        session.warn(f"Could not repair `{name}`: {error.message}")
     else:
         session.note(f"Repaired `{name}`")
 
 
 def _step(item: "Repair") -> str:
-    """What a repair will do, for the one who is asked."""
+    """Describe a repair for the confirmation prompt."""
     name = item.replica.name
     if str(item.replica.kind) == "mirror":
         return (
-            f"Mirror `{name}` is made anew: first one beside it, which answers until the new one is filled; "
-            f"for that time there is no `{name}`"
+            f"Mirror `{name}` will be recreated. A temporary mirror serves reads until it is filled; "
+            f"`{name}` itself is unavailable until then"
         )
-    parts = [f"{len(item.refilled)} keys come again from their origins", f"{len(item.purged)} are removed"]
+    parts = [f"{len(item.refilled)} keys to copy from their origins", f"{len(item.purged)} keys to remove"]
     if item.overwritten:
-        parts.append(f"{len(item.overwritten)} of them were written here and are overwritten")
+        parts.append(f"{len(item.overwritten)} keys written here to overwrite")
     return f"Aggregate `{name}`: {', '.join(parts)}"
 
 
 def exit_code(work: Work) -> int:
-    """A difference that was found is certain; what could not be read may be as it should."""
+    """Choose the exit code: a difference outranks a replica that could not be read."""
     missing = any(not left.exists for left in work.left)
     if missing or any(outcome.consistent is False for outcome in work.outcomes):
         return DRIFT

@@ -1,4 +1,4 @@
-"""Audits as rows: pairs of origin and replica, their differences, and the steps of a repair."""
+"""Views of an audit: pairs of origin and replica, their differences, repairs."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ _RESULTS = {True: "green", False: "red"}
 
 
 def outcomes_view(outcomes: "Sequence[Outcome]") -> View:
-    """A row for each pair; on a terminal, samples of the differences below."""
+    """Build a row for each pair; on a terminal, samples of the differences follow."""
     rows = [outcome_row(outcome) for outcome in outcomes]
     samples = [difference_row(item) for outcome in outcomes for item in outcome.sorted_samples()]
     sections = [("Differences", View(columns=_DIFFERENCE, rows=samples, name="key"))] if samples else []
@@ -24,12 +24,12 @@ def outcomes_view(outcomes: "Sequence[Outcome]") -> View:
 
 
 def differences_view() -> View:
-    """A row for each difference."""
+    """Build the view of all differences."""
     return View(columns=_DIFFERENCE, name="key", empty="No differences")
 
 
 def repairs_view(repairs: "Iterable[Repair]") -> View:
-    """A row for each replica that would be repaired."""
+    """Build a row for each replica to repair."""
     rows = [
         {
             "replica": repair.replica.name,
@@ -41,12 +41,11 @@ def repairs_view(repairs: "Iterable[Repair]") -> View:
         }
         for repair in repairs
     ]
-    columns = [Column(key, right=key in ("feed", "overwrite", "purge")) for key in rows[0]] if rows else []
-    return View(columns=columns, rows=rows, name="replica", empty="Nothing to repair")
+    return View(columns=_REPAIR if rows else (), rows=rows, name="replica", empty="Nothing to repair")
 
 
 def outcome_row(outcome: "Outcome") -> dict[str, Any]:
-    """One pair as a JSON object."""
+    """Return one pair as a JSON object."""
     return {
         "origin": outcome.origin,
         "replica": outcome.replica,
@@ -69,7 +68,7 @@ def outcome_row(outcome: "Outcome") -> dict[str, Any]:
 
 
 def difference_row(item: "Difference") -> dict[str, Any]:
-    """One difference as a JSON object."""
+    """Return one difference as a JSON object."""
     return {
         "origin": item.origin,
         "replica": item.replica,
@@ -91,7 +90,7 @@ def _style(consistent: bool | None) -> str:
 
 
 _RARE = ("origin_at", "context", "collisions", "local", "expiring")
-"""Shown in tables where there are any."""
+"""Columns shown in a table only if a row has a value for them."""
 _PAIR = (
     Column("origin"),
     Column("replica"),
@@ -110,6 +109,14 @@ _PAIR = (
     Column("causes", text=", ".join, style="red", flex=True),
     Column("error", table=False),
     Column("samples", table=False, tsv=False),
+)
+_REPAIR = (
+    Column("replica"),
+    Column("kind"),
+    Column("action"),
+    Column("feed", "REFILL", right=True),
+    Column("overwrite", right=True),
+    Column("purge", right=True),
 )
 _ORDER = [column.key for column in _PAIR]
 _KINDS = {"missing": "red", "extra": "yellow", "stale": "yellow", "differing": "red"}

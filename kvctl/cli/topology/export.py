@@ -1,4 +1,4 @@
-"""Topology files from live servers, and what checks them in an editor."""
+"""`kvctl topology export` and `schema`: files from live servers, and their JSON Schema."""
 
 from collections.abc import Iterable, Mapping
 from textwrap import indent
@@ -19,7 +19,7 @@ app = group()
 Names = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="BUCKET", help="Buckets, mirrors and aggregates; without any, all", autocompletion=bucket_names
+        metavar="BUCKET", help="Buckets, mirrors and aggregates (default: all)", autocompletion=bucket_names
     ),
 ]
 
@@ -35,14 +35,14 @@ Names = Annotated[
     see=["help topologies", "topology plan", "topology graph"],
 )
 async def export(session: Session, names: Names = None) -> None:
-    """Write the topology file of what there is.
+    """Write a topology file of the existing buckets and replicas.
 
-    The file is YAML, also in a pipe. It says what is not as by default: applied elsewhere it makes the same, and here
-    `kvctl topology plan` finds nothing to do. What is named is exported alone, a mirror or an aggregate without its
-    origins, a bucket without its mirrors.
+    The file is YAML, also in a pipe. It holds the settings that differ from the defaults. Applied elsewhere it creates
+    the same topology, and here `kvctl topology plan` finds nothing to change. Only the named ones are exported: a
+    mirror or an aggregate without its origins, a bucket without its mirrors.
 
-    Tables, repositories, streams that are no buckets, and what a file cannot say are left out, and named in warnings
-    and in comments.
+    Tables, repositories, streams that are not buckets, and settings that a file cannot express are left out. Warnings
+    and comments name them.
     """
     from kvctl.topology.discover import inventory
     from kvctl.topology.file.export import export as exported_from
@@ -71,7 +71,7 @@ async def export(session: Session, names: Names = None) -> None:
 def schema(session: Session) -> None:
     """Print the JSON Schema of topology files.
 
-    An editor completes and checks by it a file whose first line is
+    An editor uses the schema to complete and check a file that begins with
 
         # yaml-language-server: $schema=topology.schema.json
     """
@@ -83,7 +83,7 @@ def schema(session: Session) -> None:
 
 
 def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
-    """The file, with a comment at what could not be said."""
+    """Write the file as YAML, with comments on what it cannot express."""
     from kvctl.render.escapes import escape_unicode, utf8
     from kvctl.render.yaml_text import dump_short
 
@@ -95,7 +95,7 @@ def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
         text += f"\n{section}:\n"
         for name, fields in value.items():
             if remarks := exported.remarks.get(name):
-                text += _comment([f"not said here: {', '.join(remarks)}"])
+                text += _comment([f"not expressed: {', '.join(remarks)}"])
             text += indent(dump_short({name: fields}), "  ", lambda line: line != "\n")
     if exported.left_out:
         text += "\n" + _comment((f"left out: {name}, {reason}" for name, reason in exported.left_out.items()), "")
@@ -111,17 +111,17 @@ def _printable(text: str) -> str:
 
 
 def _warnings(exported: "Exported", unreachable: Iterable[str]) -> list[str]:
-    """What is missing in the file; streams that are missing for one reason in one line."""
+    """Describe what the file leaves out, a line for each reason."""
     reasons: dict[str, list[str]] = {}
     for name, reason in exported.left_out.items():
         reasons.setdefault(reason, []).append(name)
     left_out = [f"Left out, {reason}: {_listed(names)}" for reason, names in reasons.items()]
     remarks = [
-        f"`{name}` has {_printable(', '.join(said))}, which a file cannot say"
-        for name, said in exported.remarks.items()
+        f"`{name}` has {_printable(', '.join(texts))}, which a file cannot express"
+        for name, texts in exported.remarks.items()
     ]
     hidden = list(unreachable)
-    return [*left_out, *remarks, *([f"Left out, their servers do not answer: {_listed(hidden)}"] if hidden else [])]
+    return [*left_out, *remarks, *([f"Left out, servers do not answer: {_listed(hidden)}"] if hidden else [])]
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""A topology file on the command line: read, and its contexts opened."""
+"""Topology files on the command line: the option, reading, and opening their contexts."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,21 +20,21 @@ OptionalFile = Annotated[
 
 
 def read_document(session: Session, file: str) -> "Document":
-    """The file as plain data with line numbers. Raises UsageError."""
+    """Read the file as plain data with line numbers. Raises UsageError."""
     from kvctl.documents import parser
 
     return parser.parse(session.read_input(file), "standard input" if file == "-" else file)
 
 
 def read_file(session: Session, file: str) -> "Topology":
-    """The topology in a file. Raises UsageError."""
+    """Read the topology in a file. Raises UsageError."""
     from kvctl.topology.file.document import read_topology
 
     return read_topology(read_document(session, file))
 
 
 async def open_places(session: Session, topology: "Topology") -> "dict[str, Api]":
-    """An API for each of the file's contexts, and under the empty name for the one in use when anything is in it."""
+    """Open an API for each of the file's contexts; the empty name is the context in use, if the file uses it."""
     from kvctl.topology.discover import accounts
 
     async def connect(context: "Context") -> "Client":

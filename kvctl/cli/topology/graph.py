@@ -1,4 +1,4 @@
-"""What reads from what, drawn."""
+"""`kvctl topology graph`: draw buckets and their replicas."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +42,7 @@ async def graph(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="BUCKET", help="Only what leads to these, and from them; else all", autocompletion=bucket_names
+            metavar="BUCKET", help="Buckets to draw, with their origins and replicas", autocompletion=bucket_names
         ),
     ] = None,
     file: OptionalFile = None,
@@ -50,18 +50,18 @@ async def graph(
         str, typer.Option("--format", metavar="FORMAT", help="text, mermaid, dot or svg", autocompletion=_formats)
     ] = "text",
 ) -> None:
-    """Draw what reads from what.
+    """Draw buckets and their replicas.
 
-    Arrows lead from an origin to its replicas, with the filters that they take and where the keys land. Clusters,
-    domains, contexts and accounts are told apart. Origins that cannot be seen from here are drawn, too.
+    Arrows lead from an origin to its replicas, labelled with the key filters and their destinations. Clusters, domains,
+    contexts and accounts are shown separately. Origins that are not visible from here are drawn, too.
 
-    Live replicas have their state, judged as `kvctl topology status` does. With --file, the file is drawn, without a
-    server. A bucket that stands alone is drawn when it is named, or in the file.
+    Live replicas are drawn with their state, as in `kvctl topology status`. With --file, the file is drawn, without a
+    server. A bucket without replicas is drawn only if it is named or in the file.
 
-    mermaid is for Markdown pages, dot for Graphviz, svg a picture that stands by itself.
+    Use mermaid for Markdown pages, dot for Graphviz, and svg for a self-contained picture.
     """
     if format not in FORMATS:
-        raise UsageError(f"`{format}` is not a format of a graph", hint=f"One of {', '.join(FORMATS)}")
+        raise UsageError(f"`{format}` is not a graph format", hint=f"Use one of {', '.join(FORMATS)}")
     drawn = await _graph(session, names or [], file)
     if session.options.output in ("json", "ndjson", "yaml"):
         session.show(document(drawn.to_json()))

@@ -1,4 +1,4 @@
-"""Mirrors: create, inspect, delete."""
+"""`kvctl mirror`: create, inspect, promote and delete mirrors."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,31 +40,34 @@ if TYPE_CHECKING:
 
 app = group(
     "mirror",
-    help="""Copies of buckets that answer their reads nearby
+    help="""Local read replicas of buckets
 
-    Reads of a bucket are answered by the nearest of its mirrors, without anything to set up in the clients. Writes and
-    watches go to the bucket itself, its origin.
+    The nearest mirror answers reads of a bucket; clients need no configuration. Writes and watches go to the bucket
+    itself, the mirror's origin.
     """,
 )
 
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`, not `KV_` first")]
+NewName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`, without prefix `KV_`")
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the mirror", autocompletion=bucket_names)]
 Origin = Annotated[
     str, typer.Option("--origin", metavar="BUCKET", help="Bucket to replicate", autocompletion=bucket_names)
 ]
 OriginDomain = Annotated[
-    str | None, typer.Option("--origin-domain", metavar="NAME", help="JetStream domain that the origin is in")
+    str | None, typer.Option("--origin-domain", metavar="NAME", help="JetStream domain of the origin")
 ]
 OriginApi = Annotated[
     str | None,
     typer.Option("--origin-api", metavar="PREFIX", help="Prefix under which this account imports the origin's API"),
 ]
 Deliver = Annotated[
-    str | None, typer.Option("--deliver", metavar="PREFIX", help="Subjects that the origin's account delivers on")
+    str | None,
+    typer.Option("--deliver", metavar="PREFIX", help="Subject prefix that the origin's account delivers on"),
 ]
 Keys = Annotated[
     list[str] | None,
-    typer.Option("--keys", metavar="FILTER", help="Only these keys, where that harms nobody; repeatable"),
+    typer.Option("--keys", metavar="FILTER", help="Keys to replicate, where that is safe; repeatable"),
 ]
 
 
@@ -102,14 +105,14 @@ async def create(
 ) -> None:
     """Create a mirror of a bucket.
 
-    History and ttl are the origin's, unless said otherwise. What would lose or hide data is refused, all of it at
-    once: --force NAME overrides one.
+    History and ttl default to the origin's. Configurations that would lose or hide data are refused, and all hazards
+    are reported together. --force NAME overrides one.
 
-    The command waits until the mirror holds what the origin held when it began; without that in time it exits 9, and
-    the mirror goes on filling.
+    The command waits until the mirror holds everything its origin held at the start. On a timeout it exits with 9, and
+    the mirror keeps filling.
 
-    A mirror of some keys (--keys) answers reads of all others with `not found`, so it is refused where servers let it
-    answer at all: an aggregate of one origin does that job.
+    A mirror of some keys (--keys) would answer reads of all other keys with `not found`. It is refused where it can
+    answer reads of its origin: use an aggregate with one origin instead.
     """
     from kvctl.topology import model
     from kvctl.topology.apply import builders
@@ -124,7 +127,7 @@ async def create(
     external = origin_spec.external(origin_domain, origin_api, deliver)
     wanted = model.Origin(origin, keys=tuple(keys or ()), external=external)
     mirror = model.Mirror(name, wanted, deny_purge=deny_purge, **given)
-    mirror.to_stream()  # what is wrong with the words is found before anything is sent
+    mirror.to_stream()  # usage errors are raised before anything is sent
     plan = await builders.plan_mirror((await session.client()).api, mirror, force or ())
     await build(session, plan, "mirror", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
@@ -133,17 +136,17 @@ async def create(
 async def ls(session: Session) -> None:
     """List mirrors.
 
-    LAG is what the server knows to be missing: 0 is no proof that nothing is. HEARD is when something was last heard
-    of the origin.
+    LAG is the number of missing entries that the server knows of. A lag of 0 does not prove that nothing is missing.
+    LAST SEEN is when the server last heard from the origin.
     """
-    await list_replicas(session, "mirror", "No mirrors; `kvctl mirror create NAME --origin BUCKET` makes one")
+    await list_replicas(session, "mirror", "No mirrors; create one with `kvctl mirror create`")
 
 
 @command(app, "show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show", "doctor"])
 async def show(session: Session, name: Name) -> None:
-    """Show a mirror: its origin, how far it has come, its settings.
+    """Show a mirror's origin, progress and settings.
 
-    What is wrong with its configuration is said in warnings.
+    Warnings name the problems of its configuration.
     """
     from kvctl.cli.bucket.manage import show as show_bucket
     from kvctl.topology.apply import builders
@@ -164,22 +167,23 @@ async def show(session: Session, name: Name) -> None:
 async def promote(
     session: Session,
     name: Name,
-    bucket: Annotated[str, typer.Option("--as", metavar="BUCKET", help="Name of the bucket to make")],
+    bucket: Annotated[str, typer.Option("--as", metavar="BUCKET", help="Name of the new bucket")],
     delete_mirror: Annotated[
-        bool, typer.Option("--delete-mirror", help="Delete the mirror when the bucket holds all of it")
+        bool, typer.Option("--delete-mirror", help="Delete the mirror after the copy is verified")
     ] = False,
     yes: Yes = False,
     confirm: Confirm = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Make an ordinary bucket of what a mirror holds, for when its origin is lost.
+    """Promote a mirror to an ordinary bucket, after its origin was lost.
 
-    Every entry is copied, history and deletions included, and then compared with the mirror's. Revisions and times are
-    the bucket's own. Under the name of the lost origin the mirror has to go: it would answer reads of the new bucket.
+    Every entry is copied, history and deletions included, and compared with the mirror's. The bucket assigns its own
+    revisions and times. To reuse the name of the lost origin, delete the mirror: it would answer reads of the new
+    bucket.
 
-    --delete-mirror asks on a terminal. When others read from the mirror they are listed, and its name has to be typed,
-    or given with --confirm.
+    --delete-mirror asks for confirmation on a terminal. If others replicate from the mirror, they are listed and its
+    name has to be typed or given with --confirm.
     """
     from kvctl.cli.topology.replicas import show_config, tell
     from kvctl.topology.apply import promotion
@@ -194,20 +198,20 @@ async def promote(
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
     if delete_mirror:
-        await _confirm_going(session, client.api, found, yes, confirm, force)
+        await _confirm_deletion(session, client.api, found, yes, confirm, force)
     with session.progress(f"Copying {name}", found.entries) as progress:
         count = await promotion.apply(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
         )
     row = {"bucket": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,
            "changed": True}  # fmt: skip
-    tell(session, row, f"Made bucket `{bucket}` of mirror `{name}`: {counted(count, 'entry')}")
+    tell(session, row, f"Promoted mirror `{name}` to bucket `{bucket}` ({counted(count, 'entry')})")
 
 
-async def _confirm_going(
+async def _confirm_deletion(
     session: Session, api: "Api", found: "Promotion", yes: bool, confirm: str | None, force: list[str] | None
 ) -> None:
-    """Ask whether the mirror may go: by name where others read from it, else where somebody can be asked."""
+    """Confirm the deletion of the mirror: by name if it has readers, else on a terminal."""
     from kvctl.cli.bucket.manage import replicated
     from kvctl.topology.discover import links
     from kvctl.topology.hazards import hazards
@@ -218,11 +222,9 @@ async def _confirm_going(
     for item in readers:
         session.note(replicated(name, item), always=True)
     if readers or confirm is not None:
-        await session.confirm(f"Mirror `{name}` goes, once the bucket holds it", typed_name=name, confirmed=confirm)
+        await session.confirm(f"Mirror `{name}` is deleted after the copy", typed_name=name, confirmed=confirm)
     elif session.interactive:
-        await session.confirm(
-            f"Delete mirror `{name}`, once the bucket holds {counted(found.entries, 'entry')}?", yes=yes
-        )
+        await session.confirm(f"Delete mirror `{name}` after copying {counted(found.entries, 'entry')}?", yes=yes)
 
 
 @command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])
@@ -234,10 +236,10 @@ async def delete(
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Delete a mirror. Its origin stays as it is.
+    """Delete a mirror. Its origin is not changed.
 
-    Reads that it answered go to the origin, or to another mirror. What reads from the mirror is listed; then its name
-    has to be typed, or given with --confirm. While a stream does not answer that may read from it, the deletion is
+    The origin or another mirror answers its reads from then on. If others replicate from the mirror, they are listed
+    and its name has to be typed or given with --confirm. While a possible reader does not answer, the deletion is
     refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket.manage import delete as delete_bucket

@@ -1,4 +1,4 @@
-"""`kvctl topology plan`: what would change, and what speaks against it."""
+"""`kvctl topology plan`: show pending changes and their hazards."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 app = group()
 
 CHANGES_PENDING = 8
-_NAMED = 10
-"""Of all that a file holds no longer, so many are named."""
+_NAMED_MAX = 10
+"""Largest number of unlisted streams named in a note."""
 
-Prune = Annotated[
-    bool, typer.Option("--prune", help="Delete what the topology made and the file does not hold any more")
-]
+Prune = Annotated[bool, typer.Option("--prune", help="Delete what the topology created and the file no longer lists")]
 
 
 @command(
@@ -42,19 +40,19 @@ async def plan(
     session: Session,
     file: File,
     out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Save the plan, for `topology apply PLAN`")
+        str | None, typer.Option("--out", metavar="FILE", help="Save the plan for `topology apply PLAN`")
     ] = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 when anything is to be done")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if changes are pending")] = False,
     prune: Prune = False,
     force: Force = None,
 ) -> int | None:
-    """Show what would change so that all is as the file says.
+    """Show the changes that would make the servers match the file.
 
-    Changes nothing. `+` is made, `~` changed, `-` deleted, and `-/+` made anew, because no server can change it in
-    place. The file owns the fields that it names: what it does not say is no difference.
+    Nothing is changed. `+` marks what would be created, `~` changed, `-` deleted, and `-/+` recreated because a server
+    cannot change it in place. The file owns the fields that it names; other fields are ignored.
 
-    All that would lose, hide or mix up data is said; unless each is overridden with --force NAME, the exit code is 1,
-    and no plan is saved.
+    All hazards that would lose, hide or mix up data are reported. Unless each is overridden with --force NAME, the
+    exit code is 1 and no plan is saved.
     """
     from kvctl.cli.keys.arguments import check_forced
     from kvctl.topology.apply.journal import Journal
@@ -63,7 +61,7 @@ async def plan(
     from kvctl.topology.plan import plan_file, planner
 
     check_forced(force, *plan_hazards.OF_PLANS)
-    _keep(file, out)
+    _check_out(file, out)
     document = read_document(session, file)
     topology = read_topology(document)
     apis = await open_places(session, topology)
@@ -78,36 +76,36 @@ async def plan(
             document.data, document.source, found, addresses, prune=prune, forced=tuple(force or ())
         )
         plan_file.save(out, saved)
-        session.note(f"`kvctl topology apply {out}` carries it out")
+        session.note(f"Saved the plan; apply it with `kvctl topology apply {out}`")
     if not found.changes:
         session.note("Nothing to change", always=True)
     return CHANGES_PENDING if exit_code and found.changes else None
 
 
-def _keep(file: str, out: str | None) -> None:
-    """Raises UsageError when the plan would be written over the file that it is made from."""
+def _check_out(file: str, out: str | None) -> None:
+    """Raise UsageError if the plan would overwrite the file that it is created from."""
     if out is not None and os.path.realpath(out) == os.path.realpath(file):
         raise UsageError(f"`--out {out}` would replace the topology file", hint="`--out topology.plan`")
 
 
 def say(session: Session, found: "Plan", *, prune: bool) -> None:
-    """The warnings of a plan, and what it would delete if it were asked to."""
+    """Print a plan's warnings, and the streams that `--prune` would delete."""
     for warning in found.warnings:
         session.warn(warning)
     if found.unlisted and not prune:
-        more = f" and {len(found.unlisted) - _NAMED} more" if len(found.unlisted) > _NAMED else ""
-        names = ", ".join(f"`{change.name}`" for change in found.unlisted[:_NAMED]) + more
+        more = f" and {len(found.unlisted) - _NAMED_MAX} more" if len(found.unlisted) > _NAMED_MAX else ""
+        names = ", ".join(f"`{change.name}`" for change in found.unlisted[:_NAMED_MAX]) + more
         them = "it" if len(found.unlisted) == 1 else "them"
         session.note(f"No longer in the file: {names}; `--prune` deletes {them}", always=True)
 
 
 def say_interrupted(session: Session, found: "Interrupted | None") -> None:
-    """That an earlier apply did not come to its end, if so."""
+    """Report an earlier apply that was interrupted."""
     if found is None:
         return
     where = f", at {found.doing}" if found.doing else ""
     how = f"ended after {found.done} of {found.total} writes{where}"
     if found.done == found.total:
-        how = "did not see everything filled"
+        how = "ended before all replicas were filled"
     ago = format_age(parse_time(found.begun))
-    session.note(f"An apply begun {ago} {how}; applying again completes it", always=True)
+    session.note(f"An apply started {ago} {how}; apply again to complete it", always=True)

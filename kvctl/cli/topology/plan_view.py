@@ -1,4 +1,4 @@
-"""A plan as JSON, as rows, and as the text that a person reads before saying yes."""
+"""Views of a plan: JSON, rows, and the text shown before the confirmation."""
 
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ _COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"))
 
 
 def show_plan(session: Session, plan: "Plan", forced: Collection[str] = ()) -> None:
-    """Print a plan in the format asked for: text on a terminal, rows in a pipe."""
+    """Print a plan in the chosen format: text on a terminal, rows in a pipe."""
     if session.output == "table":
         text = plan_text(plan, forced, colored=session.terminal.colored)
         session.write(text.encode())
@@ -27,7 +27,7 @@ def show_plan(session: Session, plan: "Plan", forced: Collection[str] = ()) -> N
 
 
 def plan_document(plan: "Plan", forced: Collection[str] = ()) -> dict[str, Any]:
-    """The plan as one JSON object."""
+    """Return the plan as one JSON object."""
     return {
         "changes": [change_row(change) for change in plan.changes],
         "summary": plan.summary,
@@ -42,7 +42,7 @@ def plan_document(plan: "Plan", forced: Collection[str] = ()) -> dict[str, Any]:
 
 
 def change_row(change: "Change") -> dict[str, Any]:
-    """One change as a JSON object."""
+    """Return one change as a JSON object."""
     from kvctl.topology.plan import description
 
     drops = change.drops
@@ -65,7 +65,7 @@ def change_row(change: "Change") -> dict[str, Any]:
 
 
 def plan_text(plan: "Plan", forced: Collection[str] = (), *, colored: bool = False) -> str:
-    """The plan for a person: a paragraph for each change, and how much there is to do."""
+    """Describe the plan: a paragraph for each change, then a summary."""
     from kvctl.topology.plan import description
 
     if not plan.changes:

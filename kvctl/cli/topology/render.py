@@ -1,4 +1,4 @@
-"""Topology files: render."""
+"""`kvctl topology render`, and the commands of the group."""
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
@@ -25,9 +25,9 @@ app = group("topology", help="Buckets, mirrors and aggregates described in a fil
 def render(session: Session, file: File) -> None:
     """Print the stream configurations that a file describes, without a server.
 
-    An array in the server's own JSON: exactly what `topology apply` creates on servers that hold nothing yet, origins
-    before what reads them. The history and ttl that a mirror or an aggregate takes from an origin that is not in the
-    file are not known here; a warning names each.
+    The output is an array in the server's own JSON: exactly what `topology apply` creates on empty servers, origins
+    before their replicas. If an origin is not in the file, the history and ttl that its replicas inherit are unknown; a
+    warning names each.
     """
     from kvctl.topology.plan import rendered
 

@@ -1,4 +1,4 @@
-"""What building mirrors and aggregates have in common: options, the plan carried out, the wait, the listings."""
+"""Shared parts of `kvctl mirror` and `kvctl aggregate`: options, creation, waiting, listings."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
     from kvctl.topology.apply.builders import Plan
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it holds what the origins hold now")]
-WaitFor = Annotated[
-    timedelta | None, duration("--wait-for", help="Longest wait until it holds what the origins hold now, if not 60s")
-]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the replica to fill")]
+WaitFor = Annotated[timedelta | None, duration("--wait-for", help="Longest wait for the replica to fill (default 60s)")]
 DenyPurge = Annotated[
     bool,
-    typer.Option("--deny-purge", help="Deny purges; those at the origin then leave the history readable here"),
+    typer.Option("--deny-purge", help="Deny purges; a purge at the origin then leaves the history readable here"),
 ]
 
 
@@ -36,7 +34,7 @@ async def build(
     no_wait: bool,
     dry_run: bool,
 ) -> None:
-    """Carry a plan out, wait, and say so; `what` is `mirror` or `aggregate`. Raises as `carry_out` and `wait`."""
+    """Apply a plan, wait, report the result; `what` is `mirror` or `aggregate`. Raises as `carry_out` and `wait`."""
     from kvctl.topology.apply import arrival, builders
 
     for warning in plan.warnings:
@@ -53,7 +51,7 @@ async def build(
         if not no_wait:
             with session.progress(f"Filling {plan.name}", arrival.total(plan.goals)) as progress:
                 await builders.wait(api, plan, wait_for or arrival.WAIT_FOR, progress.advance)
-    text = f"{what.capitalize()} `{plan.name}` exists already, with the same configuration"
+    text = f"{what.capitalize()} `{plan.name}` already exists with this configuration"
     if changes:
         text = f"Created {what} `{plan.name}`" if new else f"Changed {what} `{plan.name}`"
     row = {"name": plan.name, "stream": plan.config["name"], "origins": origin_names(plan.config), "changed": changes}
@@ -61,16 +59,16 @@ async def build(
 
 
 def show_config(session: Session, config: dict[str, Any]) -> None:
-    """A stream configuration: JSON, where no other format is asked for."""
+    """Print a stream configuration, as JSON unless `--output` is given."""
     if session.options.output is None:
         session.output = "json"
     session.show(document(config))
 
 
 def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = False, name: str | None = None) -> None:
-    """Say what was done: an object where one is asked for, a note to a terminal, with `always` in a pipe too.
+    """Print a result: the row with `--output`, else a note on a terminal, with `always` also in a pipe.
 
-    `-o name` prints the field `name`, or else the first.
+    `-o name` prints the field `name`, by default the first.
     """
     if session.options.output:
         session.show(document(row, name=name or next(iter(row))))
@@ -79,7 +77,7 @@ def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = Fal
 
 
 def origin_names(config: dict[str, Any]) -> list[str]:
-    """The names of what a mirror or an aggregate reads."""
+    """Return the names of a replica's origins."""
     return [source["name"].removeprefix("KV_") for source in sources_of(config)]
 
 
@@ -120,7 +118,7 @@ def _row(status: "BucketStatus") -> dict[str, Any]:
 
 
 def _offline(status: "BucketStatus") -> dict[str, Any]:
-    """One whose servers do not answer: its configuration is known, nothing else."""
+    """Return the row of a replica whose servers do not answer, from its configuration alone."""
     unseen = dict.fromkeys(("values", "bytes", "lag", "active", "error", "last_revision"))
     return {**_row(status), **unseen, "state": "unreachable"}
 
@@ -130,12 +128,12 @@ def _origin(stream: str, where: str | None) -> str:
     return f"{name} ({where})" if where else name
 
 
-def _heard_text(seconds: float) -> str:
+def _last_seen_text(seconds: float) -> str:
     return "just now" if seconds < 1.5 else f"{duration_text(round(seconds))} ago"
 
 
 def _names_text(names: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(names))  # one for each set of keys
+    return ", ".join(dict.fromkeys(names))  # an origin appears once for each key set
 
 
 _COLUMNS = (
@@ -149,7 +147,7 @@ _COLUMNS = (
     Column("replicas", right=True, table=False),
     Column("lag", right=True),
     Column("state", style=lambda state: "" if state == "connected" else "red"),
-    Column("active", "HEARD", text=_heard_text),
+    Column("active", "LAST SEEN", text=_last_seen_text),
     Column("error", style="red", flex=True),
     Column("last_revision", table=False),
     Column("created", text=age_text, table=False),

@@ -1,4 +1,4 @@
-"""How replicas stand, once or as it changes."""
+"""`kvctl topology status`: the state of replicas, once or live."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 app = group()
 
 INTERVAL = timedelta(seconds=2)
-_SHORTEST = timedelta(milliseconds=100)
-_GLANCE = 0.2
-"""Seconds between two looks at the connection."""
+_SHORTEST_INTERVAL = timedelta(milliseconds=100)
+_CONNECTION_CHECK_S = 0.2
+"""Seconds between two checks of the connection."""
 
 
 @command(
@@ -44,33 +44,33 @@ async def status(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="Replicas, or origins for all of theirs; else all", autocompletion=bucket_names
+            metavar="NAME", help="Replicas, or origins of replicas (default: all)", autocompletion=bucket_names
         ),
     ] = None,
     file: OptionalFile = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C")] = False,
-    interval: Annotated[timedelta | None, duration("--interval", help="Time between two looks, if not 2s")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep running until Ctrl-C")] = False,
+    interval: Annotated[timedelta | None, duration("--interval", help="Time between updates (default 2s)")] = None,
 ) -> None:
-    """Show how replicas stand to their origins.
+    """Show the state of replicas.
 
-    The state is judged by evidence, since servers report a lag of 0 for replicas that nothing ever reached. An `ok`
-    replica has come as far as its origin, and the counts of both give no reason for doubt. Counts do not prove that
-    every key is there, with its value: `kvctl topology audit` does.
+    The state rests on evidence, because servers report a lag of 0 even for a replica that never received anything. An
+    `ok` replica has reached its origin's revision, and the entry counts agree. Counts do not prove that every key has
+    its value: use `kvctl topology audit` for that.
 
-    A replica with `missing entries` has come as far and holds fewer. `behind` and `stalled` replicas have not come as
-    far; they were looked at twice, a second apart. `silent`, `never connected` and `failing` say what the server heard
-    of the origin. An `unconfirmed` replica may hold what its origin does: the origin cannot be seen from here, the
-    replica holds more (what a purge or a compaction of the origin leaves), or it does not read from the first entry. A
-    `missing origin` does not exist. The replica of a `recreated origin` holds what was there before. An `unreachable`
-    one does not answer, or its origin does not; a stream of which only the name is known may be a replica.
+    A replica with `missing entries` has reached the revision but holds fewer entries. `behind` and `stalled` replicas
+    have not reached it in two checks, a second apart. `silent`, `never connected` and `failing` are the server's
+    reports on the origin. An `unconfirmed` replica may be complete: its origin is not visible from here, it holds more
+    entries than a purged or compacted origin, or it does not start from the first entry. A `missing origin` does not
+    exist. The replica of a `recreated origin` holds the entries of the earlier stream. An `unreachable` replica or its
+    origin does not answer; a stream of which only the name is known may be a replica.
 
-    With --file, the replicas of the file are shown, in its contexts; what is not there is `absent`.
+    With --file, the replicas in the file are shown, in its contexts. A replica that does not exist is `absent`.
 
-    With --watch, a terminal shows a live table. Elsewhere all rows are printed first, then those that change; what
-    goes is `gone`. It is a view: the exit code is 0, whatever it shows.
+    With --watch, a terminal shows a live table. In a pipe, all rows are printed first, then each row that changes; a
+    deleted replica is `gone`. The exit code is always 0.
     """
-    if interval is not None and (not watch or interval < _SHORTEST):
-        raise UsageError("`--interval` is 100ms at least" if watch else "`--interval` needs `--watch`")
+    if interval is not None and (not watch or interval < _SHORTEST_INTERVAL):
+        raise UsageError("`--interval` must be at least 100ms" if watch else "`--interval` needs `--watch`")
     from kvctl.topology.discover.status import Wanted
 
     topology = read_file(session, file) if file is not None else None
@@ -89,11 +89,11 @@ async def status(
 class _Look:
     rows: "list[Row]"
     trouble: str = ""
-    """Why these are the rows of an earlier look."""
+    """Reason why the rows are those of an earlier look."""
 
 
 async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> AsyncGenerator[_Look, None]:
-    """What is seen each time. The first look has to succeed; later, servers may be away for a while."""
+    """Yield the rows at each interval. The first look must succeed; later ones survive a lost connection."""
     import asyncio
 
     from kvctl.topology.discover.status import status as rows_of
@@ -113,34 +113,34 @@ async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> A
 
 
 async def _while_online(apis: "dict[str, Api]", work: Coroutine[Any, Any, list["Row"]]) -> list["Row"]:
-    """The work's result. Raises NoServer as soon as a connection is lost, however long the work would go on trying."""
+    """Return the work's result. Raises NoServer as soon as a connection is lost, even if the work would retry."""
     import asyncio
 
     task = asyncio.ensure_future(work)
     try:
-        while not (await asyncio.wait([task], timeout=_GLANCE))[0]:
+        while not (await asyncio.wait([task], timeout=_CONNECTION_CHECK_S))[0]:
             for api in apis.values():
-                await api.connection.wait_online(_GLANCE)
+                await api.connection.wait_online(_CONNECTION_CHECK_S)
         return task.result()
     finally:
         task.cancel()
 
 
 async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenerator[list["Row"], None]:
-    """The rows that are new at each look; that servers are away is said once."""
+    """Yield the rows that changed at each look; a lost connection is reported once."""
     from kvctl.topology.discover.status import changes
 
     before = _Look([])
     async for look in looks:
         if look.trouble and not before.trouble:
-            session.warn(f"{look.trouble}; waiting for it")
+            session.warn(f"{look.trouble}; waiting for the connection")
         if changed := changes(before.rows, look.rows):
             yield changed
         before = look
 
 
 async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedelta) -> None:
-    """The table, drawn anew at every look."""
+    """Draw the table at every look."""
     from kvctl.render.formats import render
     from kvctl.render.screen import Screen
     from kvctl.render.text_table import TableWriter
@@ -154,8 +154,9 @@ async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedel
 
 
 def _headline(look: _Look, interval: timedelta) -> str:
-    amiss = sum(row["state"] != "ok" for row in look.rows)
-    count = f"{len(look.rows)} {'replica' if len(look.rows) == 1 else 'replicas'}, {amiss or 'none'} amiss"
+    not_ok = sum(row["state"] != "ok" for row in look.rows)
+    state = f"{not_ok} not ok" if not_ok else "all ok"
+    count = f"{len(look.rows)} {'replica' if len(look.rows) == 1 else 'replicas'}, {state}"
     times = f"every {duration_text(interval.total_seconds())}, {time.strftime('%H:%M:%S')}"
     return f"{count}  ({times})" + (f"  {escape(look.trouble)}" if look.trouble else "")
 
@@ -164,7 +165,7 @@ def _state_style(state: str) -> str:
     return {"ok": "green", "unconfirmed": "yellow", "behind": "yellow"}.get(state, "red")
 
 
-def _active_text(seconds: float) -> str:
+def _last_seen_text(seconds: float) -> str:
     return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
 
 
@@ -173,11 +174,11 @@ def _rules_text(rules: "list[dict[str, str]]") -> str:
 
 
 def _view(rows: "list[Row]") -> View:
-    """The rows; a table has no columns that are empty in all of them."""
-    said = {name for row in rows for name, value in row.items() if value not in (None, "", [])}
+    """Build the view; a table omits columns that are empty in all rows."""
+    filled = {name for row in rows for name, value in row.items() if value not in (None, "", [])}
     if len({(row["replica"], row["origin"]) for row in rows}) == len(rows):
-        said.discard("rules")  # nothing to tell apart by them
-    columns = [replace(column, table=column.table and (column.key in said or not rows)) for column in _COLUMNS]
+        filled.discard("rules")  # not needed to tell rows apart
+    columns = [replace(column, table=column.table and (column.key in filled or not rows)) for column in _COLUMNS]
     return View(columns=columns, rows=rows, name="replica", empty="No mirrors or aggregates")
 
 
@@ -197,10 +198,10 @@ _COLUMNS = (
     Column("rules", "KEYS", text=_rules_text, flex=True),
     Column("state", style=_state_style),
     Column("lag", right=True),
-    Column("active", text=_active_text),
+    Column("active", "LAST SEEN", text=_last_seen_text),
     Column("error", table=False),
     Column("revision", right=True),
-    Column("origin_revision", "OF", right=True),
+    Column("origin_revision", "ORIGIN AT", right=True),
     Column("created", table=False),
     Column("origin_created", table=False),
     Column("evidence", flex=True),

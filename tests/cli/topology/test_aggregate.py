@@ -1,4 +1,4 @@
-"""Aggregates, as people and scripts use them."""
+"""`kvctl aggregate` as a process."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,9 @@ def keys_of(run: Run, server: Server, bucket: str) -> list[str]:
     return run("keys", bucket, "--sort", "-s", server.url).out.split()
 
 
-def test_the_adr_s_example(run: Run, server: Server, orders: str, unique: Names, snapshot: SnapshotAssertion) -> None:
+def test_aggregate_create_matches_the_adr_example(
+    run: Run, server: Server, orders: str, unique: Names, snapshot: SnapshotAssertion
+) -> None:
     name = unique("NEW_ORDERS")
     args = ("aggregate", "create", name, "--origin", orders, "--keys", "NEW.>", "-s", server.url)
     assert run(*args, "--dry-run").masked(ORDERS=orders, TARGET=name) == snapshot
@@ -46,11 +48,13 @@ def test_the_adr_s_example(run: Run, server: Server, orders: str, unique: Names,
     assert keys_of(run, server, name) == ["1", "2"]
     assert run("put", name, "k", "v", "-s", server.url).exit_code == 1
     again = run(*args)
-    assert (again.exit_code, again.err) == (0, f"Aggregate `{name}` exists already, with the same configuration\n")
+    assert (again.exit_code, again.err) == (0, f"Aggregate `{name}` already exists with this configuration\n")
     assert run(*args, "--writable").exit_code == 4
 
 
-def test_many_origins_with_prefix_and_map(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:
+def test_aggregate_create_with_several_origins_prefix_and_map(
+    run: Run, server: Server, orders: str, stock: str, unique: Names
+) -> None:
     name = unique("EDGE")
     made = run(
         "aggregate", "create", name, "--origin", f"bucket={orders},keys=NEW.>,prefix=orders.new",
@@ -64,11 +68,11 @@ def test_many_origins_with_prefix_and_map(run: Run, server: Server, orders: str,
     assert (row["origins"], row["values"]) == ([orders, stock], 3)
     shown = json.loads(run("aggregate", "show", name, "-s", server.url, "-o", "json").out)
     assert shown["origins"][0]["transforms"] == [{"src": f"$KV.{orders}.NEW.>", "dest": f"$KV.{name}.orders.new.>"}]
-    assert run("aggregate", "delete", name, "-s", server.url).exit_code == 2  # nobody to ask
+    assert run("aggregate", "delete", name, "-s", server.url).exit_code == 2  # no terminal to ask on
     assert run("aggregate", "delete", name, "--yes", "-s", server.url).exit_code == 0
 
 
-def test_keys_prefix_and_map_stand_alone_with_one_origin(
+def test_aggregate_create_takes_keys_prefix_and_map_options_for_one_origin(
     run: Run, server: Server, orders: str, stock: str, unique: Names
 ) -> None:
     one, other = unique("A"), unique("A")
@@ -87,7 +91,9 @@ def test_keys_prefix_and_map_stand_alone_with_one_origin(
     assert several.exit_code == 2
 
 
-def test_an_origin_is_added(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:
+def test_add_origin_fills_the_aggregate_from_it(
+    run: Run, server: Server, orders: str, stock: str, unique: Names
+) -> None:
     name = unique("A")
     assert run("aggregate", "create", name, "--origin", orders, "--prefix", "orders", "-s", server.url).exit_code == 0
     args = ("aggregate", "add-origin", name, f"bucket={stock},prefix=stock", "-s", server.url)
@@ -96,13 +102,13 @@ def test_an_origin_is_added(run: Run, server: Server, orders: str, stock: str, u
     assert run(*args).exit_code == 0
     assert "stock.lon.nails" in keys_of(run, server, name)
     again = run(*args)
-    assert (again.exit_code, "exists already" in again.err) == (0, True)
+    assert (again.exit_code, "already exists" in again.err) == (0, True)
     for target, code in ((orders, 1), (unique("NONE"), 3)):
         assert run("aggregate", "add-origin", target, stock, "-s", server.url).exit_code == code
     assert run("aggregate", "add-origin", name, unique("NONE"), "-s", server.url).exit_code == 3
 
 
-def test_an_origin_that_is_read_twice_is_told_apart_by_its_keys(
+def test_aggregate_with_one_origin_twice_shows_the_keys_of_each(
     run: Run, server: Server, orders: str, unique: Names
 ) -> None:
     name = unique("BOTH")
@@ -118,7 +124,7 @@ def test_an_origin_that_is_read_twice_is_told_apart_by_its_keys(
     assert (other.exit_code, f"`kvctl aggregate add-origin {name}`" in other.err) == (4, True)
 
 
-def test_hazards_are_refused_all_at_once(
+def test_aggregate_create_reports_all_hazards_together(
     run: Run, server: Server, orders: str, stock: str, unique: Names, snapshot: SnapshotAssertion
 ) -> None:
     name = unique("A")
@@ -144,11 +150,11 @@ def test_hazards_are_refused_all_at_once(
         ("--origin", "B", "--republish-headers-only"),
     ],
 )
-def test_wrong_words_are_usage_errors(run: Run, args: tuple[str, ...]) -> None:
+def test_aggregate_create_with_invalid_arguments_is_a_usage_error(run: Run, args: tuple[str, ...]) -> None:
     assert run("aggregate", "create", "A", *args, "-s", "nats://127.0.0.1:1").exit_code == 2  # before connecting
 
 
-def test_other_kinds_are_refused(run: Run, server: Server, orders: str) -> None:
+def test_aggregate_commands_refuse_a_bucket(run: Run, server: Server, orders: str) -> None:
     for verb in ("show", "delete"):
         refused = run("aggregate", verb, orders, "-s", server.url)
         assert (refused.exit_code, refused.err.splitlines()[0]) == (
@@ -157,7 +163,7 @@ def test_other_kinds_are_refused(run: Run, server: Server, orders: str) -> None:
         )
 
 
-def test_an_origin_is_removed_with_its_keys(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:
+def test_remove_origin_deletes_its_keys(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:
     name = unique("A")
     origins = ("--origin", f"bucket={orders},prefix=orders", "--origin", f"bucket={stock},prefix=stock")
     assert run("aggregate", "create", name, *origins, "-s", server.url).exit_code == 0
@@ -174,7 +180,7 @@ def test_an_origin_is_removed_with_its_keys(run: Run, server: Server, orders: st
     assert run("aggregate", "remove-origin", orders, stock, "-s", server.url).exit_code == 1
 
 
-def test_what_a_removed_origin_overwrote_can_be_brought_back(
+def test_repair_restores_keys_that_a_removed_origin_overwrote(
     run: Run, server: Server, raw: RawClient, orders: str, unique: Names
 ) -> None:
     name, other = unique("A"), unique("B")
@@ -190,7 +196,7 @@ def test_what_a_removed_origin_overwrote_can_be_brought_back(
     assert run("get", name, "NEW.1", "-s", server.url).stdout == b"v"
 
 
-def test_an_origin_is_removed_and_its_keys_stay(
+def test_remove_origin_with_keep_data_keeps_its_keys(
     run: Run, server: Server, orders: str, stock: str, unique: Names
 ) -> None:
     name = unique("A")

@@ -1,4 +1,4 @@
-"""An aggregate gets what its origins held before it was connected with them, whatever else came in the meantime."""
+"""Aggregates receive all entries their origins held before they were connected."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Done = Callable[..., Result]
 
 @pytest.fixture
 def done(run: Run, server: Server) -> Done:
-    """Runs a command line that has to succeed."""
+    """Run a command line that must succeed."""
 
     def run_well(*args: str) -> Result:
         result = run(*args, "-s", server.url)
@@ -40,7 +40,7 @@ def replicas(raw: RawClient) -> Replicas:
 
 
 @pytest.mark.parametrize("writable", [False, True], ids=["two-origins", "writable"])
-def test_backlog_of_an_absent_first_origin_arrives_though_other_entries_were_overwritten(
+def test_backlog_of_an_absent_first_origin_arrives_after_other_entries_were_overwritten(
     done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str], writable: bool
 ) -> None:
     absent, other, target = unique(), unique(), unique("A")
@@ -49,7 +49,7 @@ def test_backlog_of_an_absent_first_origin_arrives_though_other_entries_were_ove
     done("aggregate", "create", target, *origin, *more)
     raw.create_bucket(other)
     done("aggregate", "add-origin", target, f"bucket={other},prefix=b")
-    for value in (b"1", b"2", b"3"):  # the aggregate's first entry goes
+    for value in (b"1", b"2", b"3"):  # overwrites the aggregate's first entry
         raw.put(target if writable else other, "b.hot" if writable else "hot", value)
     until(lambda: replicas.info(f"KV_{target}")["state"]["first_seq"] > 1)
     raw.create_bucket(absent)
@@ -60,7 +60,7 @@ def test_backlog_of_an_absent_first_origin_arrives_though_other_entries_were_ove
     until(lambda: set(replicas.subjects(f"KV_{target}")) == wanted, timeout=30)
 
 
-def test_edit_of_an_aggregate_lets_its_old_sources_begin_with_their_first_entry(
+def test_edit_of_an_aggregate_starts_its_old_sources_at_their_first_entry(
     done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
 ) -> None:
     origin, target = unique(), unique("A")
@@ -73,10 +73,10 @@ def test_edit_of_an_aggregate_lets_its_old_sources_begin_with_their_first_entry(
     assert replicas.info(f"KV_{target}")["config"]["sources"][0]["opt_start_seq"] == 1
     raw.put(origin, "k3", b"v")
     until(lambda: len(replicas.subjects(f"KV_{target}")) == 4)
-    assert replicas.info(f"KV_{target}")["state"]["messages"] == 4  # nothing came twice
+    assert replicas.info(f"KV_{target}")["state"]["messages"] == 4  # nothing arrived twice
 
 
-async def test_plan_names_a_source_without_its_first_entry(
+async def test_plan_reports_a_source_that_skips_its_first_entry(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
 ) -> None:
     origin, target = unique(), unique("A")
@@ -90,7 +90,7 @@ async def test_plan_names_a_source_without_its_first_entry(
     )  # fmt: skip
 
 
-def test_aggregate_created_again_gets_the_start_that_it_lacks(
+def test_aggregate_create_again_adds_a_missing_start_sequence(
     done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
 ) -> None:
     origin, target = unique(), unique("A")

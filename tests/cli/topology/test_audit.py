@@ -1,4 +1,4 @@
-"""`topology audit` as people and scripts use it: what it prints, how it exits, what a repair asks and does."""
+"""`kvctl topology audit` as a process: output, exit codes, and repairs."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ FIELDS = [
 
 @pytest.fixture
 def poisoned(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
-    """A bucket made anew under its mirror."""
+    """Recreate a bucket under its mirror."""
     bucket, mirror = unique("ORDERS"), unique("M")
     raw.create_bucket(bucket)
     for key in ("k.1", "k.2", "k.3"):
@@ -37,7 +37,7 @@ def poisoned(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[s
 
 @pytest.fixture
 def whole(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
-    """A bucket and a mirror that agree."""
+    """Create a bucket and a consistent mirror."""
     bucket, mirror = unique("ORDERS"), unique("M")
     raw.create_bucket(bucket)
     raw.put(bucket, "k.1", b"v")
@@ -45,7 +45,9 @@ def whole(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str,
     return bucket, mirror
 
 
-def test_what_agrees_is_0_and_a_row_for_each_pair(run: Run, server: Server, whole: tuple[str, str]) -> None:
+def test_audit_of_consistent_replicas_exits_0_with_a_row_for_each_pair(
+    run: Run, server: Server, whole: tuple[str, str]
+) -> None:
     result = run("topology", "audit", whole[0], "-s", server.url, "-o", "json")
     assert result.exit_code == 0
     (row,) = json.loads(result.out)
@@ -53,7 +55,7 @@ def test_what_agrees_is_0_and_a_row_for_each_pair(run: Run, server: Server, whol
     assert (row["origin"], row["replica"], row["keys"], row["consistent"], row["samples"]) == (*whole, 1, True, [])
 
 
-def test_drift_is_4_with_samples_and_the_cause(
+def test_audit_with_drift_exits_4_with_samples_and_the_cause(
     run: Run, server: Server, poisoned: tuple[str, str], snapshot: SnapshotAssertion
 ) -> None:
     bucket, mirror = poisoned
@@ -67,7 +69,7 @@ def test_drift_is_4_with_samples_and_the_cause(
     }  # fmt: skip
 
 
-def test_all_lists_every_difference(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
+def test_audit_all_lists_every_difference(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
     bucket, mirror = poisoned
     result = run("topology", "audit", mirror, "--all", "-s", server.url)
     assert result.exit_code == 4
@@ -78,7 +80,7 @@ def test_all_lists_every_difference(run: Run, server: Server, poisoned: tuple[st
     assert f"`{mirror}` of `{bucket}`: 1 keys, " in result.err
 
 
-def test_an_unknown_name_is_3_and_nothing_to_audit_is_0(
+def test_audit_of_an_unknown_name_exits_3_and_without_replicas_0(
     run: Run, server: Server, raw: RawClient, unique: Names
 ) -> None:
     bucket = unique("LONELY")
@@ -89,7 +91,7 @@ def test_an_unknown_name_is_3_and_nothing_to_audit_is_0(
     assert run("topology", "audit", bucket, "-s", server.url, "-o", "json").out == "[]\n"
 
 
-def test_an_origin_that_cannot_be_read_is_5_unless_something_else_differs(
+def test_audit_of_an_unreadable_origin_exits_5_unless_another_replica_differs(
     run: Run, server: Server, raw: RawClient, whole: tuple[str, str], poisoned: tuple[str, str]
 ) -> None:
     bucket, mirror = whole
@@ -100,10 +102,12 @@ def test_an_origin_that_cannot_be_read_is_5_unless_something_else_differs(
     assert run("topology", "audit", bucket, poisoned[0], "-s", server.url).exit_code == 4
 
 
-def test_a_repair_asks_and_ends_clean(run: Run, server: Server, raw: RawClient, poisoned: tuple[str, str]) -> None:
+def test_repair_asks_and_ends_with_a_clean_audit(
+    run: Run, server: Server, raw: RawClient, poisoned: tuple[str, str]
+) -> None:
     bucket, mirror = poisoned
     audit = ("topology", "audit", bucket, "--repair", "-s", server.url)
-    assert run(*audit).exit_code == 2  # nobody to ask
+    assert run(*audit).exit_code == 2  # no terminal to ask on
     assert run(*audit, stdin=b"n\n", tty=True).exit_code == 1
     planned = run(*audit, "--dry-run", "-o", "json")
     assert (planned.exit_code, json.loads(planned.out)) == (
@@ -117,16 +121,16 @@ def test_a_repair_asks_and_ends_clean(run: Run, server: Server, raw: RawClient, 
     assert run(*audit, "--yes").exit_code == 0
 
 
-def test_a_repair_on_a_terminal_says_what_it_will_do(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
+def test_repair_on_a_terminal_describes_its_steps(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
     bucket, mirror = poisoned
     result = run("topology", "audit", bucket, "--repair", "-s", server.url, stdin=b"y\n", tty=True)
     assert result.exit_code == 0
     assert [word for word in result.out.split() if word in ("drift", "consistent")] == ["drift", "consistent"]
-    for said in (f"Mirror `{mirror}` is made anew: first one beside it", f"Repair `{mirror}`?", f"Repaired `{mirror}`"):
-        assert said in result.err
+    for text in (f"Mirror `{mirror}` will be recreated. A temporary", f"Repair `{mirror}`?", f"Repaired `{mirror}`"):
+        assert text in result.err
 
 
-def test_an_interrupted_repair_is_said_and_completed(
+def test_audit_reports_an_interrupted_mirror_repair_and_completes_it(
     run: Run, server: Server, raw: RawClient, whole: tuple[str, str]
 ) -> None:
     mirror = whole[1]
@@ -141,7 +145,7 @@ def test_an_interrupted_repair_is_said_and_completed(
     assert "error" in raw.api(f"STREAM.INFO.kvctl-repair-{mirror}")
 
 
-def test_what_an_interrupted_repair_left_in_an_aggregate_is_said_and_removed(
+def test_audit_reports_leftovers_of_an_aggregate_repair_and_removes_them(
     run: Run, server: Server, raw: RawClient, unique: Names
 ) -> None:
     bucket, aggregate = unique("ORDERS"), unique("AGG")
@@ -157,7 +161,7 @@ def test_what_an_interrupted_repair_left_in_an_aggregate_is_said_and_removed(
     assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == config
 
 
-def test_a_file_says_what_is_audited(
+def test_audit_of_a_file_checks_the_replicas_in_it(
     run: Run, server: Server, whole: tuple[str, str], poisoned: tuple[str, str], tmp_path: Path
 ) -> None:
     bucket, mirror = whole
@@ -177,11 +181,11 @@ def test_a_file_says_what_is_audited(
     "args",
     [("A", "-f", "x.yaml"), ("--dry-run",), ("--yes",), ("",), ("a.b",), ("--wait-for", "soon"), ("-f", "/none.yaml")],
 )
-def test_wrong_words_are_usage_errors(run: Run, args: tuple[str, ...]) -> None:
+def test_audit_with_invalid_arguments_is_a_usage_error(run: Run, args: tuple[str, ...]) -> None:
     assert run("topology", "audit", *args, "-s", "nats://127.0.0.1:1").exit_code == 2
 
 
-def test_read_only_audits_and_does_not_repair(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
+def test_read_only_connection_audits_but_does_not_repair(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
     audit = ("topology", "audit", poisoned[0], "--read-only", "-s", server.url)
     assert run(*audit).exit_code == 4
     assert run(*audit, "--repair", "--yes").exit_code == 1

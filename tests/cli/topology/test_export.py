@@ -1,4 +1,4 @@
-"""Topology files from live servers on the command line."""
+"""`kvctl topology export` as a process."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ FIELDS = st.dictionaries(
 
 @given(st.dictionaries(NAMES, FIELDS, max_size=3), st.lists(st.text(), max_size=2), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_whatever_names_and_texts_hold_the_file_says_the_same(
+def test_exported_yaml_round_trips_any_names_and_texts(
     resources: dict[str, Any], texts: list[str], terminal: bool
 ) -> None:
     document = {"version": 1, "buckets": resources} if resources else {"version": 1}
@@ -43,7 +43,7 @@ def test_whatever_names_and_texts_hold_the_file_says_the_same(
 
 @pytest.fixture
 def layout(run: Run) -> Any:
-    """A server of its own with a bucket, a mirror, an aggregate and what no file describes."""
+    """Start a server with a bucket, a mirror, an aggregate and a stream that no file describes."""
     with run_server(name="own") as server, RawClient(server.url) as raw:
         for line in (
             "bucket add ORDERS --history 5 --ttl 30d --marker-ttl 1h --description on",
@@ -57,9 +57,7 @@ def layout(run: Run) -> Any:
         yield server
 
 
-def test_the_file_is_yaml_and_what_it_leaves_out_is_named(
-    run: Run, layout: Server, snapshot: SnapshotAssertion
-) -> None:
+def test_export_writes_yaml_and_names_what_it_leaves_out(run: Run, layout: Server, snapshot: SnapshotAssertion) -> None:
     assert run("topology", "export", "-s", layout.url) == snapshot
     assert run("topology", "export", "EDGE", "-o", "json", "-s", layout.url) == snapshot
     assert run("topology", "export", "-o", "name", "-q", "-s", layout.url).out.split() == [
@@ -71,7 +69,7 @@ def test_the_file_is_yaml_and_what_it_leaves_out_is_named(
     assert run("topology", "export", "EVENTS", "-s", layout.url).exit_code == 1
 
 
-def test_applied_elsewhere_it_makes_the_same(run: Run, layout: Server) -> None:
+def test_exported_file_applied_elsewhere_creates_the_same_topology(run: Run, layout: Server) -> None:
     file = run("topology", "export", "-s", layout.url).stdout
     assert run("topology", "plan", "-f", "-", "--exit-code", "-s", layout.url, stdin=file).exit_code == 0
     with run_server(name="elsewhere") as other:
@@ -81,7 +79,7 @@ def test_applied_elsewhere_it_makes_the_same(run: Run, layout: Server) -> None:
         assert parser.parse(again, "f.yaml").data == parser.parse(file, "f.yaml").data
 
 
-def test_a_terminal_is_not_taken_in_by_texts(
+def test_export_escapes_control_characters_on_a_terminal(
     run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     name = unique("TEXT")

@@ -1,4 +1,4 @@
-"""`topology graph` as a process: formats, files and live servers."""
+"""`kvctl topology graph` as a process: formats, files and live servers."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ aggregates: {NEW: {origins: [{bucket: ORDERS, keys: NEW.>, prefix: n}, {bucket: 
 """
 
 
-def test_a_file_needs_no_server(run: Run, snapshot: SnapshotAssertion) -> None:
+def test_graph_of_a_file_needs_no_server(run: Run, snapshot: SnapshotAssertion) -> None:
     shown = run("topology", "graph", "-f", "-", stdin=FILE, tty=False)
     assert shown == snapshot
     assert run("topology", "graph", "-f", "-", "CONFIG", "-o", "json", stdin=FILE) == snapshot
@@ -30,9 +30,9 @@ def test_a_file_needs_no_server(run: Run, snapshot: SnapshotAssertion) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_no_format_is_a_usage_error(run: Run, tmp_path: Path) -> None:
+def test_graph_with_an_unknown_format_is_a_usage_error(run: Run, tmp_path: Path) -> None:
     refused = run("topology", "graph", "--format", "png")
-    assert (refused.exit_code, refused.err.splitlines()[0]) == (2, "error: `png` is not a format of a graph")
+    assert (refused.exit_code, refused.err.splitlines()[0]) == (2, "error: `png` is not a graph format")
     assert run("topology", "graph", "-f", str(tmp_path / "none")).exit_code == 2
 
 
@@ -42,7 +42,7 @@ def replicas(raw: RawClient) -> Replicas:
     return Replicas(raw)
 
 
-def test_live_replicas_have_their_state(
+def test_graph_of_live_replicas_shows_their_state(
     run: Run, server: Server, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
 ) -> None:
     origin, mirror, aggregate, alone = unique("O"), unique("M"), unique("A"), unique("ALONE")

@@ -1,4 +1,4 @@
-"""Mirrors, as people and scripts use them."""
+"""`kvctl mirror` as a process."""
 
 import json
 from collections.abc import Callable
@@ -23,15 +23,15 @@ def bucket(raw: RawClient, unique: Names) -> str:
     return name
 
 
-def test_is_created_listed_shown_and_deleted(
+def test_mirror_is_created_listed_shown_and_deleted(
     run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
 ) -> None:
     name = unique("M")
     made = run("mirror", "create", name, "--origin", bucket, "-s", server.url)
     assert (made.exit_code, made.out, made.err) == (0, "", "")
-    assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 3  # it has been waited for
+    assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 3  # the command waited until it was filled
     again = run("mirror", "create", name, "--origin", bucket, "-s", server.url)
-    assert (again.exit_code, again.err) == (0, f"Mirror `{name}` exists already, with the same configuration\n")
+    assert (again.exit_code, again.err) == (0, f"Mirror `{name}` already exists with this configuration\n")
     other = run("mirror", "add", name, "--origin", bucket, "--history", "9", "-s", server.url)
     assert other.exit_code == 4
     assert "history: 5 -> 9" in other.err
@@ -46,7 +46,7 @@ def test_is_created_listed_shown_and_deleted(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
-def test_is_told_on_a_terminal_and_in_json(run: Run, server: Server, bucket: str, unique: Names) -> None:
+def test_mirror_create_reports_on_a_terminal_and_in_json(run: Run, server: Server, bucket: str, unique: Names) -> None:
     one, other = unique("M"), unique("M")
     made = run("mirror", "create", one, "--origin", bucket, "-s", server.url, tty=True)
     assert made.err == f"Created mirror `{one}`\n"
@@ -54,7 +54,7 @@ def test_is_told_on_a_terminal_and_in_json(run: Run, server: Server, bucket: str
     assert json.loads(made.out) == {"name": other, "stream": other, "origins": [bucket], "changed": True}
 
 
-def test_dry_run_prints_the_stream_and_the_hazards_and_makes_nothing(
+def test_mirror_create_dry_run_prints_the_stream_and_its_hazards(
     run: Run, server: Server, bucket: str, unique: Names, snapshot: SnapshotAssertion
 ) -> None:
     name = unique("M")
@@ -64,7 +64,7 @@ def test_dry_run_prints_the_stream_and_the_hazards_and_makes_nothing(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
-def test_hazards_are_refused_all_at_once(
+def test_mirror_create_reports_all_hazards_together(
     run: Run, server: Server, bucket: str, unique: Names, snapshot: SnapshotAssertion
 ) -> None:
     name = unique("M")
@@ -74,7 +74,7 @@ def test_hazards_are_refused_all_at_once(
     assert run(*args, "--force", "filtered-mirror", "--force", "shorter-ttl").exit_code == 0
 
 
-def test_a_missing_origin_is_not_found(run: Run, server: Server, unique: Names) -> None:
+def test_mirror_create_with_a_missing_origin_is_not_found(run: Run, server: Server, unique: Names) -> None:
     name, origin = unique("M"), unique("NONE")
     missing = run("mirror", "create", name, "--origin", origin, "-s", server.url)
     assert (missing.exit_code, missing.err.splitlines()[0]) == (3, f"error: Origin `{origin}` does not exist")
@@ -98,30 +98,32 @@ def test_a_missing_origin_is_not_found(run: Run, server: Server, unique: Names) 
         ("M", "--origin", "B", "--history", "65"),
     ],
 )
-def test_wrong_words_are_usage_errors(run: Run, args: tuple[str, ...]) -> None:
+def test_mirror_create_with_invalid_arguments_is_a_usage_error(run: Run, args: tuple[str, ...]) -> None:
     assert run("mirror", "create", *args, "-s", "nats://127.0.0.1:1").exit_code == 2  # before connecting
 
 
-def test_a_slip_in_a_hazard_s_name_is_no_consent(run: Run) -> None:
+def test_misspelt_hazard_name_is_a_usage_error(run: Run) -> None:
     slip = run("mirror", "create", "M", "--origin", "B", "--force", "filtred-mirror", "-s", "nats://127.0.0.1:1")
     assert slip.exit_code == 2
     assert "Did you mean `filtered-mirror`?" in slip.err
 
 
-def test_other_kinds_are_refused(run: Run, server: Server, bucket: str) -> None:
+def test_mirror_commands_refuse_a_bucket(run: Run, server: Server, bucket: str) -> None:
     for verb in ("show", "delete"):
         refused = run("mirror", verb, bucket, "-s", server.url)
         assert (refused.exit_code, refused.err.splitlines()[0]) == (1, f"error: `{bucket}` is a bucket, not a mirror")
     assert run("mirror", "create", bucket, "--origin", bucket, "-s", server.url).exit_code == 4
 
 
-def test_show_warns_of_what_is_wrong(run: Run, server: Server, raw: RawClient, bucket: str, unique: Names) -> None:
+def test_mirror_show_warns_of_configuration_problems(
+    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
+) -> None:
     name = unique("M")
     raw.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": f"KV_{bucket}"}, "max_msgs_per_subject": 1})
     assert "warning: history 1 is shorter" in run("mirror", "show", name, "-s", server.url).err
 
 
-def test_is_promoted_when_its_origin_is_lost(
+def test_mirror_is_promoted_after_its_origin_is_lost(
     run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
 ) -> None:
     name = unique("M")
@@ -143,7 +145,7 @@ def test_is_promoted_when_its_origin_is_lost(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
-def test_promoting_does_not_take_a_mirror_away_from_its_readers_unasked(
+def test_promote_asks_before_deleting_a_mirror_with_readers(
     run: Run, server: Server, bucket: str, unique: Names
 ) -> None:
     name, reader, made = unique("M"), unique("M"), unique("B")
@@ -158,7 +160,7 @@ def test_promoting_does_not_take_a_mirror_away_from_its_readers_unasked(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
-def test_an_edit_of_the_origin_s_stream_names_the_hazard_that_it_takes(
+def test_stream_edit_of_an_origin_names_the_hazard_for_its_mirrors(
     run: Run, server: Server, bucket: str, unique: Names
 ) -> None:
     assert run("mirror", "create", unique("M"), "--origin", bucket, "-s", server.url).exit_code == 0
@@ -168,7 +170,7 @@ def test_an_edit_of_the_origin_s_stream_names_the_hazard_that_it_takes(
     assert run(*edit, "--force", "origin-not-direct").exit_code == 0
 
 
-def test_a_bucket_that_hides_a_mirror_is_not_deleted_for_it(
+def test_mirror_delete_keeps_a_bucket_of_the_same_name(
     run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
 ) -> None:
     name = unique("M")

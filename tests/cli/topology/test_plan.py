@@ -1,4 +1,4 @@
-"""`topology plan` and `topology apply` on the command line."""
+"""`kvctl topology plan` and `topology apply` as processes."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.cli.conftest import Run
 from tests.support.raw import RawClient
 
 
-def test_a_plan_says_what_changes_and_changes_nothing(
+def test_plan_shows_changes_and_applies_none(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     old, new, mirror = unique("OLD"), unique("NEW"), unique("MIRROR")
@@ -42,7 +42,7 @@ def test_a_plan_says_what_changes_and_changes_nothing(
     assert (nothing.exit_code, nothing.out, nothing.err) == (0, "", "Nothing to change\n")
 
 
-def test_a_file_is_applied_after_asking_and_the_second_time_nothing_changes(
+def test_apply_asks_first_and_changes_nothing_the_second_time(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     bucket, mirror = unique("ORDERS"), unique("MIRROR")
@@ -65,7 +65,7 @@ def test_a_file_is_applied_after_asking_and_the_second_time_nothing_changes(
     assert run(*apply, "--yes", "-o", "json").masked(**masks) == snapshot
 
 
-def test_what_is_made_anew_asks_for_its_name(
+def test_apply_asks_for_the_name_of_a_recreated_bucket(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     bucket = unique("ORDERS")
@@ -82,7 +82,7 @@ def test_what_is_made_anew_asks_for_its_name(
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["storage"] == "memory"
 
 
-def test_a_saved_plan_is_applied_once_and_refused_when_it_is_stale(
+def test_saved_plan_is_applied_once_and_refused_when_stale(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     bucket, other = unique("ORDERS"), unique("STOCK")
@@ -98,14 +98,14 @@ def test_a_saved_plan_is_applied_once_and_refused_when_it_is_stale(
     assert run("topology", "apply", str(saved), "--yes", *at).err == "Nothing to change\n"
 
 
-def test_a_plan_does_not_replace_the_file_that_it_is_made_from(run: Run, tmp_path: Path) -> None:
+def test_plan_does_not_overwrite_its_topology_file(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "topology.yaml"
     file.write_text("version: 1\n")
     assert run("topology", "plan", "-f", str(file), "--out", str(tmp_path / "." / "topology.yaml")).exit_code == 2
     assert file.read_text() == "version: 1\n"
 
 
-def test_usage_of_apply(run: Run, tmp_path: Path, server: Server) -> None:
+def test_apply_with_invalid_arguments_is_a_usage_error(run: Run, tmp_path: Path, server: Server) -> None:
     plan = tmp_path / "x.plan"
     plan.write_text('{"kvctl": "plan", "version": 2}')
     at = ("--yes", "-s", server.url)

@@ -1,4 +1,4 @@
-"""Topology files on the command line."""
+"""`kvctl topology render` as a process."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ aggregates:
 """
 
 
-def test_the_adr_s_examples_are_rendered(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_render_prints_the_adr_examples(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     file = tmp_path / "topology.yaml"
     file.write_text(ADR)
     result = run("topology", "render", "-f", str(file))
@@ -26,7 +26,9 @@ def test_the_adr_s_examples_are_rendered(run: Run, tmp_path: Path, snapshot: Sna
     assert run("topology", "render", "-f", "-", "-o", "yaml", stdin=ADR.encode()) == snapshot
 
 
-def test_a_wrong_file_is_a_usage_error_with_its_line(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_render_of_an_invalid_file_is_a_usage_error_with_its_line(
+    run: Run, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     wrong = ADR.replace("keys", "key")
     assert run("topology", "render", "-f", "-", stdin=wrong.encode()) == snapshot
     assert run("topology", "render", "-f", str(tmp_path / "none.yaml")).exit_code == 2

@@ -1,7 +1,7 @@
-"""Commands that look for the readers of a bucket while a server is away that holds a mirror and an aggregate of it.
+"""Commands that look for a bucket's readers while the server that holds its mirror and its aggregate is away.
 
-A cluster knows of a server that was stopped that it is offline, and still tells the configurations of its streams. Of
-one that was killed it only knows, for minutes, that it does not answer.
+A cluster knows that a stopped server is offline, and still lists the configurations of its streams. For minutes, it
+knows no more of a killed server than that it does not answer.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ PLANS = {
     "recreated": "replicas: 3, storage: memory",
     "described": "replicas: 3, description: x",
 }
-"""Settings of `O` in files that do not hold its readers."""
+"""Settings of `O` in files that do not list its readers."""
 SILENT = {("MO", "unreachable", None), ("KV_AO", "unreachable", None)}
 """Stream, state and last revision of the readers."""
 
 
 @dataclass
 class Away:
-    """A cluster of which the home of `MO` and `AO` is away."""
+    """A cluster without the server that holds `MO` and `AO`."""
 
     urls: str
     home: str
@@ -57,7 +57,7 @@ class Away:
 
 @contextmanager
 def without_home(file: Path, *, known: bool) -> Iterator[Away]:
-    """A cluster of which a server is away; `known` says whether the others know that it is offline."""
+    """Start a cluster and stop a server; with `known`, the others know that it is offline."""
     with run_lab("cluster") as lab:
         urls = ",".join(server.url for server in lab.servers.values())
         for name in ("O", "ALONE"):
@@ -82,12 +82,12 @@ def without_home(file: Path, *, known: bool) -> Iterator[Away]:
 
 @pytest.fixture(scope="module")
 def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Away]:
-    """A server was stopped."""
+    """Start a cluster and stop one of its servers."""
     with without_home(tmp_path_factory.mktemp("silent") / "topology.yaml", known=True) as found:
         yield found
 
 
-def test_silent_streams_of_which_nothing_is_known_may_be_readers(tmp_path: Path) -> None:
+def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path) -> None:
     with without_home(tmp_path / "topology.yaml", known=False) as away, ThreadPoolExecutor(8) as pool:
         plans = [tmp_path / f"{name}.yaml" for name in PLANS]
         for file, settings in zip(plans, PLANS.values(), strict=True):
@@ -148,7 +148,7 @@ async def _purge(urls: str) -> None:
 
 
 def _place_together(raw: RawClient, urls: str) -> str:
-    """The server that holds the mirror and the aggregate, one alone."""
+    """Place the mirror and the aggregate on one server and return its name."""
     assert run_process("mirror", "create", "MO", "--origin", "O", "-s", urls).exit_code == 0
     home = raw.api("STREAM.INFO.MO")["cluster"]["leader"]
     for _ in range(50):
@@ -160,7 +160,7 @@ def _place_together(raw: RawClient, urls: str) -> str:
 
 
 def _until_led(lab: Lab, left: list[str]) -> None:
-    """Until the servers that are left have a leader for themselves and for the buckets."""
+    """Wait until the remaining servers have a leader for themselves and for the buckets."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with RawClient(lab.servers[left[0]].url) as raw:
@@ -175,7 +175,7 @@ def _until_led(lab: Lab, left: list[str]) -> None:
 
 
 def _until_known(url: str) -> None:
-    """Until the cluster knows that the server is offline, and tells the configurations of its streams."""
+    """Wait until the cluster knows the server is offline and lists the configurations of its streams."""
     deadline = time.monotonic() + 60
     with RawClient(url) as raw:
         while "MO" not in {info["config"]["name"] for info in raw.api("STREAM.LIST").get("streams") or []}:
@@ -183,7 +183,7 @@ def _until_known(url: str) -> None:
             time.sleep(0.2)
 
 
-def test_audit_of_silent_replicas_is_5(away: Away) -> None:
+def test_audit_of_silent_replicas_exits_5(away: Away) -> None:
     for args in ((), ("O",), ("--repair", "--yes")):
         result = away("topology", "audit", *args, "-o", "json")
         assert result.exit_code == 5, (args, result)
@@ -193,13 +193,13 @@ def test_audit_of_silent_replicas_is_5(away: Away) -> None:
         assert "AO" in result.err
 
 
-def test_audit_of_a_file_with_silent_replicas_is_5(away: Away) -> None:
+def test_audit_of_a_file_with_silent_replicas_exits_5(away: Away) -> None:
     result = away("topology", "audit", "-f", str(away.file))
     assert result.exit_code == 5, result
     assert "topology apply" not in result.err
 
 
-def test_bucket_delete_wants_the_name_of_what_silent_replicas_read(away: Away) -> None:
+def test_bucket_delete_asks_for_the_name_of_an_origin_of_silent_replicas(away: Away) -> None:
     for args in (("bucket", "delete", "O"), ("stream", "delete", "KV_O")):
         result = away(*args, "--yes")
         assert (result.exit_code, "--confirm" in result.err) == (2, True), result
@@ -227,7 +227,7 @@ def test_graph_draws_silent_replicas(away: Away) -> None:
     }  # fmt: skip
 
 
-def test_status_calls_silent_replicas_unreachable(away: Away) -> None:
+def test_status_reports_silent_replicas_as_unreachable(away: Away) -> None:
     for args in ((), ("O",)):
         rows = away.rows("topology", "status", *args)
         assert {(row["stream"], row["state"], row["revision"]) for row in rows} == SILENT
@@ -235,7 +235,7 @@ def test_status_calls_silent_replicas_unreachable(away: Away) -> None:
         assert all(f"`{away.home}`" in row["evidence"] for row in rows)
 
 
-def test_listings_count_nothing_for_silent_streams(away: Away) -> None:
+def test_listings_show_no_counts_for_silent_streams(away: Away) -> None:
     rows = {row["stream"]: row for row in away.rows("bucket", "ls")}
     assert rows["KV_O"]["kind"] == "bucket"
     for stream in ("MO", "KV_AO"):
@@ -247,12 +247,12 @@ def test_listings_count_nothing_for_silent_streams(away: Away) -> None:
     assert "`MO`" in mirrors.err
 
 
-def test_show_of_a_silent_replica_is_5_and_says_what_helps(away: Away) -> None:
+def test_show_of_a_silent_replica_exits_5_with_a_hint(away: Away) -> None:
     result = away("mirror", "show", "MO")
     assert (result.exit_code, "hint:" in result.err, "refused" in result.err) == (5, True, False), result
 
 
-def test_doctor_names_silent_streams_and_claims_nothing_else_of_them(away: Away) -> None:
+def test_doctor_reports_silent_streams_only_as_unreachable(away: Away) -> None:
     found = [item for item in away.rows("doctor") if item["subject"] in ("MO", "AO")]
     assert {(item["severity"], item["check"], item["subject"]) for item in found} == {
         ("error", "unreachable", "MO"), ("error", "unreachable", "AO"),

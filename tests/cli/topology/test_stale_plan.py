@@ -1,4 +1,4 @@
-"""Saved plans whose surroundings have changed: what arose since is refused, asked about, or stale."""
+"""Saved plans after the servers changed: new hazards are refused, new readers confirmed, stale plans rejected."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ HAZARD, USAGE, STALE = 1, 2, 4
 def saved(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
 ) -> Callable[[str, str], tuple[str, tuple[str, ...]]]:
-    """Saves the plan from one file to another, `NAME` for the bucket; its name, and the call that applies the plan."""
+    """Save the plan between two files, `NAME` for the bucket; return its name and the command that applies it."""
     bucket, title = unique(), unique("t")
     file, plan = tmp_path / "topology.yaml", tmp_path / "topology.plan"
 
@@ -39,7 +39,7 @@ PRUNED = ("buckets: {NAME: {}}", "buckets: {}")
 
 
 @pytest.mark.parametrize("change", [RECREATED, PRUNED], ids=["recreated", "pruned"])
-def test_mirror_created_since_the_plan_is_a_hazard(
+def test_mirror_created_since_the_plan_is_reported_as_a_hazard(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], saved: Saved, change: tuple[str, str]
 ) -> None:
     bucket, apply = saved(*change)
@@ -52,7 +52,7 @@ def test_mirror_created_since_the_plan_is_a_hazard(
     assert (info["config"]["storage"], info["state"]["messages"]) == ("file", 1)
 
 
-def test_aggregate_created_since_the_plan_asks_for_the_name_of_what_is_deleted(
+def test_aggregate_created_since_the_plan_requires_the_name_of_its_deleted_origin(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], saved: Saved
 ) -> None:
     bucket, apply = saved(*PRUNED)
@@ -63,7 +63,9 @@ def test_aggregate_created_since_the_plan_asks_for_the_name_of_what_is_deleted(
     assert "error" not in raw.api(f"STREAM.INFO.KV_{bucket}")
 
 
-def test_question_names_what_the_bucket_holds_now(run: Run, raw: RawClient, server: Server, saved: Saved) -> None:
+def test_prompt_counts_the_entries_that_the_bucket_holds_now(
+    run: Run, raw: RawClient, server: Server, saved: Saved
+) -> None:
     bucket, apply = saved(*RECREATED)
     for number in range(50):
         raw.put(bucket, f"k{number}", b"v")
@@ -73,15 +75,13 @@ def test_question_names_what_the_bucket_holds_now(run: Run, raw: RawClient, serv
     assert "is empty" not in result.err
 
 
-def test_bucket_filled_while_the_question_stands_makes_the_plan_stale(
-    raw: RawClient, server: Server, saved: Saved
-) -> None:
+def test_bucket_filled_during_the_prompt_makes_the_plan_stale(raw: RawClient, server: Server, saved: Saved) -> None:
     bucket, apply = saved(*RECREATED)
     with Dialogue(*apply) as dialogue:
         dialogue.hear("[y/N]")
         raw.put(bucket, "k", b"v")
         dialogue.say("y")
-        dialogue.hear("made anew")
+        dialogue.hear("will be recreated")
         dialogue.hear(bucket)
         dialogue.say(bucket)
         text = dialogue.hear()

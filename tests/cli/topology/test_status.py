@@ -1,4 +1,4 @@
-"""`topology status` as a process: once, followed in a pipe, live on a terminal."""
+"""`kvctl topology status` as a process: once, in a pipe with --watch, live on a terminal."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.topology.conftest import Replicas, until
 
 
 def pair(raw: RawClient, unique: Callable[..., str]) -> tuple[str, str]:
-    """A bucket and a mirror of it that is filled."""
+    """Create a bucket and a filled mirror of it."""
     origin, mirror = unique("ORDERS"), unique("COPY")
     raw.create_bucket(origin)
     raw.put(origin, "k", b"v")
@@ -26,13 +26,13 @@ def pair(raw: RawClient, unique: Callable[..., str]) -> tuple[str, str]:
     return origin, mirror
 
 
-def test_shows_replicas_in_a_table_and_as_records(
+def test_status_shows_replicas_in_a_table_and_as_records(
     run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     origin, mirror = pair(raw, unique)
     shown = run("topology", "status", mirror, "-s", server.url, tty=True)
     heading, line = shown.out.splitlines()
-    assert heading.split() == ["REPLICA", "KIND", "ORIGIN", "STATE", "LAG", "ACTIVE", "REVISION", "OF"]
+    assert heading.split() == ["REPLICA", "KIND", "ORIGIN", "STATE", "LAG", "LAST", "SEEN", "REVISION", "ORIGIN", "AT"]
     assert re.fullmatch(rf"{mirror} +mirror +{origin} +ok +0 +just now +1 +1", line)
     (record,) = json.loads(run("topology", "status", origin, "-o", "json", "-s", server.url).out)
     assert (record["replica"], record["origin"], record["state"], record["lag"]) == (mirror, origin, "ok", 0)
@@ -45,12 +45,12 @@ def test_shows_replicas_in_a_table_and_as_records(
     assert run("topology", "status", unique("NONE"), "-s", server.url).exit_code == 3
 
 
-def test_an_interval_needs_watch(run: Run, server: Server) -> None:
+def test_status_interval_needs_watch(run: Run, server: Server) -> None:
     assert run("topology", "status", "--interval", "5s", "-s", server.url).exit_code == 2
     assert run("topology", "status", "--watch", "--interval", "1ms", "-s", server.url).exit_code == 2
 
 
-def test_a_pipe_has_what_changes(
+def test_status_watch_in_a_pipe_prints_changed_rows(
     start: Callable[..., "subprocess.Popen[bytes]"], server: Server, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     _, mirror = pair(raw, unique)
@@ -65,7 +65,7 @@ def test_a_pipe_has_what_changes(
     assert process.stderr.read() == b""
 
 
-def test_servers_that_go_are_waited_for(
+def test_status_watch_waits_for_a_lost_server(
     start: Callable[..., "subprocess.Popen[bytes]"], own_server: Server, unique: Callable[..., str]
 ) -> None:
     def state(process: "subprocess.Popen[bytes]") -> str:
@@ -81,10 +81,10 @@ def test_servers_that_go_are_waited_for(
     assert state(process) == "ok"
     own_server.kill()
     assert process.stderr is not None
-    told = process.stderr.readline()
+    warning = process.stderr.readline()
     own_server.launch()
     own_server.wait_ready()
-    assert told.endswith(b"waiting for it\n")
+    assert warning.endswith(b"waiting for the connection\n")
     with RawClient(own_server.url) as raw:
         raw.api(f"STREAM.DELETE.{mirror}")
     while state(process) != "gone":
@@ -93,7 +93,7 @@ def test_servers_that_go_are_waited_for(
     assert process.wait(60) == 130
 
 
-def test_a_terminal_has_a_live_table_that_leaves_its_last_state(
+def test_status_watch_on_a_terminal_leaves_the_last_table(
     server: Server, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     _, mirror = pair(raw, unique)
@@ -104,7 +104,7 @@ def test_a_terminal_has_a_live_table_that_leaves_its_last_state(
     try:
         output = b""
         deadline = time.monotonic() + 60
-        while output.count(b"\x1b[H") < 3:  # drawn thrice
+        while output.count(b"\x1b[H") < 3:  # drawn three times
             assert time.monotonic() < deadline
             output += os.read(master, 65536)
         process.send_signal(signal.SIGINT)
@@ -117,6 +117,6 @@ def test_a_terminal_has_a_live_table_that_leaves_its_last_state(
         os.close(master)
     live, _, after = output.partition(b"\x1b[?1049l")
     assert live.startswith(b"\x1b[?1049h")
-    assert b"1 replica, none amiss" in live
+    assert b"1 replica, all ok" in live
     assert mirror.encode() in after
     assert b"Traceback" not in output

@@ -62,7 +62,7 @@ def test_next_apply_reports_the_killed_one(
     file.write_text(f"version: 1\nname: {unique('t')}\nbuckets: {{{first}: {{}}, {second}: {{}}}}\n")
     apply = ["topology", "apply", "-f", str(file), "--yes", "-s", server.url]
     assert killed.run(apply, at=1)[0] == killed.KILLED
-    text = f"ended after 1 of 2 writes, at create bucket `{second}`; applying again completes it"
+    text = f"ended after 1 of 2 writes, at create bucket `{second}`; apply again to complete it"
     assert text in run_process("topology", "plan", "-f", str(file), "-s", server.url).err
     again = run_process(*apply)
     assert (again.exit_code, text in again.err) == (0, True)
