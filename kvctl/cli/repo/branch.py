@@ -1,4 +1,4 @@
-"""Branches of repositories."""
+"""`kvctl branch`: list, inspect, create and delete branches."""
 
 from typing import Annotated
 
@@ -25,8 +25,8 @@ app = group(
     "branch",
     help="""Branches of versioned buckets
 
-    A branch is a line of commits, and what was written since the last one: staged changes, which are read at the branch
-    and nowhere else until they are committed.
+    A branch is a line of commits, plus the changes staged since the last one. Staged changes are visible only at the
+    branch until they are committed.
     """,
 )
 
@@ -47,7 +47,7 @@ async def ls(session: Session, name: Name) -> None:
     see=["repo status", "repo log"],
 )
 async def show(session: Session, at: AtBranch) -> None:
-    """Show a branch: its last commit, and how much is staged."""
+    """Show a branch's last commit and number of staged changes."""
     from kvctl.cli.repo.views import COMMIT, commit_row
 
     place = parse_branch(at)
@@ -70,13 +70,13 @@ async def show(session: Session, at: AtBranch) -> None:
 async def create(
     session: Session,
     at: AtBranch,
-    source: Annotated[str, ref_option("--from", help="Where it begins")] = "main",
+    source: Annotated[str, ref_option("--from", help="Commit to start from")] = "main",
     dry_run: DryRun = False,
 ) -> None:
     """Create a branch.
 
-    It begins with what is committed at --from: staged changes of a branch stay there. A branch that exists is left as
-    it is where that is its commit; elsewhere it is an error (4).
+    The branch starts at the commit of --from, without staged changes. If the branch already exists at that commit,
+    nothing changes. If it exists at another commit, the command fails (4).
     """
     from kvctl.cli.repo.views import short
     from kvctl.versions import refs
@@ -88,14 +88,14 @@ async def create(
     found = (await repository.branches()).get(place.ref)
     if found not in (None, commit):
         raise ConflictError(
-            f"Branch `{place.ref}` exists, at commit `{short(str(found))}`",
-            hint=f"`kvctl branch show {place}` shows it",
+            f"Branch `{place.ref}` already exists at commit `{short(str(found))}`",
+            hint=f"Show it with `kvctl branch show {place}`",
         )
     if found is None and not dry_run:
         found = await existing(repository.create_branch(place.ref, commit), "branch", commit)
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
     done = f"{'Would create' if dry_run else 'Created'} branch `{place.ref}` at `{short(commit)}`"
-    text = done if found is None else f"Branch `{place.ref}` exists already, at this commit"
+    text = done if found is None else f"Branch `{place.ref}` already exists at this commit"
     tell(session, row, text, always=dry_run or found is not None)
 
 
@@ -106,9 +106,9 @@ async def create(
     see=["branch ls", "repo reset"],
 )
 async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Delete a branch, with what is staged on it.
+    """Delete a branch, with its staged changes.
 
-    Its commits stay as long as another branch or a tag leads to them; `kvctl repo gc` removes what nothing leads to.
+    Commits are kept while another branch or a tag reaches them. `kvctl repo gc` removes unreachable commits.
     """
     from kvctl.cli.bucket.data import counted
     from kvctl.cli.repo.views import short

@@ -1,4 +1,4 @@
-"""Live buckets: a commit rolled out to one, and one recorded as a commit."""
+"""`kvctl repo checkout`, and recording a live bucket as a commit."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,11 +23,13 @@ app = group()
 
 FromBucket = Annotated[
     str | None,
-    typer.Option("--from", metavar="BUCKET", help="Take what this live bucket holds", autocompletion=bucket_names),
+    typer.Option(
+        "--from", metavar="BUCKET", help="Record the contents of this live bucket", autocompletion=bucket_names
+    ),
 ]
 
 SHOWN = 20
-"""Changes that are listed before the question is asked; `--dry-run` lists all."""
+"""Maximum number of changes listed before the prompt; `--dry-run` lists all."""
 
 
 @command(
@@ -45,20 +47,20 @@ async def checkout(
     at: AtRef,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="BUCKET", help="Bucket to make equal to it", autocompletion=bucket_names),
+        typer.Option("--to", metavar="BUCKET", help="Bucket to write the commit to", autocompletion=bucket_names),
     ],
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Make a live bucket equal to a commit.
 
-    Writes only what differs and deletes what the commit has not, each key on condition that it is still as it was read
-    for the plan: one that somebody changed meanwhile is left alone and reported (4). In a bucket that takes atomic
-    batches (`--atomic`) up to 1,000 changes are one batch, of which no reader ever sees a part; more, or elsewhere,
-    they are done key by key, and running an interrupted checkout again completes it.
+    The command writes the keys that differ and deletes keys that the commit does not have, by compare-and-set. A key
+    that is changed concurrently is not overwritten but reported (4). In a bucket with atomic batches (`--atomic`), up
+    to 1,000 changes are one batch, so that no reader sees a part of it. Otherwise, keys are changed one by one; run an
+    interrupted checkout again to complete it.
 
-    At a branch, what is committed counts, not what is staged. A commit holds keys and values only: keys that lose a ttl
-    or headers are named, and keys that ADR-8 does not allow stay as they are.
+    A branch means its last commit, without staged changes. A commit holds only keys and values. Keys that lose a ttl or
+    headers are named, and keys that are not legal in ADR-8 are not changed.
     """
     from kvctl.kv.names import check_bucket
     from kvctl.versions.transfer import checkout
@@ -81,7 +83,7 @@ async def checkout(
 
 
 async def live_bucket(session: Session, name: str | None) -> "Bucket | None":
-    """The bucket to take from, if one was named. Raises BucketNotFound, UsageError."""
+    """Open the bucket to record, if one is named. Raises BucketNotFound, UsageError."""
     if name is None:
         return None
     bucket = (await session.client()).bucket(name)
@@ -92,20 +94,22 @@ async def live_bucket(session: Session, name: str | None) -> "Bucket | None":
 async def record(
     session: Session, repository: "Repository", branch: str, bucket: "Bucket", message: str, **settings: Any
 ) -> "Commit":
-    """Commit what a live bucket holds, and say what a commit has no room for. Raises as `live.record`."""
+    """Commit a live bucket, and warn of what a commit cannot hold. Raises as `bucket_snapshot.record`."""
     from kvctl.cli.repo.views import listed_keys
     from kvctl.versions.transfer import bucket_snapshot
 
     made, found = await bucket_snapshot.record(repository, branch, bucket, message, **settings)
     if found.adorned:
-        session.warn(f"{listed_keys(sorted(found.adorned))}: without their ttl and headers, a commit has none")
+        session.warn(
+            f"Recorded without ttl and headers, which a commit cannot hold: {listed_keys(sorted(found.adorned))}"
+        )
     if found.foreign:
-        session.warn(f"{listed_keys(sorted(found.foreign))}: not what ADR-8 calls a key, and left out")
+        session.warn(f"Left out non-conforming keys: {listed_keys(sorted(found.foreign))}")
     return made
 
 
 async def begin_with(session: Session, repository: "Repository", bucket: "Bucket") -> bool:
-    """Record a live bucket in a repository that has only its first commit yet; whether something was recorded."""
+    """Record a live bucket in a repository with only its first commit. Return true if anything was recorded."""
     from contextlib import suppress
 
     from kvctl.versions.commits import NothingToCommit
@@ -122,9 +126,11 @@ def _warn(session: Session, rollout: "Rollout") -> None:
     from kvctl.cli.repo.views import listed_keys
 
     if rollout.adorned:
-        session.warn(f"{listed_keys(rollout.adorned)}: ttl and headers are lost, a commit has none")
+        session.warn(
+            f"Keys that lose their ttl and headers, which a commit cannot hold: {listed_keys(rollout.adorned)}"
+        )
     if rollout.foreign:
-        session.warn(f"{listed_keys(rollout.foreign)}: not what ADR-8 calls a key, and left alone")
+        session.warn(f"Non-conforming keys are not changed: {listed_keys(rollout.foreign)}")
 
 
 def _rows(rollout: "Rollout") -> list[dict[str, Any]]:
@@ -135,11 +141,11 @@ def _view(rows: list[dict[str, Any]]) -> View:
     from kvctl.cli.repo.views import sign_of, style_of
 
     columns = [Column("change", "", text=sign_of, style=style_of), Column("key"), Column("revision", right=True)]
-    return View(columns=columns, rows=rows, name="key", empty="Nothing differs")
+    return View(columns=columns, rows=rows, name="key", empty="No differences")
 
 
 def _preview(session: Session, rollout: "Rollout") -> None:
-    """What the question is about, on stderr of a terminal."""
+    """List the first changes on stderr of a terminal, before the prompt."""
     from kvctl.cli.repo.views import sign_of
 
     for step in rollout.steps[:SHOWN]:
@@ -159,14 +165,14 @@ def _question(rollout: "Rollout") -> str:
 
 def _report(session: Session, place: "At", rollout: "Rollout", done: "RolledOut") -> None:
     kept, equal = set(done.changed_meanwhile), set(done.done_by_others)
-    carried = [] if done.at_once and kept else [step for step in rollout.steps if step.key not in kept | equal]
-    removed = sum(step.kind == "removed" for step in carried)
+    applied = [] if done.at_once and kept else [step for step in rollout.steps if step.key not in kept | equal]
+    removed = sum(step.kind == "removed" for step in applied)
     row = {
         "repository": place.repository,
         "ref": place.ref,
         "commit": rollout.commit,
         "bucket": rollout.bucket,
-        "written": len(carried) - removed,
+        "written": len(applied) - removed,
         "removed": removed,
         "unchanged": rollout.unchanged + len(equal),
         "conflicts": sorted({*done.changed_meanwhile, *done.written_by_others}),
@@ -174,8 +180,8 @@ def _report(session: Session, place: "At", rollout: "Rollout", done: "RolledOut"
     if session.output != "table":
         session.show(document(row, *(Column(name) for name in row), name="commit"))
     elif not kept and not done.written_by_others:
-        text = f"{row['written']} written, {removed} deleted" if carried else "nothing to do"
-        session.note(f"Bucket `{rollout.bucket}` is as `{place}` ({rollout.commit[:12]}): {text}", always=True)
+        text = f"{row['written']} written, {removed} deleted" if applied else "nothing to change"
+        session.note(f"Bucket `{rollout.bucket}` matches `{place}` ({rollout.commit[:12]}): {text}", always=True)
     if kept:
         raise _conflict(rollout, done)
     if done.written_by_others:
@@ -183,21 +189,21 @@ def _report(session: Session, place: "At", rollout: "Rollout", done: "RolledOut"
 
 
 def _moved_on(rollout: "Rollout", done: "RolledOut") -> ConflictError:
-    """All changes were made, and the bucket is not as the commit: others wrote what the comparison had not seen."""
+    """Build the error for a bucket that others wrote to after it was compared, with all changes made."""
     from kvctl.cli.repo.views import listed_keys
 
     return ConflictError(
-        f"Others wrote {listed_keys(done.written_by_others)} to bucket `{rollout.bucket}` since it was compared; "
+        f"Others wrote {listed_keys(done.written_by_others)} to bucket `{rollout.bucket}` during the checkout; "
         f"all {counted(done.done, 'change')} were made",
-        hint="Look at what was written, then run it again: it compares the bucket anew",
+        hint="Check those keys, then run the checkout again",
     )
 
 
 def _conflict(rollout: "Rollout", done: "RolledOut") -> ConflictError:
     from kvctl.cli.repo.views import listed_keys
 
-    left = "nothing was changed" if done.at_once else f"{counted(done.done, 'other change')} were carried out"
+    left = "nothing was changed" if done.at_once else f"{counted(done.done, 'other change')} were made"
     return ConflictError(
-        f"{listed_keys(done.changed_meanwhile)} changed in bucket `{rollout.bucket}` meanwhile; {left}",
-        hint="Look at what was written, then run it again: it compares anew",
+        f"Others changed {listed_keys(done.changed_meanwhile)} in bucket `{rollout.bucket}`; {left}",
+        hint="Check those keys, then run the checkout again",
     )

@@ -1,4 +1,4 @@
-"""What is staged, commits, history, differences."""
+"""`kvctl repo status`, `commit`, `log` and `diff`."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 app = group()
 
 PENDING = 8
-"""Exit code of `diff --exit-code` where something differs."""
+"""Exit code of `diff --exit-code` when there are differences."""
 
 IN_TABLE = 100
-"""Commits that are shown at once in a table: its columns are as wide as the first of them want."""
+"""Number of commits from which a table takes its column widths."""
 
-Meta = Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Kept with the commit; repeatable")]
-FirstParent = Annotated[
-    bool, typer.Option("--first-parent", help="Only the line of the branch itself, not what was merged into it")
+Meta = Annotated[
+    list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Metadata of the commit; repeatable")
 ]
+FirstParent = Annotated[bool, typer.Option("--first-parent", help="Follow only the first parent of merges")]
 
 
 @command(
@@ -48,10 +48,10 @@ FirstParent = Annotated[
     see=["repo commit", "repo reset", "repo diff"],
 )
 async def status(session: Session, at: AtBranch) -> None:
-    """Show what is staged on a branch.
+    """Show the staged changes of a branch.
 
-    Keys that were written or deleted since the last commit: `+` added, `~` changed, `-` removed. `kvctl repo diff`
-    shows values.
+    Lists the keys that were written or deleted since the last commit: `+` added, `~` changed, `-` removed. `kvctl repo
+    diff` shows values.
     """
     from kvctl.cli.repo.views import status_view
 
@@ -79,27 +79,26 @@ async def commit(
     at: AtBranch,
     message: Message,
     meta: Meta = None,
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Also if nothing is staged")] = False,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing is staged")] = False,
     source: FromBucket = None,
     author: Author = None,
 ) -> None:
-    """Record what is staged on a branch.
+    """Commit the staged changes of a branch.
 
-    Everything written to the branch before the command began is in the commit, and nobody has to stop writing for it.
-    Prints the commit's id, in a pipe that alone. Where there is nothing to record, the command exits 1.
+    The commit contains everything written to the branch before the command started; writers do not have to stop. In a
+    pipe only the commit's id is printed. If there is nothing to commit, the command exits with 1.
 
-    --from records what a live bucket holds instead, all of it and nothing else, as it was at one revision, also while
-    it is written to. Nothing may be staged then. Ttls and headers are left out, and so are keys that ADR-8 does not
-    allow: the command names them.
+    --from records a live bucket instead, at one snapshot revision, even while it is written to. The branch must not
+    have staged changes. Ttls, headers and keys that are not legal in ADR-8 are left out and named.
 
-    The author is --author, what KVCTL_AUTHOR holds, or user and host as in `ann@laptop`.
+    The author is --author, KVCTL_AUTHOR, or user and host as in `ann@laptop`.
     """
     from kvctl.cli.bucket.options import parse_metadata
     from kvctl.cli.repo.views import show_made
 
     place = parse_branch(at)
     if not message.strip():
-        raise UsageError("The message is empty", hint="`-m` says what the commit is about")
+        raise UsageError("The message must not be empty", hint="Describe the commit with `-m MSG`")
     named = parse_metadata(meta or ())
     bucket = await live_bucket(session, source)
     repository = await open_branch(session, place, author=author)
@@ -123,19 +122,18 @@ async def commit(
 async def log(
     session: Session,
     at: AtRef,
-    limit: Annotated[int | None, number("--limit", help="Only the newest so many")] = None,
+    limit: Annotated[int | None, number("--limit", help="Maximum number of commits")] = None,
     first_parent: FirstParent = False,
-    graph: Annotated[
-        bool, typer.Option("--graph", help="A line for each commit, beside a drawing of the history")
-    ] = False,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only commits that touched this key")] = None,
+    graph: Annotated[bool, typer.Option("--graph", help="Draw the history, one line for each commit")] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Show only commits that changed this key")
+    ] = None,
 ) -> None:
-    """Show the commits that a ref comes from, the newest first.
+    """Show the history of a ref, newest commit first.
 
-    --graph draws them: `*` is a commit, lines lead to its parents. It is text for people; with -o, the format asked
-    for has no drawing.
+    --graph draws the history: `*` is a commit, and lines lead to its parents. With -o, nothing is drawn.
 
-    --key shows the commits after which the key had another value than in any of their parents, or was gone.
+    --key shows the commits that gave the key a value that none of their parents has, or removed it.
     """
     from kvctl.cli.repo.log_lines import LogLines, names_of
     from kvctl.cli.repo.views import COMMITS
@@ -183,31 +181,29 @@ async def _rows(commits: AsyncIterator[tuple[str, "Commit"]], together: int) -> 
 async def diff(
     session: Session,
     at: AtRef,
-    other: Annotated[str | None, ref_argument("REF", "What to compare with; without it, what is staged")] = None,
-    three_dot: Annotated[
-        bool, typer.Option("--three-dot", help="What REF changed since both had a commit in common")
-    ] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 8 where something differs")] = False,
+    other: Annotated[str | None, ref_argument("REF", "Ref to compare with (default: the staged changes)")] = None,
+    three_dot: Annotated[bool, typer.Option("--three-dot", help="Show what REF changed since the merge base")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences")] = False,
 ) -> int:
-    """Show what differs between two refs.
+    """Show the differences between two refs.
 
-    What REF has that the first has not is added (`+`), what it lacks is removed (`-`), other values are changed (`~`).
-    Both are taken as committed; `$` after a branch takes its staged changes along. Without REF, what is staged on the
-    branch is compared with what is committed.
+    A key that only REF has is added (`+`), one that REF lacks is removed (`-`), and one with another value is changed
+    (`~`). A branch means its last commit; append `$` to include its staged changes. Without REF, the branch's staged
+    changes are shown.
 
-    --three-dot shows what merging REF into the first would bring: its changes since their common commit, with `*` for
-    those that are in conflict with the other side.
+    --three-dot shows what merging REF into the first ref would change: the changes since their merge base, with `*` for
+    conflicts.
     """
     from kvctl.cli.repo.views import show_changes
 
     place = parse_at(at)
     if other is None and three_dot:
-        raise UsageError("`--three-dot` compares two refs", hint=f"As in `kvctl repo diff {place} REF --three-dot`")
+        raise UsageError("`--three-dot` compares two refs", hint=f"Use `kvctl repo diff {place} REF --three-dot`")
     ref = None if other is None else parse_ref(other, place.repository)
     if ref is None and not place.is_name:
         raise UsageError(
-            f"What is to be compared with `{place.ref}` is missing",
-            hint=f"Only a branch has something staged to compare with: `kvctl repo diff {place} REF`",
+            f"Nothing to compare `{place.ref}` with; give a second ref",
+            hint=f"Use `kvctl repo diff {place} REF`; only branches have staged changes",
         )
     repository = await open_repository(session, place.repository)
     found = await repository.diff(place.ref, ref, three_dot=three_dot, values=False)

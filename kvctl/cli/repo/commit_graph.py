@@ -1,27 +1,27 @@
-"""A history drawn with lines: commits as `*`, one lane for each line of descent, merges and forks as slants. [pure]"""
+"""Text graph of a history: commits as `*`, a lane for each line of descent, merges and forks as slants. [pure]"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Drawn(NamedTuple):
-    """What stands beside and below one commit."""
+    """Graph text beside and below one commit."""
 
     mark: str
-    """On its line."""
+    """Text on the commit's line."""
     slants: list[str]
-    """Lines of their own, after it: where lanes begin and end."""
+    """Lines after the commit, on which lanes begin and end."""
 
 
 class Graph:
-    """Draws commits that come children before parents, one at a time."""
+    """Drawing of commits, one at a time, children before parents."""
 
     def __init__(self) -> None:
         self._lanes: list[str] = []
-        """The commits that the lanes lead to."""
+        """Next commit of each lane."""
 
     def draw(self, commit: str, parents: Sequence[str]) -> Drawn:
-        """The lines of the next commit."""
+        """Draw the next commit."""
         if commit not in self._lanes:
             self._lanes.append(commit)
         at = self._lanes.index(commit)
@@ -30,7 +30,7 @@ class Graph:
         return Drawn(mark, [*forks, *self._meet()])
 
     def _descend(self, at: int, parents: Sequence[str]) -> list[str]:
-        """Go on to the parents: the first in the same lane, others in lanes that begin beside it."""
+        """Move to the parents: the first in the same lane, others in new lanes beside it."""
         if not parents:
             count = len(self._lanes)
             del self._lanes[at]
@@ -43,7 +43,7 @@ class Graph:
         return slants
 
     def _meet(self) -> list[str]:
-        """Let lanes that lead to the same commit become one."""
+        """Join lanes that lead to the same commit."""
         rows = []
         while (found := self._twins()) is not None:
             left, right = found
@@ -66,19 +66,19 @@ class Graph:
 
 
 def _row(count: int, marks: dict[int, str] | None = None, gaps: dict[int, str] | None = None) -> str:
-    """So many lanes, with other characters in some of them and in the gaps after some."""
+    """Draw `count` lanes; `marks` and `gaps` replace the characters in and after a lane."""
     marks, gaps = marks or {}, gaps or {}
     return "".join(marks.get(lane, "|") + gaps.get(lane, " ") for lane in range(count)).rstrip()
 
 
 def _slant(count: int, first: int, slant: str) -> str:
-    """Lanes of which those from `first` on move one place: to the left (`/`), or, of one more, to the right."""
+    """Shift the lanes from `first` on: one place to the left (`/`), or to the right for a new lane."""
     if slant == "\\":
         return ("| " * first)[:-1] + "\\" + " \\" * (count - first)
     return ("| " * first)[:-1] + "/" + " /" * (count - first - 1)
 
 
 def _meeting(count: int, left: int, right: int) -> str:
-    """The lane `right` goes over to the one after `left`, past those between; what is further right moves along."""
+    """Move lane `right` next to lane `left`, across those between; lanes further right follow."""
     gaps = dict.fromkeys(range(left, right - 1), "_") | {right - 1: "/"}
     return _row(right, gaps=gaps) + (" /" * (count - right - 1))

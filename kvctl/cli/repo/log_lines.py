@@ -1,4 +1,4 @@
-"""The history of a ref as lines for people: blocks, or one line a commit beside a graph."""
+"""Text of `kvctl repo log`: a block for each commit, or one line beside a graph."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from kvctl.versions.model import Commit
 
 Names = Mapping[str, Sequence[str]]
-"""Commit -> the branches and tags that name it, as they are shown."""
+"""Commit -> names of its branches and tags, as shown."""
 
 
 class LogLines:
-    """Commits as lines."""
+    """Formatter of commits."""
 
     def __init__(self, names: Names, *, color: bool, graph: bool) -> None:
         self._names = names
@@ -25,7 +25,7 @@ class LogLines:
         self._graph = graph
 
     async def chunks(self, commits: AsyncIterator[tuple[str, "Commit"]]) -> AsyncIterator[bytes]:
-        """The lines of each commit, children before parents."""
+        """Yield the lines of each commit, children before parents."""
         from kvctl.cli.repo.commit_graph import Graph
 
         graph, first = Graph(), True
@@ -68,7 +68,7 @@ class LogLines:
 
 
 def names_of(branches: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, list[str]]:
-    """What names which commit: `main`, `tag v1`."""
+    """Map commits to the names of their branches and tags: `main`, `tag v1`."""
     found: dict[str, list[str]] = {}
     for name, commit in sorted(branches.items()):
         found.setdefault(commit, []).append(name)

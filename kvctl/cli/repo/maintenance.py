@@ -1,4 +1,4 @@
-"""Who changed what last, and garbage."""
+"""`kvctl repo annotate` and `gc`."""
 
 from typing import Annotated, Any
 
@@ -29,12 +29,12 @@ async def annotate(
     session: Session,
     at: AtRef,
     filter: Annotated[
-        str, typer.Argument(metavar="FILTER", help="Keys: `*` is any one token, `>` at the end any further ones")
+        str, typer.Argument(metavar="FILTER", help="Filter: `*` matches one token, `>` at the end any number")
     ] = ">",
 ) -> None:
-    """Show the commit that changed each key last.
+    """Show the last commit that changed each key.
 
-    A key whose change is staged on the branch has none yet.
+    A key with a staged change has no commit yet.
     """
     from kvctl.cli.repo.views import short
     from kvctl.kv.names import check_filter
@@ -65,15 +65,15 @@ async def annotate(
 
 @command(app, "gc", examples=["kvctl repo gc config --dry-run", "kvctl repo gc config --yes"], see=["branch delete"])
 async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Remove what no branch and no tag leads to.
+    """Remove data that no branch or tag reaches.
 
-    Commits of deleted branches and those that `reset --hard` left behind, objects that no commit needs, and staged
-    changes that were recorded or dropped. Others may go on writing and committing meanwhile: nothing is removed that
-    can be reached, or that a commit under way counts on.
+    Removes commits of deleted branches and of `reset --hard`, objects that no commit uses, and staged changes that were
+    committed or dropped. Others may write and commit during the collection. Data that is reachable, or that a running
+    commit uses, is kept.
     """
     parse_name(name)
     if not dry_run:
-        await session.confirm(f"Remove what no branch and no tag of `{name}` leads to?", yes=yes)
+        await session.confirm(f"Remove data that no branch or tag of `{name}` reaches?", yes=yes)
     repository = await open_repository(session, name, write=not dry_run)
     with session.progress(f"Collecting garbage of {name}"):
         found = await repository.gc(dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""Versioned buckets: repositories made, shown, deleted; the group that all their commands are in."""
+"""`kvctl repo`: create, list, show and delete repositories; the group of all repository commands."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,9 +39,9 @@ app = group(
     "repo",
     help="""Versioned buckets: branches, commits, diff, merge, roll back
 
-    A repository is for configuration that is changed with care. Keys are written to a branch as in a bucket, with the
-    same commands (`kvctl put NAME@BRANCH KEY VALUE`); what is written is staged until it is committed. Every commit
-    stays readable, comparable, and can be brought back or rolled out to a bucket.
+    A repository holds configuration that is changed with care. Keys are written to a branch with the same commands as
+    in a bucket (`kvctl put NAME@BRANCH KEY VALUE`), and are staged until they are committed. Every commit can be read,
+    compared, restored, and checked out to a bucket.
     """,
 )
 
@@ -58,9 +58,7 @@ def _places(ctx: typer.Context, incomplete: str) -> list[str]:
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 Place = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME|NAME@REF", help="Name of the repository; with a ref, its commit", autocompletion=_places
-    ),
+    typer.Argument(metavar="NAME|NAME@REF", help="Repository, or one of its commits", autocompletion=_places),
 ]
 
 
@@ -91,9 +89,9 @@ async def init(
 ) -> None:
     """Create a repository.
 
-    It begins with an empty commit and the branch `main`; with --from, a second commit on it has what a live bucket
-    holds. One that exists with the same configuration is left as it is; another configuration is an error (4). An
-    interrupted creation is completed by the same command.
+    A repository starts with an empty commit on the branch `main`. With --from, a second commit records a live bucket.
+    If the repository already exists with this configuration, nothing changes; with another configuration the command
+    fails (4). Run the command again to complete an interrupted creation.
     """
     from kvctl.versions import repositories
     from kvctl.versions.config import RepositoryConfig
@@ -103,20 +101,20 @@ async def init(
         cluster=cluster, tags=tags, metadata=metadata,
     )  # fmt: skip
     config = RepositoryConfig(name, settings=given)
-    wanted = config.stream(1)  # what is wrong with the words is found before anything is sent
+    wanted = config.stream(1)  # usage errors are raised before anything is sent
     if author == "":
-        raise UsageError("The author is empty")
+        raise UsageError("The author must not be empty")
     bucket = await live_bucket(session, source)
     if dry_run:
         show_config(session, wanted)
         return
     repository, fresh = await repositories.create(await writable(session), config, author=author)
     begun = bucket is not None and await begin_with(session, repository, bucket)
-    text = f"Created repository `{name}`" if fresh else f"Repository `{name}` exists already, with this configuration"
+    text = f"Created repository `{name}`" if fresh else f"Repository `{name}` already exists with this configuration"
     if not fresh and not await repository.branches():
-        text += f"; it has no branch. {await _way_back(name, repository)}"
+        text += f", but has no branches. {await _branch_hint(name, repository)}"
     if not fresh and bucket is not None:
-        text += f"; {'it begins with' if begun else 'nothing was taken from'} bucket `{bucket.name}`"
+        text += f"; {'recorded' if begun else 'did not record'} bucket `{bucket.name}`"
     tell(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
 
 
@@ -128,7 +126,7 @@ async def ls(session: Session) -> None:
     from kvctl.versions import catalog
 
     rows = [repository_row(found) for found in await catalog.listing((await session.client()).api)]
-    session.show(View(columns=REPOSITORIES, rows=rows, empty="No repositories; `kvctl repo init NAME` makes one"))
+    session.show(View(columns=REPOSITORIES, rows=rows, empty="No repositories; create one with `kvctl repo init NAME`"))
 
 
 @command(
@@ -138,10 +136,10 @@ async def ls(session: Session) -> None:
     see=["repo log", "repo diff", "branch ls"],
 )
 async def show(session: Session, name: Place) -> None:
-    """Show a repository, or with a ref a commit.
+    """Show a repository or a commit.
 
-    A repository is shown with its branches and tags. A ref is a branch, a tag, a commit's id or the beginning of one,
-    four characters at least; `~2` goes back to the parent's parent, `^2` to the second parent of a merge.
+    A repository is shown with its branches and tags. A ref is a branch, a tag, a commit id, or a prefix of one with at
+    least four characters. Append `~2` for the parent's parent, or `^2` for the second parent of a merge.
     """
     from kvctl.cli.repo.views import COMMIT, commit_row, repository_document
     from kvctl.render.view import document
@@ -167,8 +165,8 @@ async def delete(
 ) -> None:
     """Delete a repository with all its branches and commits.
 
-    Mirrors of it are listed first; they keep what they hold and get nothing new. Then its name has to be typed, or
-    given with --confirm.
+    If the repository has mirrors, they are listed and its name has to be typed or given with --confirm. Mirrors keep
+    their data but receive no new data.
     """
     from kvctl.versions import catalog
 
@@ -181,7 +179,7 @@ async def delete(
         tell(session, row, f"Would delete repository `{name}`", always=True)
         return
     for mirror in mirrors:
-        session.note(f"`{name}` feeds mirror `{mirror}`", always=True)
+        session.note(f"Mirror `{mirror}` replicates from `{name}`", always=True)
     question = f"Delete repository `{name}` with all its branches and commits?"
     if mirrors or confirm is not None:
         await session.confirm(question, typed_name=name, confirmed=confirm)
@@ -191,16 +189,16 @@ async def delete(
     tell(session, {**row, "changed": True}, f"Deleted repository `{name}`")
 
 
-async def _way_back(name: str, repository: "Repository") -> str:
-    """The command that creates a branch again, where the last one was deleted."""
+async def _branch_hint(name: str, repository: "Repository") -> str:
+    """Describe how to create a branch after the last one was deleted."""
     from kvctl.versions import refs
 
     newest = await refs.newest(repository.store)
-    return f"`kvctl branch create {name}@main --from {newest}` creates one at the newest commit"
+    return f"Create one at the newest commit: `kvctl branch create {name}@main --from {newest}`"
 
 
 async def _mirrors(api: "Api", found: "Found") -> list[str]:
-    """What replicates the repository, as far as this account can be seen."""
+    """List the repository's mirrors that are visible in this account."""
     from contextlib import suppress
 
     from kvctl.errors import KvctlError

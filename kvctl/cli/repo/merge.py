@@ -1,4 +1,4 @@
-"""Bringing commits together, taking them back, and moving a branch."""
+"""`kvctl repo merge`, `revert`, `cherry-pick`, `merge-base` and `reset`."""
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Annotated
@@ -33,9 +33,9 @@ app = group()
 
 STRATEGIES = ("source-wins", "dest-wins")
 
-Commit = Annotated[str, ref_argument("COMMIT", "A commit: its id, or any ref that means it")]
+Commit = Annotated[str, ref_argument("COMMIT", "Commit: its id or any ref")]
 Parent = Annotated[
-    int | None, number("--parent", help="Of a merge: the parent against which its changes count, from 1")
+    int | None, number("--parent", help="For a merge commit: number of the parent to compare with, from 1")
 ]
 
 
@@ -52,45 +52,46 @@ Parent = Annotated[
 async def merge(
     session: Session,
     name: Name,
-    source: Annotated[str, ref_argument("SRC", "What is merged: a branch, a tag, a commit")],
-    dest: Annotated[str, ref_argument("DST", "The branch that it is merged into")],
+    source: Annotated[str, ref_argument("SRC", "Branch, tag or commit to merge")],
+    dest: Annotated[str, ref_argument("DST", "Branch to merge into")],
     strategy: Annotated[
         str | None,
         typer.Option(
             "--strategy",
-            metavar="WHO",
-            help="Whose value a key in conflict gets: `source-wins` or `dest-wins`",
+            metavar="STRATEGY",
+            help="Side that wins conflicts: `source-wins` or `dest-wins`",
             autocompletion=lambda incomplete: [name for name in STRATEGIES if name.startswith(incomplete)],
         ),
     ] = None,
-    squash: Annotated[bool, typer.Option("--squash", help="As one commit, which has no second parent")] = False,
+    squash: Annotated[bool, typer.Option("--squash", help="Make one commit without a second parent")] = False,
     message: Annotated[
-        str | None, typer.Option("--message", "-m", metavar="MSG", help="If not `Merge SRC into DST`")
+        str | None,
+        typer.Option("--message", "-m", metavar="MSG", help="Commit message (default: `Merge SRC into DST`)"),
     ] = None,
     author: Author = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Bring the changes of one branch into another.
+    """Merge a branch, tag or commit into a branch.
 
-    What SRC changed since both had a commit in common is made on DST, as one commit with both as parents, whose id is
-    printed. Keys that both changed, each to something else, are conflicts: all are listed, nothing is changed, and the
-    exit code is 4. --strategy decides about these keys, and about no others.
+    The changes of SRC since the merge base are applied to DST as one commit with both as parents, and its id is
+    printed. A key that both sides changed differently is a conflict. Conflicts are listed, nothing is changed, and the
+    exit code is 4. --strategy resolves conflicts and affects no other keys.
 
-    Where DST has it all already, nothing is done, and its last commit is printed. A branch with staged changes takes no
-    merge (4). Histories without a common commit exit 1.
+    If SRC is already merged, DST's last commit is printed. A branch with staged changes cannot be merged into (4).
+    Unrelated histories exit with 1.
     """
     from kvctl.versions.tree.three_way import Strategy
 
     place, ref = _branch_of(name, dest), parse_ref(source, parse_name(name))
     if strategy is not None and strategy not in STRATEGIES:
-        raise UsageError(f"`{strategy}` is no strategy", hint=f"One of {', '.join(STRATEGIES)}")
+        raise UsageError(f"`{strategy}` is not a merge strategy", hint=f"Use one of {', '.join(STRATEGIES)}")
     if message is not None and not message.strip():
-        raise UsageError("The message is empty")
+        raise UsageError("The message must not be empty")
     repository = await open_branch(session, place, write=not dry_run, author=author)
     combined = repository.merge(
         ref, place.ref, message or "", strategy=Strategy(strategy) if strategy else None, squash=squash, dry_run=dry_run
     )
-    await _carry_out(session, repository, place, combined, dry_run, f"`{ref}` is merged into `{place.ref}` already")
+    await _combine(session, repository, place, combined, dry_run, f"`{ref}` is already merged into `{place.ref}`")
 
 
 @command(
@@ -107,15 +108,15 @@ async def revert(
     author: Author = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Take a commit's changes back, in a new commit.
+    """Undo a commit with a new commit.
 
-    What was changed since stays. Keys that were changed again since are conflicts: all are listed, and nothing is done
-    (4). Of a merge, --parent says which of its sides stays: 1 is the branch that was merged into.
+    Later changes are kept. Keys that were changed again after the commit are conflicts; they are listed, and nothing is
+    changed (4). For a merge commit, --parent selects the side to keep: 1 is the branch that was merged into.
     """
     place = parse_branch(at)
     repository = await open_branch(session, place, write=not dry_run, author=author)
     combined = repository.revert(place.ref, parse_ref(commit, place.repository), parent=parent, dry_run=dry_run)
-    await _carry_out(session, repository, place, combined, dry_run, "There is nothing to take back")
+    await _combine(session, repository, place, combined, dry_run, "Nothing to revert")
 
 
 @command(
@@ -132,21 +133,21 @@ async def cherry_pick(
     author: Author = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make a commit's changes again, on another branch.
+    """Apply a commit's changes to another branch.
 
-    The new commit has the message of the first and says in its metadata where it comes from. Keys that the branch holds
-    otherwise than the commit found them are conflicts: all are listed, and nothing is done (4).
+    The new commit has the same message, and its metadata names the original. Keys whose value on the branch differs
+    from the commit's parent are conflicts; they are listed, and nothing is changed (4).
     """
     place = parse_branch(at)
     repository = await open_branch(session, place, write=not dry_run, author=author)
     combined = repository.cherry_pick(place.ref, parse_ref(commit, place.repository), parent=parent, dry_run=dry_run)
-    await _carry_out(session, repository, place, combined, dry_run, "There is nothing to pick")
+    await _combine(session, repository, place, combined, dry_run, "Nothing to cherry-pick")
 
 
-async def _carry_out(
+async def _combine(
     session: Session, repository: "Repository", place: "At", combined: "Awaitable[Combined]", dry_run: bool, idle: str
 ) -> None:
-    """What came of it: the commit, with `dry_run` the changes, or the conflicts. Raises Conflicting."""
+    """Run it and print the commit, with `dry_run` the changes, or the conflicts. Raises Conflicting."""
     from kvctl.cli.repo.views import show_changes, show_conflicts, show_made
     from kvctl.versions.merges import Conflicting
 
@@ -174,12 +175,12 @@ async def _carry_out(
 async def merge_base(
     session: Session,
     name: Name,
-    one: Annotated[str, ref_argument("A", "A ref")],
-    other: Annotated[str, ref_argument("B", "Another one")],
+    one: Annotated[str, ref_argument("A", "First ref")],
+    other: Annotated[str, ref_argument("B", "Second ref")],
 ) -> None:
-    """Show the newest commit that two refs have in common.
+    """Show the newest common commit of two refs.
 
-    Prints its id, in JSON the commit. Histories without one exit 1.
+    Prints its id, or in JSON the commit. Unrelated histories exit with 1.
     """
     from kvctl.cli.repo.views import show_commit
 
@@ -201,26 +202,25 @@ async def merge_base(
 async def reset(
     session: Session,
     at: AtBranch,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key")] = None,
-    prefix: Annotated[str | None, typer.Option("--prefix", metavar="P", help="Only keys that begin so")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Reset only this key")] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="P", help="Reset only keys with this prefix")
+    ] = None,
     hard: Annotated[str | None, ref_option("--hard", help="Move the branch to this commit instead")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Drop what is staged, or move a branch to another commit.
+    """Drop staged changes, or move a branch to another commit.
 
-    Staged changes are gone for good: of all keys, of one (--key), or of those that begin with a text (--prefix). The
-    keys are again as they are committed.
+    Staged changes of all keys, of one key (--key), or of keys with a prefix (--prefix) are dropped permanently.
 
-    --hard moves a branch that has no staged changes (else 4). Commits that no branch and no tag leads to any more stay
-    readable by their ids until `kvctl repo gc`.
+    --hard moves a branch; it fails if the branch has staged changes (4). Commits that no branch or tag reaches can be
+    read by their ids until `kvctl repo gc`.
     """
     place = parse_branch(at)
     if sum(option is not None for option in (key, prefix, hard)) > 1:
-        raise UsageError("`--key`, `--prefix` and `--hard` exclude each other")
+        raise UsageError("`--key`, `--prefix` and `--hard` cannot be combined")
     if "" in (key, prefix, hard):
-        raise UsageError(
-            "An empty key, prefix or ref means nothing; without any of them, all that is staged is dropped"
-        )
+        raise UsageError("`--key`, `--prefix` and `--hard` must not be empty; omit them to drop all staged changes")
     repository = await open_branch(session, place, write=not dry_run)
     if hard is not None:
         await _reset_hard(session, repository, place, parse_ref(hard, place.repository), dry_run)
@@ -247,7 +247,7 @@ async def _reset_staged(
             await repository.reset(place.ref)
     done = f"{'Would drop' if dry_run else 'Dropped'} {counted(len(dropped), 'staged change')} of `{place}`"
     row = {"repository": place.repository, "branch": place.ref, "keys": dropped, "changed": bool(dropped)}
-    idle = f"Nothing{' of that' if key or prefix else ''} is staged on `{place}`"
+    idle = f"Nothing {'matching ' if key or prefix else ''}is staged on `{place}`"
     tell(session, row, done if dropped else idle, always=dry_run or not dropped)
 
 
@@ -263,6 +263,6 @@ async def _reset_hard(session: Session, repository: "Repository", place: "At", r
 
 
 def _branch_of(name: str, text: str) -> "At":
-    """The branch that something is merged into. Raises UsageError."""
+    """Parse the branch to merge into. Raises UsageError."""
     repository = parse_name(name)
     return parse_branch(f"{repository}@{parse_ref(text, repository)}")

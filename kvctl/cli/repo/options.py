@@ -1,4 +1,4 @@
-"""What the commands for repositories take: names, refs, an author; and how they open what is named."""
+"""Shared parameters of the repository commands: names, refs, authors; parsing and opening them."""
 
 import re
 from collections.abc import Awaitable
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,251}\Z")
 
 
 class At(NamedTuple):
-    """A repository, and a ref of it."""
+    """Repository and ref."""
 
     repository: str
     ref: str
@@ -27,7 +27,7 @@ class At(NamedTuple):
 
     @property
     def is_name(self) -> bool:
-        """Whether the ref can be the name of a branch or a tag."""
+        """Report if the ref is a legal branch or tag name."""
         from kvctl.versions.refs import check_name
 
         try:
@@ -37,27 +37,25 @@ class At(NamedTuple):
 
 
 def parse_at(text: str) -> At:
-    """NAME@REF. Raises UsageError; whether the ref means something is the server's to say."""
+    """Parse NAME@REF without looking it up. Raises UsageError."""
     name, _, ref = text.partition("@")
     if not _NAME.match(name):
-        raise UsageError(f"`{text}` is not NAME@REF", hint="A repository's name, `@`, and a ref, as in `config@main`")
+        raise UsageError(f"`{text}` is not NAME@REF", hint="Give a repository and a ref, as in `config@main`")
     if not ref:
-        raise UsageError(
-            f"`{text}` names no ref", hint=f"A branch, a tag or a commit follows the name, as in `{name}@main`"
-        )
+        raise UsageError(f"`{text}` needs a ref", hint=f"Give a branch, a tag or a commit, as in `{name}@main`")
     return At(name, ref)
 
 
 def parse_branch(text: str) -> At:
-    """NAME@BRANCH, for what writes. Raises UsageError for any other ref."""
+    """Parse NAME@BRANCH. Raises UsageError for any other ref."""
     at = parse_at(text)
     if not at.is_name:
-        raise UsageError(f"`{at.ref}` is no branch; here a branch is meant", hint=_branches(at.repository))
+        raise UsageError(f"`{at.ref}` is not a branch", hint=_branches(at.repository))
     return at
 
 
 def parse_tag(text: str) -> At:
-    """NAME@TAG. Raises UsageError for what cannot be the name of a tag."""
+    """Parse NAME@TAG. Raises UsageError for an illegal tag name."""
     from kvctl.versions.refs import check_name
 
     at = parse_at(text)
@@ -66,39 +64,41 @@ def parse_tag(text: str) -> At:
 
 
 def parse_name(text: str) -> str:
-    """The name of a repository. Raises UsageError."""
+    """Parse the name of a repository. Raises UsageError."""
     from kvctl.versions.config import check_repository
 
     if "@" in text:
-        raise UsageError(f"`{text}` names a ref; here the repository alone is meant: `{text.partition('@')[0]}`")
+        raise UsageError(f"`{text}` is a ref, not a repository", hint=f"Use `{text.partition('@')[0]}`")
     return check_repository(text)
 
 
 def parse_ref(text: str, repository: str) -> str:
-    """A ref of a repository, with or without its name before it. Raises UsageError."""
+    """Parse a ref, with or without the repository's name before it. Raises UsageError."""
     name, at, ref = text.partition("@")
     ref = ref if at and ref and name == repository else text
     if not ref:
-        raise UsageError("The ref is empty", hint="A branch, a tag or a commit, as in `main`, `v1` or `main~2`")
+        raise UsageError(
+            "The ref must not be empty", hint="Give a branch, a tag or a commit, as in `main`, `v1` or `main~2`"
+        )
     return ref
 
 
 async def open_repository(
     session: Session, name: str, *, write: bool = False, author: str | None = None
 ) -> "Repository":
-    """A handle on the repository. Raises RepositoryNotFound, ReadOnly for a `write` where `--read-only` holds."""
+    """Open the repository. Raises RepositoryNotFound, ReadOnly for a `write` on a read-only connection."""
     from kvctl.versions import repositories
 
     if author == "":
-        raise UsageError("The author is empty")
+        raise UsageError("The author must not be empty")
     api = await (writable(session) if write else _api(session))
     return await repositories.open_repository(api, name, author=author, write=write)
 
 
 async def open_branch(session: Session, at: At, *, write: bool = True, author: str | None = None) -> "Repository":
-    """The repository, for what is done to a branch of it that exists. Raises as `open_repository`.
+    """Open the repository of an existing branch. Raises as `open_repository`.
 
-    Raises BranchNotFound for no branch, UsageError where the ref means something else.
+    Raises BranchNotFound, or UsageError if the ref is not a branch.
     """
     from kvctl.errors import NotFoundError
     from kvctl.versions import refs
@@ -113,14 +113,14 @@ async def open_branch(session: Session, at: At, *, write: bool = True, author: s
             error.hint = _branches(at.repository)
             raise error from None
         raise UsageError(
-            f"`{at.ref}` is no branch; here a branch is meant",
-            hint=f"`kvctl branch create {at.repository}@NAME --from {at.ref}` makes one there",
+            f"`{at.ref}` is not a branch",
+            hint=f"Create a branch there with `kvctl branch create {at.repository}@NAME --from {at.ref}`",
         ) from None
     return repository
 
 
 async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | None:
-    """Carry a creation out; the commit where somebody else was quicker and made the same. Raises RefExists."""
+    """Create a ref; return the commit if another client created the same one first. Raises RefExists."""
     from kvctl.versions.branch.branch_names import RefExists
 
     try:
@@ -133,9 +133,9 @@ async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | No
 
 
 async def writable(session: Session) -> "Api":
-    """The API, where the connection may write. Raises ReadOnly."""
+    """Return the API of a writable connection. Raises ReadOnly."""
     if session.context.read_only:
-        raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
+        raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
     return await _api(session)
 
 
@@ -144,7 +144,7 @@ async def _api(session: Session) -> "Api":
 
 
 def _branches(repository: str) -> str:
-    return f"`kvctl branch ls {repository}` lists branches"
+    return f"List the branches with `kvctl branch ls {repository}`"
 
 
 # -- parameters --------------------------------------------------------------------------------------------
@@ -175,19 +175,19 @@ def _tag_places(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _refs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Refs of the repository that the line names already, by itself or with a ref."""
+    """Complete refs of the repository named earlier on the line."""
     from kvctl.cli.app.live_names import refs
 
     return refs(ctx.obj, str(ctx.params.get("name") or ctx.params.get("at") or "").partition("@")[0], incomplete)
 
 
 def ref_argument(metavar: str, help: str) -> Any:
-    """An argument that is a ref of the repository named before."""
+    """Declare an argument that is a ref of the repository named before."""
     return typer.Argument(metavar=metavar, help=help, autocompletion=_refs)
 
 
 def ref_option(*spellings: str, help: str) -> Any:
-    """An option whose value is a ref of the repository named by the arguments."""
+    """Declare an option whose value is a ref of the repository named by the arguments."""
     return typer.Option(*spellings, metavar="REF", help=help, autocompletion=_refs)
 
 
@@ -200,6 +200,7 @@ AtBranch = Annotated[
 ]
 AtTag = Annotated[str, typer.Argument(metavar="NAME@TAG", help="Repository and tag", autocompletion=_tag_places)]
 Author = Annotated[
-    str | None, typer.Option("--author", metavar="TEXT", help="Who commits, if not KVCTL_AUTHOR or user@host")
+    str | None,
+    typer.Option("--author", metavar="TEXT", help="Author of the commit (default: KVCTL_AUTHOR or user@host)"),
 ]
-Message = Annotated[str, typer.Option("--message", "-m", metavar="MSG", help="What the commit is about")]
+Message = Annotated[str, typer.Option("--message", "-m", metavar="MSG", help="Commit message")]

@@ -1,4 +1,4 @@
-"""Tags of repositories."""
+"""`kvctl tag`: list, create and delete tags."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ app = group(
     "tag",
     help="""Tags of versioned buckets
 
-    A tag is a name for a commit that never moves: what was released, what has to be found again.
+    A tag is a permanent name for a commit, such as a release.
     """,
 )
 
@@ -46,13 +46,13 @@ async def ls(session: Session, name: Name) -> None:
 async def create(
     session: Session,
     at: AtTag,
-    ref: Annotated[str, ref_argument("REF", "What is tagged: a branch's last commit, a tag, a commit")] = "main",
+    ref: Annotated[str, ref_argument("REF", "Branch, tag or commit to tag")] = "main",
     dry_run: DryRun = False,
 ) -> None:
     """Tag a commit.
 
-    A tag that exists is left as it is where it names the same commit; elsewhere it is an error (4): tags do not move.
-    Branches and tags share their names.
+    If the tag already exists at the same commit, nothing changes. If it exists at another commit, the command fails
+    (4): tags do not move. A tag and a branch cannot have the same name.
     """
     from kvctl.cli.repo.views import short
     from kvctl.versions import refs
@@ -63,14 +63,14 @@ async def create(
     found = (await repository.tags()).get(place.ref)
     if found not in (None, commit):
         raise ConflictError(
-            f"Tag `{place.ref}` exists, at commit `{short(str(found))}`",
-            hint=f"Choose another name, or delete it: `kvctl tag delete {place}`",
+            f"Tag `{place.ref}` already exists at commit `{short(str(found))}`",
+            hint=f"Choose another name, or delete the tag with `kvctl tag delete {place}`",
         )
     if found is None and not dry_run:
         found = await existing(repository.create_tag(place.ref, commit), "tag", commit)
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
     done = f"{'Would tag' if dry_run else 'Tagged'} `{short(commit)}` as `{place.ref}`"
-    text = done if found is None else f"Tag `{place.ref}` exists already, at this commit"
+    text = done if found is None else f"Tag `{place.ref}` already exists at this commit"
     tell(session, row, text, always=dry_run or found is not None)
 
 
@@ -78,7 +78,7 @@ async def create(
 async def delete(session: Session, at: AtTag, dry_run: DryRun = False) -> None:
     """Delete a tag.
 
-    Its commit stays as long as a branch or another tag leads to it.
+    Its commit is kept while a branch or another tag reaches it.
     """
     from kvctl.cli.repo.views import short
     from kvctl.versions.refs import RefNotFound
@@ -87,7 +87,9 @@ async def delete(session: Session, at: AtTag, dry_run: DryRun = False) -> None:
     repository = await open_repository(session, place.repository, write=not dry_run)
     commit = (await repository.tags()).get(place.ref)
     if commit is None:
-        raise RefNotFound(f"Tag `{place.ref}` does not exist", hint=f"`kvctl tag ls {place.repository}` lists tags")
+        raise RefNotFound(
+            f"Tag `{place.ref}` does not exist", hint=f"List the tags with `kvctl tag ls {place.repository}`"
+        )
     if not dry_run:
         await repository.delete_tag(place.ref)
     row = {"name": place.ref, "repository": place.repository, "commit": commit}

@@ -1,4 +1,4 @@
-"""Commits, branches and differences as rows and as lines for people."""
+"""Views of commits, branches and differences."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from kvctl.versions.repository import Repository
 
 SHORT = 12
-"""Characters of an id that people see."""
+"""Characters of a shortened id."""
 
 
 def short(identity: str) -> str:
-    """The beginning of an id."""
+    """Shorten an id."""
     return identity[:SHORT]
 
 
 def subject(commit: "Commit") -> str:
-    """The first line of its message."""
+    """Return the first line of a commit's message."""
     return commit.message.partition("\n")[0]
 
 
@@ -46,7 +46,7 @@ COMMIT = [
     Column("meta"),
     Column("generation", table=False),
 ]
-"""One commit; in tsv all fields of its JSON object."""
+"""Columns of one commit; tsv has all fields of its JSON object."""
 COMMITS = [
     Column("id", "COMMIT", text=short, style="yellow"),
     *(Column(name, table=False) for name in ("root", "parents")),
@@ -67,7 +67,7 @@ REPOSITORIES = [
 
 
 def commit_row(commit: "Commit") -> dict[str, Any]:
-    """A commit."""
+    """Return a commit as a JSON object."""
     return {
         "id": commit.id,
         "root": commit.root,
@@ -81,7 +81,7 @@ def commit_row(commit: "Commit") -> dict[str, Any]:
 
 
 def show_made(session: Session, branch: str, commit: "Commit") -> None:
-    """A commit that was just made: its id alone in a pipe, `[main 1a2b3c] message` on a terminal."""
+    """Print a new commit: only its id in a pipe, `[main 1a2b3c] message` on a terminal."""
     if session.output != "table":
         show_commit(session, commit)
         return
@@ -92,13 +92,13 @@ def show_made(session: Session, branch: str, commit: "Commit") -> None:
 
 
 def show_commit(session: Session, commit: "Commit") -> None:
-    """A commit that was looked for: its id alone in a pipe."""
+    """Print a commit; only its id in a pipe."""
     columns = [Column("id", "Commit", style="yellow"), *(replace(column, tsv=False) for column in COMMIT[1:])]
     session.show(document(commit_row(commit), *columns, name="id"))
 
 
 def repository_row(found: "Found") -> dict[str, Any]:
-    """A repository, as its stream shows it."""
+    """Return a repository as a JSON object, from its stream."""
     config, info = found.info["config"], found.info
     return {
         "name": found.config.name,
@@ -112,7 +112,7 @@ def repository_row(found: "Found") -> dict[str, Any]:
 
 
 def repository_document(found: "Found", branches: Mapping[str, str], tags: Mapping[str, str]) -> View:
-    """Everything about one repository."""
+    """Build the view of one repository, with branches and tags."""
     from kvctl.kv.stream_kind import own_metadata
 
     config = found.info["config"]
@@ -137,7 +137,7 @@ NAMED = [Column("name", style="green"), Column("commit", text=short, style="yell
 
 
 def named_rows(refs: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Branches or tags, each with its commit."""
+    """Return a row for each branch or tag, with its commit."""
     return [{"name": name, "commit": commit} for name, commit in sorted(refs.items())]
 
 
@@ -148,21 +148,21 @@ STYLES = {"added": "green", "removed": "red", "changed": "yellow", "conflict": "
 
 
 def sign_of(change: str) -> str:
-    """`+ - ~ *`"""
+    """Return the sign of a change: `+`, `-`, `~` or `*`."""
     return SIGNS[change]
 
 
 def style_of(change: str) -> str:
-    """The colour of a change."""
+    """Return the colour of a change."""
     return STYLES[change]
 
 
 async def show_changes(
     session: Session, repository: "Repository", changes: Iterable["KeyChange"], *, empty: str
 ) -> None:  # fmt: skip
-    """Keys that differ: a sign and the values side by side for people, in JSON objects.
+    """Print keys that differ: a sign and both values in a table, objects in JSON.
 
-    Values are read as they are shown. A table has the first of each only, and is shown at once.
+    Values are read while rows are printed. A table is printed at the end, with the first characters of each value.
     """
     shown = _value_of(session)
 
@@ -177,7 +177,7 @@ async def show_changes(
 
 
 async def show_conflicts(session: Session, repository: "Repository", conflicts: Iterable["KeyConflict"]) -> None:
-    """Keys that both sides changed, with the three values."""
+    """Print keys that both sides changed, with the three values."""
     from kvctl.versions.key_change import KeyChange, Kind
 
     shown, sides = _value_of(session), ("base", "source", "dest")
@@ -195,7 +195,7 @@ async def show_conflicts(session: Session, repository: "Repository", conflicts: 
 
 
 async def _show_rows(session: Session, view: View, batches: AsyncIterator[list[Row]]) -> None:
-    """A table in one piece, as wide as its rows want, of values as far as people see them; else rows as they come."""
+    """Print one table sized to its rows, with values cut to `SEEN`; in other formats, rows as they come."""
     if session.output != "table":
         await session.stream(view, batches)
         return
@@ -207,7 +207,7 @@ async def _show_rows(session: Session, view: View, batches: AsyncIterator[list[R
 
 
 SEEN = 4096
-"""Characters of a value that a table may show."""
+"""Maximum number of characters of a value in a table."""
 
 
 CHANGES = [
@@ -219,7 +219,7 @@ CHANGES = [
 
 
 def status_view(session: Session, repository: str, status: "Status", last: "Commit") -> View:
-    """What is staged: a document, where one is asked for, else a line a key."""
+    """Build the view of staged changes: a row for each key, or a document."""
     changes = [{"change": str(one.kind), "key": one.key} for one in status.changes]
     staged = View(columns=CHANGES[:2], rows=changes, name="key")
     if session.output in ("tsv", "name", "ndjson"):
@@ -235,7 +235,7 @@ def status_view(session: Session, repository: str, status: "Status", last: "Comm
 
 
 def _value_of(session: Session) -> Callable[["Value"], Any]:
-    """How the format asked for shows a value, None for a key that is not there."""
+    """Choose how the output format shows a value; None stands for a missing key."""
     return _value_row if session.output in ("json", "ndjson", "yaml") else _value_text
 
 
@@ -247,7 +247,7 @@ def _value_row(value: "Value") -> dict[str, str] | None:
 
 
 def _value_text(value: "Value") -> str | None:
-    """Text, or `base64:...`."""
+    """Return a value as text, or as `base64:...`."""
     if not isinstance(value, bytes):
         return None
     text, encoding = text_of(value)

@@ -1,4 +1,4 @@
-"""`kvctl repo checkout`, and what a live bucket brings into a repository."""
+"""`kvctl repo checkout`, and recording a live bucket in a repository."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ from tests.support.raw import RawClient
 
 @pytest.fixture
 def kv(run: Run, server: Server) -> Run:
-    """Runs kvctl on the shared server."""
+    """Run kvctl on the shared server."""
     return lambda *words, **settings: run(*words, "-s", server.url, **settings)
 
 
 @pytest.fixture
 def repo(kv: Run, unique: Callable[..., str]) -> str:
-    """A repository with two commits: `a` and `b`, then `a` changed, `b` gone, `c` added."""
+    """Create a repository with two commits: `a` and `b`, then `a` changed, `b` removed, `c` added."""
     name = unique("CONF")
     assert kv("repo", "init", name).exit_code == 0
     for changes, message in (({"a": "1", "b": "2"}, "first"), ({"a": "3", "b": None, "c": "4"}, "second")):
@@ -41,7 +41,7 @@ def values(kv: Run, bucket: str) -> dict[str, str]:
     return {row["key"]: row["value"] for row in json.loads(kv("get", bucket, ">", "-o", "json").stdout)}
 
 
-def test_rolls_out_and_back(kv: Run, repo: str, bucket: str) -> None:
+def test_checkout_writes_a_commit_and_an_earlier_one(kv: Run, repo: str, bucket: str) -> None:
     result = kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes", "-o", "json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
@@ -51,7 +51,7 @@ def test_rolls_out_and_back(kv: Run, repo: str, bucket: str) -> None:
     assert values(kv, bucket) == {"a": "1", "b": "2"}
 
 
-def test_a_dry_run_lists_every_change_and_makes_none(kv: Run, repo: str, bucket: str) -> None:
+def test_checkout_dry_run_lists_changes_and_makes_none(kv: Run, repo: str, bucket: str) -> None:
     revision = int(kv("put", bucket, "a", "0").stdout)
     kv("put", bucket, "stray", "0")
     line = ("repo", "checkout", f"{repo}@main", "--to", bucket, "--dry-run", "--read-only", "-o", "json")
@@ -64,7 +64,7 @@ def test_a_dry_run_lists_every_change_and_makes_none(kv: Run, repo: str, bucket:
     assert values(kv, bucket) == {"a": "0", "stray": "0"}
 
 
-def test_asks_on_a_terminal(kv: Run, repo: str, bucket: str, snapshot: object) -> None:
+def test_checkout_asks_on_a_terminal(kv: Run, repo: str, bucket: str, snapshot: object) -> None:
     kv("put", bucket, "stray", "0")
     for answer in (b"n\n", b"y\n"):
         result = kv("repo", "checkout", f"{repo}@main", "--to", bucket, tty=True, stdin=answer)
@@ -72,7 +72,7 @@ def test_asks_on_a_terminal(kv: Run, repo: str, bucket: str, snapshot: object) -
     assert values(kv, bucket) == {"a": "3", "c": "4"}
 
 
-def test_needs_yes_in_a_pipe_unless_nothing_differs(kv: Run, repo: str, bucket: str) -> None:
+def test_checkout_in_a_pipe_needs_yes_unless_nothing_differs(kv: Run, repo: str, bucket: str) -> None:
     assert kv("repo", "checkout", f"{repo}@main", "--to", bucket).exit_code == 2
     assert values(kv, bucket) == {}
     assert kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes").exit_code == 0
@@ -91,24 +91,26 @@ def test_needs_yes_in_a_pipe_unless_nothing_differs(kv: Run, repo: str, bucket: 
         (("{repo}@main", "--to", "{bucket}", "--read-only"), 1),
     ],
 )
-def test_what_is_wrong_is_said(kv: Run, repo: str, bucket: str, words: tuple[str, ...], code: int) -> None:
+def test_checkout_with_invalid_arguments_changes_nothing(
+    kv: Run, repo: str, bucket: str, words: tuple[str, ...], code: int
+) -> None:
     named = [word.format(repo=repo, bucket=bucket) for word in words]
     assert kv("repo", "checkout", *named, "--yes").exit_code == code
     assert values(kv, bucket) == {}
 
 
-def test_staged_changes_stay_behind(kv: Run, repo: str, bucket: str) -> None:
+def test_checkout_ignores_staged_changes(kv: Run, repo: str, bucket: str) -> None:
     kv("put", f"{repo}@main", "d", "staged")
     assert kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes").exit_code == 0
     assert values(kv, bucket) == {"a": "3", "c": "4"}
 
 
-def test_a_bucket_begins_a_repository_and_is_recorded_again(kv: Run, bucket: str, unique: Callable[..., str]) -> None:
+def test_init_and_commit_record_a_live_bucket(kv: Run, bucket: str, unique: Callable[..., str]) -> None:
     name = unique("CONF")
     kv("put", bucket, "a", "1")
     assert kv("repo", "init", name, "--from", "nosuch", "--dry-run").exit_code == 3
     assert kv("repo", "init", name, "--from", bucket).exit_code == 0
-    assert kv("repo", "init", name, "--from", bucket).err.endswith(f"; nothing was taken from bucket `{bucket}`\n")
+    assert kv("repo", "init", name, "--from", bucket).err.endswith(f"; did not record bucket `{bucket}`\n")
     assert values(kv, f"{name}@main") == {"a": "1"}
     kv("put", bucket, "b", "2")
     result = kv("repo", "commit", f"{name}@main", "--from", bucket, "-m", "nightly", "-o", "json")
@@ -120,7 +122,7 @@ def test_a_bucket_begins_a_repository_and_is_recorded_again(kv: Run, bucket: str
     assert kv("repo", "commit", f"{name}@main", "--from", bucket, "-m", "nightly").exit_code == 4
 
 
-def test_what_a_commit_has_no_room_for_is_named(kv: Run, raw: RawClient, unique: Callable[..., str]) -> None:
+def test_init_names_settings_that_a_commit_cannot_hold(kv: Run, raw: RawClient, unique: Callable[..., str]) -> None:
     bucket, name = unique(), unique("CONF")
     kv("bucket", "add", bucket, "--marker-ttl", "1m")
     kv("create", bucket, "short.lived", "1", "--ttl", "1h")
@@ -132,7 +134,7 @@ def test_what_a_commit_has_no_room_for_is_named(kv: Run, raw: RawClient, unique:
 
 
 @pytest.mark.parametrize("after", [0.15, 0.3, 0.6])
-def test_a_killed_checkout_is_completed_by_the_next(
+def test_killed_checkout_is_completed_by_the_next(
     kv: Run, start: Callable[..., subprocess.Popen[bytes]], server: Server, bucket: str, unique: Callable[..., str],
     after: float,
 ) -> None:  # fmt: skip

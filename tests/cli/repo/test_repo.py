@@ -1,4 +1,4 @@
-"""The repo commands: what they print, take, and exit with."""
+"""Repository commands as processes: output, arguments and exit codes."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.cli.repos import Repo
 
 @pytest.fixture
 def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]:
-    """A repository."""
+    """Create a repository, deleted after the test."""
     made = Repo(run, server.url, unique("R"))
     assert made("init", ".").exit_code == 0
     yield made
@@ -25,25 +25,25 @@ def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]
 
 
 class TestRepositories:
-    def test_init_without_a_branch_names_the_newest_commit_and_the_way_back(self, repo: Repo) -> None:
+    def test_init_without_branches_names_the_newest_commit(self, repo: Repo) -> None:
         repo.text("put", "@main", "k", "v")
         identity = repo.text("repo", "commit", "@main", "-m", "one")
         repo.text("branch", "delete", "@main", "--yes")
-        told = repo("init", ".")
-        assert told.exit_code == 0
-        assert "it has no branch" in told.err
-        assert f"kvctl branch create {repo.name}@main --from {identity}" in told.err
+        result = repo("init", ".")
+        assert result.exit_code == 0
+        assert "has no branches" in result.err
+        assert f"kvctl branch create {repo.name}@main --from {identity}" in result.err
         repo.text("branch", "create", "@main", "--from", identity)
         assert repo.text("get", "@main", "k") == "v"
 
-    def test_made_again_it_is_the_same_or_a_conflict(self, repo: Repo, snapshot: Any) -> None:
+    def test_init_again_changes_nothing_or_conflicts(self, repo: Repo, snapshot: Any) -> None:
         assert repo("init", ".") == snapshot(name="again")
         assert repo("init", ".", "--description", "other") == snapshot(name="other")
         assert repo("init", "no.name") == snapshot(name="name")
         assert json.loads(repo("init", "new", "--dry-run").out)["allow_atomic"] is True
         assert repo("show", "new").exit_code == 3
 
-    def test_shown_with_branches_and_tags(self, repo: Repo, snapshot: Any) -> None:
+    def test_show_lists_branches_and_tags(self, repo: Repo, snapshot: Any) -> None:
         repo.text("tag", "create", "@v1")
         assert repo("show", ".", tty=True) == snapshot(name="terminal")
         shown = repo.json("repo", "show", ".")
@@ -53,14 +53,14 @@ class TestRepositories:
         assert repo.name in repo.text("repo", "ls", "-o", "name").splitlines()
         assert repo.json("repo", "info", ".") == repo.json("repo", "view", ".") == shown  # `status` is another command
 
-    def test_deletion_asks(self, repo: Repo, snapshot: Any) -> None:
+    def test_delete_asks_for_confirmation(self, repo: Repo, snapshot: Any) -> None:
         assert repo("delete", ".") == snapshot(name="pipe")
         assert repo("delete", ".", tty=True, stdin=b"n\n").exit_code == 1
         assert repo("delete", ".", "--dry-run") == snapshot(name="dry run")
         assert repo("delete", ".", tty=True, stdin=b"y\n") == snapshot(name="terminal")
         assert repo("delete", ".", "--yes").exit_code == 3
 
-    def test_a_mirror_holds_all_of_it_and_has_to_be_thought_of(self, repo: Repo, snapshot: Any) -> None:
+    def test_mirror_of_a_repository_is_read_only_and_guards_its_deletion(self, repo: Repo, snapshot: Any) -> None:
         repo.commit("one", a="1")
         mirror = f"{repo.name}-M"
         repo.text("mirror", "create", mirror, "--origin", ".")
@@ -77,7 +77,7 @@ class TestRepositories:
         repo.text("mirror", "delete", mirror, "--yes")
 
     @pytest.mark.guarantee("versions-19")
-    def test_bucket_commands_name_the_right_one(self, repo: Repo, snapshot: Any) -> None:
+    def test_bucket_commands_name_the_repository_command(self, repo: Repo, snapshot: Any) -> None:
         stream = f"KVR_{repo.name}"
         rows = repo.json("bucket", "ls")
         assert [row["kind"] for row in rows if row["name"] == repo.name] == ["repository"]
@@ -100,7 +100,7 @@ class TestRepositories:
 
 
 class TestCommits:
-    def test_stage_look_commit(self, repo: Repo, snapshot: Any) -> None:
+    def test_staged_changes_are_shown_and_committed(self, repo: Repo, snapshot: Any) -> None:
         repo.commit("first", app_port="80", app_host="here", gone="1")
         repo.put(app_port="81", new="\x1b[2J")
         repo.text("delete", "@main", "gone")
@@ -116,7 +116,7 @@ class TestCommits:
         assert repo("commit", "@main", "-m", "again") == snapshot(name="nothing to record")
         assert repo.text("repo", "commit", "@main", "-m", "empty", "--allow-empty")
 
-    def test_a_commit_in_json(self, repo: Repo) -> None:
+    def test_commit_prints_all_fields_in_json(self, repo: Repo) -> None:
         first = repo.json("repo", "show", "@main")
         repo.put(a="1")
         made = repo.json("repo", "commit", "@main", "-m", "one", "--meta", "k=v", "--author", "bob")
@@ -126,7 +126,7 @@ class TestCommits:
         assert repo.json("repo", "show", f"@{made['id'][:8]}") == made
         assert repo.json("repo", "log", "@main") == [made, first]
 
-    def test_what_is_wrong_is_said_before_anything_is_sent(self, repo: Repo, snapshot: Any) -> None:
+    def test_invalid_arguments_are_usage_errors(self, repo: Repo, snapshot: Any) -> None:
         for number, line in enumerate((
             ("commit", "@main"),
             ("commit", "@main", "-m", " "),
@@ -147,7 +147,7 @@ class TestCommits:
             assert result == snapshot(name=f"{number} {' '.join(line)}")
             assert result.exit_code == 2
 
-    def test_log_for_people_and_for_scripts(self, repo: Repo, snapshot: Any) -> None:
+    def test_log_prints_blocks_graphs_and_json(self, repo: Repo, snapshot: Any) -> None:
         repo.commit("one", a="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", a="2")
@@ -166,7 +166,7 @@ class TestCommits:
         assert len(repo.json("repo", "log", "@main", "--first-parent", "--limit", "2")) == 2
         assert len(repo.text("repo", "log", "@v1", "-o", "name").splitlines()) == 5
 
-    def test_diff_of_refs(self, repo: Repo, snapshot: Any) -> None:
+    def test_diff_compares_two_refs(self, repo: Repo, snapshot: Any) -> None:
         repo.commit("one", a="1", b="1", c="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", a="2", b="2")
@@ -180,7 +180,7 @@ class TestCommits:
         assert repo("diff", "@main", "try", "--exit-code").exit_code == 8
         assert repo("diff", "@main", "nope").exit_code == 3
 
-    def test_annotate(self, repo: Repo, snapshot: Any) -> None:
+    def test_annotate_names_the_last_commit_of_each_key(self, repo: Repo, snapshot: Any) -> None:
         one = repo.commit("one", a_x="1", b="1")
         two = repo.commit("two", b="2")
         repo.put(c="staged")
@@ -191,8 +191,8 @@ class TestCommits:
         assert repo.text("repo", "annotate", "@main", "a.*", "-o", "name") == "a.x"
 
 
-class TestTogether:
-    def test_merge_and_again(self, repo: Repo, snapshot: Any) -> None:
+class TestMerges:
+    def test_merge_again_changes_nothing(self, repo: Repo, snapshot: Any) -> None:
         repo.commit("one", a="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", "try", b="1")
@@ -205,7 +205,7 @@ class TestTogether:
         assert repo.text("repo", "merge-base", ".", "try", "main") == merged["parents"][1]
 
     @pytest.mark.guarantee("versions-12")
-    def test_conflicts_are_listed_and_nothing_changes(self, repo: Repo, snapshot: Any) -> None:
+    def test_merge_conflicts_are_listed_and_nothing_changes(self, repo: Repo, snapshot: Any) -> None:
         repo.commit("one", a="1", b="1", c="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", a="2", b="2")
@@ -219,7 +219,7 @@ class TestTogether:
         assert len(repo.json("repo", "show", "@main")["parents"]) == 1
         assert [repo.text("get", "@main", key) for key in "abcd"] == ["3", "3", "2", "1"]
 
-    def test_staged_changes_stand_in_the_way(self, repo: Repo, snapshot: Any) -> None:
+    def test_staged_changes_refuse_merge_revert_and_reset(self, repo: Repo, snapshot: Any) -> None:
         one = repo.commit("one", a="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", "try", b="1")
@@ -233,7 +233,7 @@ class TestTogether:
             assert repo(*command) == snapshot(name=command[0])
         assert repo.json("repo", "show", "@main")["id"] == one
 
-    def test_revert_and_cherry_pick(self, repo: Repo, snapshot: Any) -> None:
+    def test_revert_and_cherry_pick_make_new_commits(self, repo: Repo, snapshot: Any) -> None:
         repo.commit("one", a="1")
         two = repo.commit("two", a="2", b="1")
         assert repo("revert", "@main", two, "--dry-run", tty=True) == snapshot(name="dry run")
@@ -253,7 +253,7 @@ class TestTogether:
         assert repo.json("repo", "revert", "@main", "main", "--parent", "1")["generation"] > 4
         assert repo("get", "@main", "z").exit_code != 0
 
-    def test_reset(self, repo: Repo, snapshot: Any) -> None:
+    def test_reset_drops_staged_changes_or_moves_the_branch(self, repo: Repo, snapshot: Any) -> None:
         one = repo.commit("one", a="1", app_x="1", app_y="1")
         repo.commit("two", a="2")
         repo.put(a="3", app_x="3", app_y="3", b="3")
@@ -266,7 +266,7 @@ class TestTogether:
         assert repo.text("repo", "reset", "@main", "--hard", "main~1") == one
         assert repo.text("get", "@main", "a") == "1"
 
-    def test_garbage_asks_and_goes(self, repo: Repo, snapshot: Any) -> None:
+    def test_gc_asks_and_removes_unreachable_commits(self, repo: Repo, snapshot: Any) -> None:
         repo.text("branch", "create", "@try")
         gone = repo.commit("one", "try", a="1")
         repo.text("branch", "delete", "@try", "--yes")
@@ -279,7 +279,7 @@ class TestTogether:
 
 
 class TestBranchesAndTags:
-    def test_branches(self, repo: Repo, snapshot: Any) -> None:
+    def test_branches_are_created_listed_shown_and_deleted(self, repo: Repo, snapshot: Any) -> None:
         one = repo.commit("one", a="1")
         two = repo.commit("two", a="2")
         repo.put(a="3")
@@ -299,7 +299,7 @@ class TestBranchesAndTags:
         assert repo.run("branch", "delete", "@try", "--yes").exit_code == 3
         assert repo.text("repo", "branch", "ls", ".", "-o", "name") == "main"
 
-    def test_tags(self, repo: Repo, snapshot: Any) -> None:
+    def test_tags_are_created_listed_and_deleted(self, repo: Repo, snapshot: Any) -> None:
         one = repo.commit("one", a="1")
         repo.commit("two", a="2")
         repo.text("tag", "create", "@v1.0", one)
@@ -314,7 +314,7 @@ class TestBranchesAndTags:
         assert repo.run("tag", "create", "@a~b") == snapshot(name="name")
 
 
-def test_what_is_not_there_exits_3(repo: Repo, run: Run, server: Server, snapshot: Any) -> None:
+def test_missing_refs_exit_3(repo: Repo, run: Run, server: Server, snapshot: Any) -> None:
     missing = (
         ("show", "@nope"),
         ("log", "@nope"),
@@ -328,7 +328,7 @@ def test_what_is_not_there_exits_3(repo: Repo, run: Run, server: Server, snapsho
     assert run("repo", "show", "nowhere", "-s", server.url).exit_code == 3
 
 
-def test_a_connection_for_reading_reads(repo: Repo) -> None:
+def test_read_only_connection_reads_but_does_not_write(repo: Repo) -> None:
     repo.commit("one", a="1")
     assert repo.text("get", "@main", "a", "--read-only") == "1"
     assert repo.text("repo", "log", "@main", "-o", "name", "--read-only")
@@ -344,7 +344,7 @@ def test_a_connection_for_reading_reads(repo: Repo) -> None:
         assert repo.run(*line, "--read-only").exit_code == 0
 
 
-async def test_who_makes_the_same_branch_or_tag_at_the_same_time_is_told_that_it_is_there() -> None:
+async def test_concurrent_creation_of_the_same_ref_returns_its_commit() -> None:
     repository = Repository(MemoryStore())
     commit = (await repository.init()).id
     assert await existing(repository.create_branch("b", commit), "branch", commit) is None

@@ -22,7 +22,7 @@ FIELDS = [
 
 
 @pytest.fixture
-def poisoned(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
+def stale(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
     """Recreate a bucket under its mirror."""
     bucket, mirror = unique("ORDERS"), unique("M")
     raw.create_bucket(bucket)
@@ -36,7 +36,7 @@ def poisoned(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[s
 
 
 @pytest.fixture
-def whole(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
+def consistent(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
     """Create a bucket and a consistent mirror."""
     bucket, mirror = unique("ORDERS"), unique("M")
     raw.create_bucket(bucket)
@@ -46,19 +46,19 @@ def whole(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str,
 
 
 def test_audit_of_consistent_replicas_exits_0_with_a_row_for_each_pair(
-    run: Run, server: Server, whole: tuple[str, str]
+    run: Run, server: Server, consistent: tuple[str, str]
 ) -> None:
-    result = run("topology", "audit", whole[0], "-s", server.url, "-o", "json")
+    result = run("topology", "audit", consistent[0], "-s", server.url, "-o", "json")
     assert result.exit_code == 0
     (row,) = json.loads(result.out)
     assert list(row) == FIELDS
-    assert (row["origin"], row["replica"], row["keys"], row["consistent"], row["samples"]) == (*whole, 1, True, [])
+    assert (row["origin"], row["replica"], row["keys"], row["consistent"], row["samples"]) == (*consistent, 1, True, [])
 
 
 def test_audit_with_drift_exits_4_with_samples_and_the_cause(
-    run: Run, server: Server, poisoned: tuple[str, str], snapshot: SnapshotAssertion
+    run: Run, server: Server, stale: tuple[str, str], snapshot: SnapshotAssertion
 ) -> None:
-    bucket, mirror = poisoned
+    bucket, mirror = stale
     result = run("topology", "audit", bucket, "-s", server.url, "-o", "table")
     assert result.masked(WIDTHS, BUCKET=bucket, MIRROR=mirror) == snapshot
     (row,) = json.loads(run("topology", "audit", mirror, "-s", server.url, "-o", "json").out)
@@ -69,8 +69,8 @@ def test_audit_with_drift_exits_4_with_samples_and_the_cause(
     }  # fmt: skip
 
 
-def test_audit_all_lists_every_difference(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
-    bucket, mirror = poisoned
+def test_audit_all_lists_every_difference(run: Run, server: Server, stale: tuple[str, str]) -> None:
+    bucket, mirror = stale
     result = run("topology", "audit", mirror, "--all", "-s", server.url)
     assert result.exit_code == 4
     rows = [line.split("\t") for line in result.out.splitlines()]
@@ -92,20 +92,20 @@ def test_audit_of_an_unknown_name_exits_3_and_without_replicas_0(
 
 
 def test_audit_of_an_unreadable_origin_exits_5_unless_another_replica_differs(
-    run: Run, server: Server, raw: RawClient, whole: tuple[str, str], poisoned: tuple[str, str]
+    run: Run, server: Server, raw: RawClient, consistent: tuple[str, str], stale: tuple[str, str]
 ) -> None:
-    bucket, mirror = whole
+    bucket, mirror = consistent
     raw.api(f"STREAM.DELETE.KV_{bucket}")
     result = run("topology", "audit", bucket, "-s", server.url, "-o", "json")
     assert (result.exit_code, json.loads(result.out)[0]["consistent"]) == (5, None)
     assert f"warning: `{mirror}` of `{bucket}` was not audited: Origin `{bucket}` does not exist" in result.err
-    assert run("topology", "audit", bucket, poisoned[0], "-s", server.url).exit_code == 4
+    assert run("topology", "audit", bucket, stale[0], "-s", server.url).exit_code == 4
 
 
 def test_repair_asks_and_ends_with_a_clean_audit(
-    run: Run, server: Server, raw: RawClient, poisoned: tuple[str, str]
+    run: Run, server: Server, raw: RawClient, stale: tuple[str, str]
 ) -> None:
-    bucket, mirror = poisoned
+    bucket, mirror = stale
     audit = ("topology", "audit", bucket, "--repair", "-s", server.url)
     assert run(*audit).exit_code == 2  # no terminal to ask on
     assert run(*audit, stdin=b"n\n", tty=True).exit_code == 1
@@ -121,8 +121,8 @@ def test_repair_asks_and_ends_with_a_clean_audit(
     assert run(*audit, "--yes").exit_code == 0
 
 
-def test_repair_on_a_terminal_describes_its_steps(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
-    bucket, mirror = poisoned
+def test_repair_on_a_terminal_describes_its_steps(run: Run, server: Server, stale: tuple[str, str]) -> None:
+    bucket, mirror = stale
     result = run("topology", "audit", bucket, "--repair", "-s", server.url, stdin=b"y\n", tty=True)
     assert result.exit_code == 0
     assert [word for word in result.out.split() if word in ("drift", "consistent")] == ["drift", "consistent"]
@@ -131,9 +131,9 @@ def test_repair_on_a_terminal_describes_its_steps(run: Run, server: Server, pois
 
 
 def test_audit_reports_an_interrupted_mirror_repair_and_completes_it(
-    run: Run, server: Server, raw: RawClient, whole: tuple[str, str]
+    run: Run, server: Server, raw: RawClient, consistent: tuple[str, str]
 ) -> None:
-    mirror = whole[1]
+    mirror = consistent[1]
     config = raw.api(f"STREAM.INFO.{mirror}")["config"]
     left = {**config, "name": f"kvctl-repair-{mirror}", "metadata": {"kvctl.repair": mirror}}
     assert "error" not in raw.api(f"STREAM.CREATE.kvctl-repair-{mirror}", left)
@@ -162,15 +162,15 @@ def test_audit_reports_leftovers_of_an_aggregate_repair_and_removes_them(
 
 
 def test_audit_of_a_file_checks_the_replicas_in_it(
-    run: Run, server: Server, whole: tuple[str, str], poisoned: tuple[str, str], tmp_path: Path
+    run: Run, server: Server, consistent: tuple[str, str], stale: tuple[str, str], tmp_path: Path
 ) -> None:
-    bucket, mirror = whole
+    bucket, mirror = consistent
     file = tmp_path / "topology.yaml"
     file.write_text(f"version: 1\nbuckets: {{{bucket}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n")
     result = run("topology", "audit", "-f", str(file), "-s", server.url, "-o", "name")
     assert (result.exit_code, result.out) == (0, f"{mirror}\n")
     there = f"contexts: {{here: {{url: '{server.url}'}}}}\nversion: 1\n"
-    file.write_text(f"{there}mirrors: {{{poisoned[1]}: {{origin: {poisoned[0]}, in: here}}}}\n")
+    file.write_text(f"{there}mirrors: {{{stale[1]}: {{origin: {stale[0]}, in: here}}}}\n")
     result = run("topology", "audit", "-f", str(file), "-o", "json")
     assert (result.exit_code, json.loads(result.out)[0]["context"]) == (4, "here")
     file.write_text(f"version: 1\nmirrors: {{NONE: {{origin: {bucket}}}}}\n")
@@ -185,7 +185,7 @@ def test_audit_with_invalid_arguments_is_a_usage_error(run: Run, args: tuple[str
     assert run("topology", "audit", *args, "-s", "nats://127.0.0.1:1").exit_code == 2
 
 
-def test_read_only_connection_audits_but_does_not_repair(run: Run, server: Server, poisoned: tuple[str, str]) -> None:
-    audit = ("topology", "audit", poisoned[0], "--read-only", "-s", server.url)
+def test_read_only_connection_audits_but_does_not_repair(run: Run, server: Server, stale: tuple[str, str]) -> None:
+    audit = ("topology", "audit", stale[0], "--read-only", "-s", server.url)
     assert run(*audit).exit_code == 4
     assert run(*audit, "--repair", "--yes").exit_code == 1

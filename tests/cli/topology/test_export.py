@@ -63,8 +63,8 @@ def test_export_writes_yaml_and_names_what_it_leaves_out(run: Run, layout: Serve
     assert run("topology", "export", "-o", "name", "-q", "-s", layout.url).out.split() == [
         "ODD", "ORDERS", "STOCK", "ORDERS_COPY", "EDGE",
     ]  # fmt: skip
-    whole = json.loads(run("topology", "export", "-o", "json", "-s", layout.url).out)
-    assert whole == parser.parse(run("topology", "export", "-s", layout.url).stdout, "f.yaml").data
+    everything = json.loads(run("topology", "export", "-o", "json", "-s", layout.url).out)
+    assert everything == parser.parse(run("topology", "export", "-s", layout.url).stdout, "f.yaml").data
     assert run("topology", "export", "ORDER", "-s", layout.url).exit_code == 3
     assert run("topology", "export", "EVENTS", "-s", layout.url).exit_code == 1
 

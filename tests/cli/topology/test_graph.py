@@ -56,8 +56,8 @@ def test_graph_of_live_replicas_shows_their_state(
     shown = run("topology", "graph", origin, "-s", server.url, tty=True, env={"NO_COLOR": ""})
     assert "\x1b[32mok\x1b[0m" in shown.out
     assert "a.> → b.>" in shown.out
-    whole = json.loads(run("topology", "graph", "-o", "json", aggregate, "-s", server.url).out)
-    states = {edge["origin"]: (edge["state"], edge["rules"]) for edge in whole["edges"]}
+    everything = json.loads(run("topology", "graph", "-o", "json", aggregate, "-s", server.url).out)
+    states = {edge["origin"]: (edge["state"], edge["rules"]) for edge in everything["edges"]}
     assert states == {
         f"KV_{origin}": ("ok", [{"keys": "a.>", "land": "b.>"}]),
         "KV_NOBODY": ("missing origin", []),
