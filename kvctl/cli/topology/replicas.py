@@ -34,7 +34,7 @@ async def build(
     no_wait: bool,
     dry_run: bool,
 ) -> None:
-    """Apply a plan, wait, report the result; `what` is `mirror` or `aggregate`. Raises as `carry_out` and `wait`."""
+    """Apply a plan, wait, report the result; `what` is `mirror` or `aggregate`. Raises as `apply` and `wait`."""
     from kvctl.topology.apply import arrival, builders
 
     for warning in plan.warnings:
