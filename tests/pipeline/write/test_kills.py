@@ -27,7 +27,8 @@ SCRIPT = """
 import os, sys, threading, time
 from functools import partial
 from pathlib import Path
-from kvctl.pipeline import contents, file_rows, placing
+from kvctl import atomic_file
+from kvctl.pipeline.files import contents, target_folder
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.jobs import export as exporting, load as loading
 from kvctl.pipeline.options import SourceOptions
@@ -48,6 +49,11 @@ def kill_between(replace, *args):
         kill(whom)
     replace(*args)
 
+def kill_at_manifest(replace, path, *args, **settings):
+    if path == Path(folder, target_folder.MANIFEST):
+        kill(whom)
+    replace(path, *args, **settings)
+
 def kill_while(begun):
     def look():
         while not begun():
@@ -58,11 +64,11 @@ def kill_while(begun):
 if point == "writing" and job == "export":
     kill_while(lambda: any(Path(folder).glob("_incomplete/*/_temporary/**/part-*")))
 elif point == "staged":
-    kill_before(placing, "staged")
+    kill_before(target_folder, "staged")
 elif point == "half moved":
     os.replace = partial(kill_between, os.replace)
 elif point == "moved":
-    kill_before(placing, "_write")
+    atomic_file.replace = partial(kill_at_manifest, atomic_file.replace)
 
 with Engine.start(Target(master="local[2]")) as engine:
     options = SourceOptions(bucket=bucket, url=url, partitions=2, on_evicted="fail")

@@ -23,7 +23,7 @@ SCRIPT = """
 import sys, threading, time
 from itertools import count
 from pathlib import Path
-from kvctl.pipeline import capture_folder
+from kvctl.pipeline.files import capture_folder
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.jobs import capture as capturing
 from kvctl.pipeline.options import given_as, parse
