@@ -52,7 +52,7 @@ def report(error: BaseException, terminal: Terminal) -> int:
 def direct(error: KvctlError, call: Any) -> None:
     """Where a bucket's command was refused on a table or a repository, let the hint name what does it there."""
     function = getattr(call, "func", call)
-    room, name = function.__module__.split(".")[2], function.__name__
+    room, name = function.__module__.removeprefix("kvctl.cli.").partition(".")[0], function.__name__
     noun = "key" if room == "keys" else room
     if error.hint and (instead := _ON_TABLES.get(noun, _ON_TABLES["key"]).get(name)):
         error.hint = error.hint.replace("`kvctl table` is", f"`kvctl table {instead}` is")
