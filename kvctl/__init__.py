@@ -65,7 +65,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are first used: every command starts by importing this module."""
+    """Import public names on first use: every command starts by importing this module."""
     if name not in _HOMES:
         raise AttributeError(f"module 'kvctl' has no attribute '{name}'")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""The program's entry: `kvctl`, and `python -m kvctl`."""
+"""Entry point of `kvctl` and `python -m kvctl`."""
 
 
 def main() -> int:

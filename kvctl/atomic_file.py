@@ -1,4 +1,4 @@
-"""Files that appear complete: written under a random name, flushed to the disk, then given their own name.
+"""Atomic file writes: under a random name, flushed to disk, then renamed.
 
 Readers see the previous file or the new one. The random name is created exclusively: nobody can plant a file or a link
 under it.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 PARTIAL = ".part"
-"""Suffix of the temporary names, which a killed process leaves."""
+"""Suffix of the temporary names, which a killed process leaves behind."""
 PRIVATE = 0o600
 """Mode of a file that may hold secrets or values."""
 PUBLIC = 0o666
@@ -25,7 +25,7 @@ PUBLIC = 0o666
 def replacing(
     path: Path, *, mode: int = PRIVATE, beside: Path | None = None, buffering: int = -1
 ) -> Iterator[BinaryIO]:
-    """Open a temporary file that becomes `path` when the block ends; removed where the block raises.
+    """Open a temporary file that becomes `path` when the block ends; removed if the block raises.
 
     The temporary file is created in the folder of `path`, or in `beside` on the same file system. Raises OSError.
     """
@@ -46,13 +46,13 @@ def replacing(
 
 
 def replace(path: Path, data: bytes, *, mode: int = PRIVATE, beside: Path | None = None) -> None:
-    """Replace the content of a file in one step. Raises OSError."""
+    """Replace the content of a file atomically. Raises OSError."""
     with replacing(path, mode=mode, beside=beside) as file:
         file.write(data)
 
 
 def flush_folder(folder: Path) -> None:
-    """Make renames, creations and removals in a folder outlive a power cut, where its file system supports that."""
+    """Make renames, creations and removals in a folder survive a power failure, where its file system supports that."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

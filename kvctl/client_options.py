@@ -1,4 +1,4 @@
-"""What a context means to the client library, and what its refusals mean to a user."""
+"""Mapping of a context to the client library's options, and of its refusals to our errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kvctl.urls import Address, addresses, redact
 
 START_HINT = "Start one with `kvctl server run`, or name yours with `--server URL` or `kvctl context add`"
 
-REFUSED_HINT = "They come from flags, the context or NATS_* variables: see `kvctl context show`"
+REFUSED_HINT = "Credentials come from flags, the context or NATS_* variables: see `kvctl context show`"
 
 Login = dict[str, str | None]
 """The client library's `user` and `password`, or its `token`."""
 NO_LOGIN: Login = {"user": None, "password": None, "token": None}
 Cause = tuple[Exception, Mapping[str, Any]]
-"""What the library met, and the INFO of the server."""
+"""Error of the library, and the INFO of the server."""
 
 _REFUSALS = ("authorization", "authentication", "permissions violation", "account")
 _JWT = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]+")
@@ -28,9 +28,9 @@ _SEED = re.compile(r"\bSU[A-Z2-7]{56}\b")
 
 
 def connect_options(context: Context) -> dict[str, Any]:
-    """The client library's keyword arguments, without servers and logins.
+    """Return the client library's keyword arguments, without servers and logins.
 
-    Raises UsageError for what cannot be used: an address, a file.
+    Raises UsageError for an invalid address or file.
     """
     context.check()
     options: dict[str, Any] = {
@@ -53,9 +53,9 @@ def connect_options(context: Context) -> dict[str, Any]:
 
 
 def logins(context: Context) -> list[tuple[Address, Login]]:
-    """The servers, and user and password or token for each: the context's own, or those in its URL.
+    """Return the servers, with user and password or token for each: the context's own, or those in its URL.
 
-    Raises UsageError for an address that is none, or that needs what is not installed.
+    Raises UsageError for an invalid address, or one that needs a missing package.
     """
     found = addresses(context.url) or addresses(DEFAULT_URL)
     if any(address.websocket for address in found):
@@ -67,7 +67,7 @@ def logins(context: Context) -> list[tuple[Address, Login]]:
 
 
 def _login(user: str | None, password: str | None, token: str | None) -> Login:
-    if user and password is None:  # the nats CLI takes a user without a password for a token
+    if user and password is None:  # the nats CLI treats a user without a password as a token
         return {**NO_LOGIN, "token": token or user}
     return {"user": user, "password": password, "token": token}
 
@@ -82,24 +82,24 @@ def _require_websockets() -> None:
 
 
 def wants_tls(context: Context) -> bool:
-    """Whether a connection in the clear is not acceptable."""
+    """Return True if an unencrypted connection is not acceptable."""
     schemes = {address.url.partition(":")[0] for address in addresses(context.url)}
     return bool(context.ca or context.cert or context.tls_first or schemes & {"tls", "wss"})
 
 
 def is_refusal(cause: Exception) -> bool:
-    """Whether a server refused the credentials themselves; that it has no room, or was too slow, passes."""
+    """Return True if a server refused the credentials themselves, rather than for a passing reason such as load."""
     text = said(cause).lower()
     return any(word in text for word in ("authorization", "authentication")) and "timeout" not in text
 
 
 def said(cause: Exception) -> str:
-    """The text of the library's error, which may be the server's."""
+    """Return the text of the library's error, which may be the server's."""
     return str(cause).removeprefix("nats: ").strip("' \r\n")
 
 
 def explain(causes: Sequence[Cause], context: Context) -> KvctlError:
-    """Our error for what the library met while connecting: of several, the one that says most."""
+    """Convert the library's errors while connecting to ours: of several, the most informative one."""
     found = [_explained(cause, context, info) for cause, info in reversed(causes)]
     if not found:
         return NoServer(f"Cannot connect to `{redact(context.url)}`", hint=START_HINT)
@@ -107,7 +107,7 @@ def explain(causes: Sequence[Cause], context: Context) -> KvctlError:
 
 
 def _explained(cause: Exception, context: Context, info: Mapping[str, Any]) -> tuple[int, KvctlError]:
-    """How little it says, and the error. A server that answers is more to the point than one that is away."""
+    """Return a rank (lower is more informative) and the error. Errors of a server that answers rank first."""
     url, text = redact(context.url), said(cause)
     lower = text.lower()
     if isinstance(cause, KvctlError):
@@ -117,7 +117,7 @@ def _explained(cause: Exception, context: Context, info: Mapping[str, Any]) -> t
     if any(word in lower for word in _REFUSALS):
         return 1, AuthenticationRefused(f"The server at `{url}` refused the credentials: {text}", hint=REFUSED_HINT)
     if "empty response" in lower or "info message" in lower:
-        stranger = f"What answers at `{url}` is not a NATS server, or it wants TLS first"
+        stranger = f"`{url}` is not a NATS server, or it requires TLS first"
         return 2, NoServer(stranger, hint="Try `--tls-first`")
     if isinstance(cause, socket.gaierror):
         return 4, NoServer(f"Cannot find the host of `{url}`: {cause.strerror}", hint="Check the URL")
@@ -128,7 +128,7 @@ def _explained(cause: Exception, context: Context, info: Mapping[str, Any]) -> t
     if isinstance(cause, TimeoutError):
         return 6, NoServer(
             f"The server at `{url}` did not answer within {context.timeout.total_seconds():g}s",
-            hint="Check the URL; a server that wants TLS first needs `--tls-first`; `--timeout` waits longer",
+            hint="Check the URL; use `--tls-first` if the server requires TLS first, or a longer `--timeout`",
         )
     return 7, NoServer(f"Cannot connect to `{url}`{f': {text}' if text else ''}", hint=START_HINT)
 
@@ -138,17 +138,17 @@ def _closed(text: str, context: Context, info: Mapping[str, Any]) -> KvctlError:
         return _certificate_refused(context)
     return NoServer(
         f"The server at `{redact(context.url)}` closed the connection: {text}",
-        hint="If it demands a client certificate, give `--tls-cert` and `--tls-key`",
+        hint="If it requires a client certificate, use `--tls-cert` and `--tls-key`",
     )
 
 
 def _credentials(path: str) -> dict[str, Any]:
     def read() -> tuple[str, str]:
-        """JWT and seed, read again for every connection: the file may be renewed meanwhile."""
+        """Read JWT and seed, again for every connection: the file may have been renewed."""
         content = _read(path, "credentials")
         jwt = _JWT.search(content)
         if not jwt:
-            raise UsageError(f"`{path}` is not a credentials file: it holds no JWT")
+            raise UsageError(f"`{path}` is not a credentials file: it contains no JWT")
         return jwt[0], _seed(path, "credentials", content)
 
     read()
@@ -182,7 +182,7 @@ def _seed(path: str, what: str, content: str) -> str:
         raw = base64.b32decode(seed[0] + "=" * (-len(seed[0]) % 8))
         if nkeys.crc16(bytearray(raw[:-2])) == int.from_bytes(raw[-2:], "little"):
             return seed[0]
-    raise UsageError(f"`{path}` is not a {what} file: it holds no user's seed")
+    raise UsageError(f"`{path}` is not a {what} file: it contains no user seed")
 
 
 def _tls(context: Context) -> Any:
@@ -215,10 +215,10 @@ def _certificate_refused(context: Context) -> KvctlError:
     if context.cert:
         return AuthenticationRefused(
             f"The server at `{url}` did not accept the client certificate `{context.cert}`",
-            hint="Check that an authority the server knows has signed it, and that it has not expired",
+            hint="Check that it is signed by an authority the server trusts, and has not expired",
         )
     return AuthenticationRefused(
-        f"The server at `{url}` demands a client certificate", hint="Give `--tls-cert` and `--tls-key`"
+        f"The server at `{url}` requires a client certificate", hint="Use `--tls-cert` and `--tls-key`"
     )
 
 
@@ -229,5 +229,5 @@ def _tls_error(cause: Exception, context: Context, info: Mapping[str, Any]) -> K
         return _certificate_refused(context)
     return NoServer(
         f"The TLS handshake with `{url}` failed: {str(reason).replace('_', ' ').lower()}",
-        hint="An authority of your own needs `--tls-ca FILE`; the URL must name the certificate's host",
+        hint="Name your own authority with `--tls-ca FILE`; the URL must have the host name of the certificate",
     )

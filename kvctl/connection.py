@@ -1,4 +1,4 @@
-"""Open and close a connection for a context; the client library's types and errors stop here.
+"""Connection of a context; the client library's types and errors stop here.
 
 nats-py keeps the connection (credentials, TLS, reconnects). Requests, subscriptions and publishes are our own frames:
 the library's request and publish calls lose errors, hang on a dead server, or take five event loop turns each.
@@ -42,12 +42,12 @@ from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_fram
 
 PING_INTERVAL = 2
 _TOGETHER, _SOON = 64, 0.01
-"""Frames that go out in one write, and the seconds that they wait for each other at the most."""
+"""Maximum number of frames in one write, and seconds that they wait for each other."""
 _SWEEP = 1.0
-"""Seconds between two looks for requests whose time is up."""
+"""Seconds between checks for timed-out requests."""
 
 DENIALS = 4096
-"""Denials that a subscription remembers."""
+"""Maximum number of denials kept per subscription."""
 
 Trace = Callable[[str, float, str], None]
 
@@ -55,16 +55,16 @@ _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"
 
 
 class Connection:
-    """A live connection: requests, subscriptions and raw publishes, each with a bounded wait."""
+    """Live connection: requests, subscriptions and raw publishes, each with a bounded wait."""
 
     def __init__(self, context: Context, *, fast: bool = True) -> None:
         self.context = context
         self.timeout = context.timeout.total_seconds()
         self.trace: Trace | None = None
         self.warn: Callable[[str], None] | None = None
-        """Told why a connection that was lost does not come back."""
+        """Called with the reason why a lost connection does not come back."""
         self.epoch = 0
-        """Counts the connections made so far: a change means that everything in flight was lost."""
+        """Number of connections made so far: a change means that everything in flight was lost."""
         self._fast = fast
         self._client = Link(context, [])
         self._outage = Outage(context)
@@ -75,54 +75,54 @@ class Connection:
         self._tokens = itertools.count(1)
         self._subscriptions: list[Subscription] = []
         self._deaf: PermissionDenied | None = None
-        """Why no reply can be received, if so."""
+        """Error that keeps replies from being received, if any."""
         self._last_word = ""
-        """What the server said before it closed the connection."""
+        """Last error sent by the server before it closed the connection."""
         self._awaited: deque[tuple[float, bytes, bytes]] = deque()
-        """Requests sent soon: when their time is up, token, subject."""
+        """Requests sent soon: deadline, token, subject."""
         self._soon: list[bytes] = []
-        """Frames that go out with the next write."""
+        """Frames of the next write."""
         self._soon_since = 0.0
 
     # -- facts ---------------------------------------------------------------------------------------------
 
     @property
     def max_payload(self) -> int:
-        """The largest message, headers included, in bytes."""
+        """Maximum size of a message in bytes, headers included."""
         return int(self._client.max_payload)
 
     @property
     def server_version(self) -> tuple[int, ...]:
-        """As in (2, 15, 1)."""
+        """Version of the server, as in (2, 15, 1)."""
         text = str(self._client.facts.get("version", "0"))
         return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
     @property
     def server_info(self) -> dict[str, Any]:
-        """The server's INFO."""
+        """INFO of the server."""
         return dict(self._client.facts)
 
     @property
     def url(self) -> str:
-        """The server in use, without credentials."""
+        """URL of the server in use, without credentials."""
         connected = self._client.connected_url
         return redact(connected.geturl()) if connected else redact(self.context.url)
 
     @property
     def online(self) -> bool:
-        """Whether bytes written now reach a server."""
+        """True if bytes written now reach a server."""
         return self._online.is_set() and bool(self._client.is_connected) and not self._closed
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended for good."""
+        """True if the connection has ended permanently."""
         return self._closed or bool(self._client.is_closed)
 
     async def wait_online(self, timeout: float) -> None:
         """Wait for a reconnect. Raises NoServer."""
         if not self.closed:
             if not self.online:
-                self._online.clear()  # the library tells of a loss some turns after it
+                self._online.clear()  # the library reports a loss some turns later
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):  # `wait_for` of Python 3.11 may swallow a cancellation
                     await self._online.wait()
@@ -134,7 +134,7 @@ class Connection:
     async def request(
         self, subject: str, payload: bytes = b"", header: bytes = b"", timeout: float | None = None
     ) -> Frame:
-        """One request, one reply.
+        """Send one request and return its reply.
 
         Raises NoResponders, RequestTimeout, PermissionDenied, ConnectionLost, NoServer, UsageError.
         """
@@ -169,10 +169,10 @@ class Connection:
         return answer
 
     def request_soon(self, subject: bytes, payload: bytes, header: bytes = b"") -> asyncio.Future[Frame]:
-        """One request, sent in one go with others of this moment, for a third of what `request` costs.
+        """Send one request, in one write with others of the moment, at a third of the cost of `request`.
 
-        The future ends as `request` does, but that RequestTimeout may come a second late, and that nobody's answer is a
-        frame of status 503. Raises NoServer, UsageError.
+        The future ends as `request` does, except that RequestTimeout may come a second late, and that a request without
+        responders yields a frame of status 503. Raises NoServer, UsageError.
         """
         if self._deaf is not None:
             raise self._deaf
@@ -194,7 +194,7 @@ class Connection:
     async def stream_replies(
         self, subject: str, payload: bytes, timeout: float | None = None
     ) -> AsyncGenerator[list[tuple[bytes, bytes, bytes, bytes]], None]:
-        """One request, many replies: yields them as they come until the caller stops.
+        """Send one request and yield its replies until the caller stops.
 
         Raises as `request`; RequestTimeout also between two replies.
         """
@@ -219,7 +219,7 @@ class Connection:
     # -- publishing ----------------------------------------------------------------------------------------
 
     def publish(self, subject: str, payload: bytes = b"", header: bytes = b"", reply: str = "") -> None:
-        """Send and forget. Raises NoServer when offline, UsageError for what the server would cut us off for."""
+        """Publish without waiting. Raises NoServer when offline, UsageError for messages that close the connection."""
         to, answer = encoded(subject), encoded(reply)
         if reply:
             check_subject(answer)
@@ -227,7 +227,7 @@ class Connection:
         self.write(publish_frame(to, answer, header, payload))
 
     def write(self, data: bytes) -> None:
-        """Raw protocol bytes. Raises NoServer when offline: nothing is buffered for a later connection."""
+        """Write raw protocol bytes. Raises NoServer when offline: nothing is buffered for a later connection."""
         if not self.online:
             raise self._gone()
         if self._soon:
@@ -236,9 +236,9 @@ class Connection:
         self._client.send(data)
 
     def write_soon(self, data: bytes) -> None:
-        """As `write`, in one go with more of the same: within a hundredth of a second, or at the loop's next turn.
+        """Write together with other bytes, within a hundredth of a second or at the loop's next turn.
 
-        Raises NoServer when offline; what a connection that is lost right then takes with it is lost in silence.
+        Raises NoServer when offline; bytes on a connection lost in between are silently lost.
         """
         if not self.online:
             raise self._gone()
@@ -257,29 +257,29 @@ class Connection:
             self._soon.clear()
 
     async def drain(self) -> None:
-        """Wait until the socket has taken what was written. Raises NoServer."""
+        """Wait until the socket has accepted all written bytes. Raises NoServer."""
         try:
             await self._client.drain_socket()
         except OSError:
             raise self._gone() from None
 
     def check_message(self, subject: bytes, header: bytes, payload: bytes) -> None:
-        """Raises UsageError for a message that would be read as another, or that the server would cut us off for."""
+        """Raise UsageError for a message that would be misread, or that makes the server close the connection."""
         self._check(subject, self._replies + b"0" * 12, header, payload)
 
     def _check(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        """The gate for all that is published: nothing gets to the wire that has not passed it or its like."""
+        """Check everything that is published: nothing reaches the wire without this check or an equal one."""
         check_subject(subject)
         check_header(header)
         size = len(header) + len(payload)
         if size > self.max_payload:
             raise UsageError(
-                f"The message is {size} bytes, the server takes {self.max_payload}",
-                hint="The limit is the server's `max_payload`; headers count",
+                f"The message has {size} bytes, the server's limit is {self.max_payload}",
+                hint="The limit is the server's `max_payload`, headers included",
             )
         if len(subject) + len(reply) + 32 > MAX_CONTROL_LINE:
             raise UsageError(
-                f"The subject is {len(subject)} bytes, too long for the protocol's line of {MAX_CONTROL_LINE}: "
+                f"The subject has {len(subject)} bytes and exceeds the protocol's line limit of {MAX_CONTROL_LINE}: "
                 f"`{shown(subject)}`"
             )
 
@@ -287,7 +287,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def subscribe(self, wildcard: bool = False) -> AsyncIterator[Subscription]:
-        """An own inbox subject whose frames arrive in an Inbox; with `wildcard` all subjects one token below it."""
+        """Subscribe to a new inbox, with `wildcard` to all subjects one token below it; frames go to an Inbox."""
         if not self.online:
             await self.wait_online(self.timeout)
         subscription = Subscription(f"{self._inbox}s{next(self._tokens)}", Inbox())
@@ -302,19 +302,19 @@ class Connection:
             await self._remove(sid)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
-        """Want nothing more of it: what the server had sent until then is in its inbox when this returns.
+        """Unsubscribe; messages that the server had sent until then are in the inbox when this returns.
 
         Raises RequestTimeout, ConnectionLost, NoServer.
         """
         if self._parser is None:
-            return  # the library would drop what is under way
+            return  # the library would drop messages in flight
         self._client.forget(int(subscription.sid))
         self.write(b"UNSUB %b \r\n" % subscription.sid)
         await self.flush()
 
     async def flush(self) -> None:
-        """Wait until the server has read what was written. Raises RequestTimeout, ConnectionLost, NoServer."""
-        with contextlib.suppress(NoResponders, PermissionDenied):  # either comes after all that was under way
+        """Wait until the server has read all written bytes. Raises RequestTimeout, ConnectionLost, NoServer."""
+        with contextlib.suppress(NoResponders, PermissionDenied):  # either comes after everything in flight
             await self.request(f"{self._inbox}nobody")
 
     async def _add(self, subject: str, sink: Any, inbox: Inbox | None) -> bytes:
@@ -341,14 +341,14 @@ class Connection:
         if self.online:
             self.write(b"UNSUB %b \r\n" % sid)
 
-    # -- life ----------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
         require_supported()
         options = connect_options(self.context)
         servers = logins(self.context)
         random.shuffle(servers)
-        # Replies and subscriptions stand apart, or the wildcard for replies would receive everything twice.
+        # Replies and subscriptions are separate, or the wildcard for replies would receive everything twice.
         self._inbox = f"{self.context.inbox_prefix or '_INBOX'}.{os.urandom(8).hex()}."
         self._replies = f"{self._inbox}r.".encode()
         options |= {
@@ -369,7 +369,7 @@ class Connection:
         await self._add(f"{self._inbox}r.*", self._replied, None)
 
     async def close(self) -> None:
-        """Close; requests under way end with NoServer."""
+        """Close; requests in flight end with NoServer."""
         self._closed = True
         self._lost(self._gone())
         self._online.set()
@@ -389,7 +389,7 @@ class Connection:
             waiting[0].set_exception(RequestTimeout(f"No answer on `{subject}` within {round(limit, 1) or limit:g}s"))
 
     def _sweep(self) -> None:
-        """End requests without an answer whose time is up; their timeouts are all the same, so the first ends first."""
+        """End timed-out requests; all have the same timeout, so the first sent ends first."""
         now, awaited = time.monotonic(), self._awaited
         while awaited and (awaited[0][0] <= now or awaited[0][1] not in self._pending):
             _, token, subject = awaited.popleft()
@@ -414,7 +414,7 @@ class Connection:
         self._lost(ConnectionLost("The connection to the server was lost"))
 
     async def reconnected(self) -> None:
-        """See `disconnected`."""
+        """Handle the event; see `disconnected`."""
         self._deaf = None
         self._last_word = ""
         self._say(self._outage.end())
@@ -424,13 +424,13 @@ class Connection:
             subscription.inbox.wake()
 
     async def ended(self) -> None:
-        """See `disconnected`."""
+        """Handle the event; see `disconnected`."""
         self.epoch += 1
         self._lost(self._gone())
-        self._online.set()  # whoever waits for it shall see that it will not come
+        self._online.set()  # wake those who wait: it will not come back
 
     async def failed(self, error: Exception) -> None:
-        """See `disconnected`."""
+        """Handle the event; see `disconnected`."""
         if denied := _DENIED.match(said(error)):
             self._deny(denied[1].lower(), denied[2])
         elif not self._client.is_connected:
@@ -444,18 +444,18 @@ class Connection:
             self.warn(text)
 
     def _server_error(self, text: str) -> bool:
-        """Deal with the server's -ERR; False leaves it to the library, which closes the connection for good."""
+        """Handle the server's -ERR; False leaves it to the library, which closes the connection permanently."""
         lower = text.lower()
         if "stale connection" in lower:
             return False
         if denied := _DENIED.match(text):
             self._deny(denied[1].lower(), denied[2])
-        elif "invalid publish subject" not in lower:  # said of literal wildcards, which are stored all the same
-            self._last_word = text  # the server closes the connection itself if it means to
+        elif "invalid publish subject" not in lower:  # sent for literal wildcards, which are stored nevertheless
+            self._last_word = text  # the server closes the connection itself if necessary
         return True
 
     def _deny(self, kind: str, subject: str) -> None:
-        """Hand a denial to the requests and subscriptions that it concerns; the library's path has it in lower case."""
+        """Pass a denial to its requests and subscriptions; the library's path has it in lower case."""
         asked, replies = subject.lower(), f"{self._inbox}r.*"
         if kind == "subscription" and asked == replies.lower():
             self._deaf = permission_denied(kind, replies)
@@ -477,7 +477,7 @@ class Connection:
 
 
 class Subscription:
-    """An inbox, the subject that fills it, and what the server denied meanwhile."""
+    """Inbox, the subject that fills it, and the server's denials."""
 
     __slots__ = ("denials", "inbox", "sid", "subject")
 
@@ -485,12 +485,12 @@ class Subscription:
         self.subject = subject
         self.inbox = inbox
         self.sid = b""
-        """The number that the connection gave it."""
+        """Number of the subscription on the connection."""
         self.denials: dict[tuple[str, str], None] = {}
-        """`publish` or `subscription`, and the subject in lower case, in the order of time."""
+        """`publish` or `subscription`, and the subject in lower case, oldest first."""
 
     def deny(self, kind: str, subject: str) -> None:
-        """Remember a denial, and let the reader look."""
+        """Record a denial, and wake the reader."""
         self.denials.pop((kind, subject), None)
         self.denials[kind, subject] = None
         if len(self.denials) > DENIALS:
@@ -498,7 +498,7 @@ class Subscription:
         self.inbox.wake()
 
     def denied(self, subject: str) -> PermissionDenied | None:
-        """Why there is no answer to what was published to `subject`: the permission for it, or for the replies."""
+        """Return the missing permission that leaves a request to `subject` unanswered: its own, or that for replies."""
         if ("publish", subject.lower()) in self.denials:
             return permission_denied("publish", subject)
         for own in (self.subject.lower(), f"{self.subject.lower()}.*"):
@@ -508,7 +508,7 @@ class Subscription:
 
 
 def permission_denied(kind: str, subject: str) -> PermissionDenied:
-    """The error for the server's denial to `publish` to a subject or for the `subscription` of one."""
+    """Build the error for the server's denial to `publish` to a subject or for the `subscription` of one."""
     verb = "publish to" if kind == "publish" else "subscribe to"
     hint = f"Ask for the permission to {verb} `{subject}`"
     if kind == "subscription":
@@ -517,7 +517,7 @@ def permission_denied(kind: str, subject: str) -> PermissionDenied:
 
 
 async def connect(context: Context, *, fast: bool = True) -> Connection:
-    """Connect. Raises NoServer, AuthenticationRefused, UsageError (a credential file that cannot be used)."""
+    """Connect. Raises NoServer, AuthenticationRefused, UsageError (for an unusable credentials file)."""
     connection = Connection(context, fast=fast)
     await connection._open()
     return connection

@@ -1,7 +1,7 @@
-"""Named connections: flags, environment and the `nats` CLI's own context files, resolved to one `Context`.
+"""Named connections: flags, environment and the `nats` CLI's context files, resolved to one `Context`.
 
-The files are `$XDG_CONFIG_HOME/nats/context/NAME.json`; the selected name stands in `nats/context.txt`.
-Whatever else a file holds is kept when it is written again.
+The files are `$XDG_CONFIG_HOME/nats/context/NAME.json`; the selected name is in `nats/context.txt`.
+Unknown fields of a file are kept when it is written.
 """
 
 import json
@@ -25,7 +25,7 @@ DEFAULT_TIMEOUT = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Context:
-    """Everything needed to connect: a context file, or what flags and the environment said."""
+    """Settings of a connection: a context file, or flags and environment."""
 
     name: str | None = None
     """The context file's name."""
@@ -52,23 +52,23 @@ class Context:
     """Refuse whatever would write; this field is kvctl's own."""
     timeout: timedelta = DEFAULT_TIMEOUT
     origin: str = "default"
-    """Where the URL came from: "flag", "context `x`", "NATS_URL", "selected context `x`" or "default"."""
+    """Source of the URL: "flag", "context `x`", "NATS_URL", "selected context `x`" or "default"."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """What the user should be told about the file it came from."""
+    """Warnings about the context's file."""
 
     def __repr__(self) -> str:
-        """The fields that say something; no secret, also none that stands in the URL."""
+        """Show the fields that are set, without secrets, including those in the URL."""
         said = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
         shown = {name: value for name, value in said.items() if value not in (None, "", False, ())}
         shown["url"] = redact(self.url)
         return f"Context({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def secrets(self) -> tuple[str, ...]:
-        """The names of the secret fields that are set."""
+        """Return the names of the secret fields that are set."""
         return tuple(name for name in _SECRETS if getattr(self, name) is not None)
 
     def check(self) -> None:
-        """Raises UsageError for a URL that is none, and for a domain or prefix that no subject can hold."""
+        """Raise UsageError for an invalid URL, domain or prefix."""
         addresses(self.url)
         if self.domain:
             check_prefix("domain", self.domain, tokens=1)
@@ -95,7 +95,7 @@ _FLAGS = {
     "ca": "tls_ca", "tls_first": "tls_first", "domain": "domain", "api_prefix": "api_prefix",
     "inbox_prefix": "inbox_prefix", "read_only": "read_only",
 }  # fmt: skip
-# Fields that only make sense together: the first layer that sets one of a group decides the whole group.
+# Fields that belong together: the first layer that sets one of a group decides the entire group.
 _GROUPS = (
     ("user", "password", "token", "creds", "nkey", "user_jwt", "user_seed"),
     ("cert", "key"),
@@ -104,10 +104,10 @@ _GROUPS = (
 
 
 def resolve(flags: Mapping[str, object], environ: Mapping[str, str], store: "ContextStore | None" = None) -> Context:
-    """The connection that flags, `--context`, environment, selected context and default give, in this order.
+    """Resolve the connection from flags, `--context`, environment, selected context and defaults, in this order.
 
-    A server that a flag or NATS_URL names sets a context aside that `--context` did not name: its credentials
-    were not made for that server. Raises ContextNotFound, UsageError.
+    A server named by a flag or NATS_URL overrides a context that `--context` did not name: the context's credentials
+    do not belong to that server. Raises ContextNotFound, UsageError.
     """
     store = store or ContextStore(_default_directory(environ))
     layers: list[tuple[str, dict[str, Any]]] = [("flag", flag_settings(flags))]
@@ -124,7 +124,7 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], store: "Con
 
 
 def flag_settings(flags: Mapping[str, object]) -> dict[str, Any]:
-    """What `--server`, `--user` and so on say, under `Context`'s names; secrets read from their files.
+    """Return the settings of `--server`, `--user` and so on under `Context`'s names; secrets are read from their files.
 
     Raises UsageError.
     """
@@ -133,7 +133,7 @@ def flag_settings(flags: Mapping[str, object]) -> dict[str, Any]:
             raise UsageError(f"`--{name.replace('_', '-')}` is empty")
     layer = {name: flags[flag] for name, flag in _FLAGS.items() if flags.get(flag)}
     if "domain" in layer and "api_prefix" in layer:
-        raise UsageError("`--domain` and `--api-prefix` exclude each other")
+        raise UsageError("`--domain` and `--api-prefix` cannot be combined")
     for name in ("password", "token"):
         if path := flags.get(f"{name}_file"):
             layer[name] = _read_secret(str(path), f"--{name}-file")
@@ -141,39 +141,39 @@ def flag_settings(flags: Mapping[str, object]) -> dict[str, Any]:
 
 
 class ContextStore:
-    """The directory of context files, by default `$XDG_CONFIG_HOME/nats` or `~/.config/nats`."""
+    """Directory of context files, by default `$XDG_CONFIG_HOME/nats` or `~/.config/nats`."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory or _default_directory(os.environ)
 
     def names(self) -> list[str]:
-        """The contexts there are, sorted."""
+        """Return the names of all contexts, sorted."""
         with suppress(FileNotFoundError, NotADirectoryError):
             found = (self.directory / "context").iterdir()
             return sorted(path.stem for path in found if path.suffix == ".json" and path.stat().st_size)
         return []
 
     def load(self, name: str) -> Context:
-        """The context of this name, ready to connect. Raises ContextNotFound, UsageError."""
+        """Return the context of this name, ready to connect. Raises ContextNotFound, UsageError."""
         return Context(**_looked_up(self.settings(name), os.environ), origin=f"context `{name}`")
 
     def stored(self, name: str) -> Context:
-        """The context as its file has it, references to other places not followed; to show and to change."""
+        """Return the context as stored, with references to other places unresolved; to show and to edit."""
         return Context(**self.settings(name), origin=f"context `{name}`")
 
     def settings(self, name: str) -> dict[str, Any]:
-        """The fields of a context file that are set, under `Context`'s names; `~` and `$VARIABLES` expanded.
+        """Return the fields set in a context file, under `Context`'s names; `~` and `$VARIABLES` are expanded.
 
-        Raises ContextNotFound, and UsageError for a name or a file that is not valid.
+        Raises ContextNotFound, and UsageError for an invalid name or file.
         """
         path = self.path(name)
         document = self._read(name)
         return {**_parse(document, path), "name": name, "warnings": tuple(_complaints(path, document))}
 
     def save(self, context: Context) -> Path:
-        """Write the context under its name, mode 0600; unknown and unchanged fields stay as they are.
+        """Write the context under its name, mode 0600; unknown and unchanged fields are kept.
 
-        Raises UsageError for a context that nothing could connect with.
+        Raises UsageError for a context that cannot be used to connect.
         """
         context.check()
         path = self.path(context.name or "")
@@ -188,7 +188,7 @@ class ContextStore:
         return path
 
     def delete(self, name: str) -> None:
-        """Remove the context; one that was selected is no longer. Raises ContextNotFound."""
+        """Delete the context, and its selection if it was selected. Raises ContextNotFound."""
         try:
             self.path(name).unlink()
         except FileNotFoundError:
@@ -197,7 +197,7 @@ class ContextStore:
             (self.directory / "context.txt").unlink(missing_ok=True)
 
     def select(self, name: str) -> None:
-        """Make this the context that is used when nothing else is said. Raises ContextNotFound."""
+        """Select the default context. Raises ContextNotFound."""
         if not self.path(name).exists():
             raise self._missing(name)
         previous = self.selected()
@@ -206,14 +206,14 @@ class ContextStore:
         _write(self.directory / "context.txt", name)
 
     def selected(self) -> str | None:
-        """The name in `context.txt`, if any."""
+        """Return the name in `context.txt`, if any."""
         try:
             return (self.directory / "context.txt").read_text().strip() or None
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def path(self, name: str) -> Path:
-        """Where the context of this name is kept. Raises UsageError for a name that leaves the directory."""
+        """Return the path of the context's file. Raises UsageError for a name that leaves the directory."""
         if not name or ".." in name or any(c in "/\\" or not c.isprintable() for c in name):
             raise UsageError(f"`{name}` is not a context name", hint="Use letters, digits, `-` and `_`")
         return self.directory / "context" / f"{name}.json"
@@ -228,7 +228,7 @@ class ContextStore:
         except ValueError as error:
             raise UsageError(f"The file of context `{name}` is not JSON: {error}") from None
         if not isinstance(document, dict):
-            raise UsageError(f"The file of context `{name}` does not hold a JSON object")
+            raise UsageError(f"The file of context `{name}` is not a JSON object")
         return document
 
     def _missing(self, name: str) -> ContextNotFound:
@@ -238,7 +238,7 @@ class ContextStore:
         guess = f"Did you mean `{near[0]}`? " if near else ""
         return ContextNotFound(
             f"Context `{name}` does not exist",
-            hint=f"{guess}List them with `kvctl context ls`, or `kvctl context add {name} --server URL`",
+            hint=f"{guess}List contexts with `kvctl context ls`, add one with `kvctl context add {name} --server URL`",
         )
 
 
@@ -282,18 +282,18 @@ def _timeout(value: object) -> timedelta:
     except UsageError as error:
         raise UsageError(f"The timeout {error.message}", hint=error.hint) from None
     if timeout <= timedelta():
-        raise UsageError("The timeout must be longer than nothing", hint="Write it like `--timeout 5s`")
+        raise UsageError("The timeout must be greater than 0", hint="Write it like `--timeout 5s`")
     return timeout
 
 
 def _looked_up(settings: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """`env://NAME` replaced by the variable; a reference that needs another program is refused, never run."""
+    """Replace `env://NAME` by the variable; a reference that needs another program is refused, never run."""
     for name in (*_SECRETS, *_PATHS):
         scheme, found, variable = (settings.get(name) or "").partition("://")
         if scheme in ("nsc", "op") or (name in _PATHS and scheme == "env"):
             raise UsageError(
-                f"`{name}` refers to `{scheme}://`, which kvctl does not look up",
-                hint="Export the credentials to a file and name that with `--creds FILE`",
+                f"`{name}` refers to `{scheme}://`, which kvctl does not support",
+                hint="Export the credentials to a file and name it with `--creds FILE`",
             )
         if found and scheme == "env":
             if not environ.get(variable):
@@ -320,12 +320,12 @@ def _expand(path: str) -> str:
 
 def _complaints(path: Path, document: Mapping[str, Any]) -> Iterable[str]:
     if path.stat().st_mode & 0o077:
-        yield f"`{path}` can be read by others; `chmod 600` it"
+        yield f"Other users can read `{path}`; fix it with `chmod 600 {path}`"
     if document.get("socks_proxy"):
-        yield f"`socks_proxy` in `{path}` is not supported; the connection is made directly"
+        yield f"`socks_proxy` in `{path}` is not supported; kvctl connects directly"
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, so that readers see the old or the new one; for its owner only."""
+    """Replace the file atomically, so that readers see the old or the new one; readable by its owner only."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     atomic_file.replace(path, text.encode())

@@ -14,15 +14,15 @@ from kvctl.nats_client import Link
 from kvctl.urls import Address
 
 STAGGER_S = 0.25
-"""Head start of a server before the next one is tried beside it (RFC 8305 has the same)."""
+"""Head start of a server before the next one is tried beside it (as in RFC 8305)."""
 
 
 class Dialing:
-    """Attempts at several servers, each begun a little after the one before it; the first to succeed wins."""
+    """Staggered connection attempts to several servers; the first to succeed wins."""
 
     def __init__(self, context: Context, logins: Sequence[tuple[Address, Login]], options: dict[str, Any]) -> None:
         self.causes: list[Cause] = []
-        """What went wrong with which server's INFO."""
+        """Errors, with the INFO of their server."""
         self._context = context
         self._logins = logins
         self._options = options
@@ -32,7 +32,7 @@ class Dialing:
         self._failed: list[Link] = []
 
     async def first(self) -> Link | None:
-        """A link to the first server that lets us in, within the context's timeout; None where none does."""
+        """Return a link to the first server that accepts us within the context's timeout; None if none does."""
         deadline = time.monotonic() + self._limit
         try:
             while self._waiting or self._attempts:
@@ -71,7 +71,7 @@ class Dialing:
         return None
 
     async def _abandon(self) -> None:
-        """End all attempts but the one that won."""
+        """End all attempts except the one that succeeded."""
         for task in self._attempts:
             task.cancel()
         await asyncio.gather(*self._attempts, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree; a class carries the exit code of the command line.
+"""Error tree of kvctl; each class has the exit code of the command line.
 
     KvctlError                  1  failed; message, and optionally a hint for the next step
     ├── UsageError              2  bad argument, name, or document; nothing was sent
@@ -8,7 +8,7 @@
     │   ├── ConsumerNotFound
     │   ├── KeyNotFound
     │   ├── RevisionNotFound
-    │   ├── HistoryLost            what keys were at a moment that the bucket no longer holds
+    │   ├── HistoryLost            the state of keys at a moment that the bucket no longer has
     │   ├── ContextNotFound
     │   ├── TableNotFound
     │   └── RepositoryNotFound
@@ -17,7 +17,7 @@
     │   ├── KeyExists
     │   ├── LeaseHeld              by another owner
     │   ├── WrongRevision
-    │   ├── ConditionsFailed       of a transaction, all that do not hold
+    │   ├── ConditionsFailed       of a transaction, naming all that do not hold
     │   ├── TableExists            with another configuration
     │   ├── RepositoryExists       with another configuration
     │   └── ConditionalUpdateError names every key of a table whose condition failed
@@ -25,7 +25,7 @@
     │       └── NoSuchKey              one is absent, and all others that fail too
     ├── UnreachableError        5
     │   ├── NoServer
-    │   ├── ConnectionLost         while a request was under way
+    │   ├── ConnectionLost         while a request was in flight
     │   ├── RequestTimeout         a read or an administrative request without an answer
     │   ├── NoResponders
     │   │   └── StreamOffline      no server that holds the stream answers; `streams` names them
@@ -35,16 +35,16 @@
     ├── OutcomeUnknown          6  a write was sent and could not be resolved
     ├── PartlyDone              7
     ├── WaitExpired             9
-    ├── LeaseLost               9  what ran under it was ended
-    ├── RefusedError            1  by the person at the prompt, by a read-only handle, by a hazard
+    ├── LeaseLost               9  its command was ended
+    ├── RefusedError            1  by the user at the prompt, by a read-only handle, by a hazard
     │   ├── Cancelled
     │   ├── ReadOnly
     │   ├── HazardRefused
     │   └── TableSealed
-    ├── StreamReplaced          1  deleted, recreated or emptied under a reading
+    ├── StreamReplaced          1  deleted, recreated or emptied during a reading
     └── ServerError             1  any other answer of the server, with its code
 
-Messages name things in backticks and end without a full stop; hints say what to type next.
+Messages name things in backticks and end without a full stop; hints name the next command.
 """
 
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ from typing import Any
 
 
 class KvctlError(Exception):
-    """Failed. `hint` is one sentence that says what to do next."""
+    """Failed. `hint` is a sentence with the next step."""
 
     exit_code = 1
 
@@ -69,7 +69,7 @@ class UsageError(KvctlError):
 
 
 class NotFoundError(KvctlError):
-    """What was named does not exist."""
+    """The named thing does not exist."""
 
     exit_code = 3
 
@@ -91,11 +91,11 @@ class KeyNotFound(NotFoundError):
 
 
 class RevisionNotFound(NotFoundError):
-    """The bucket does not hold this revision of the key."""
+    """The bucket does not have this revision of the key."""
 
 
 class HistoryLost(NotFoundError):
-    """The bucket no longer holds what it was at the moment asked for; `keys` are those it is known of."""
+    """The bucket no longer has its state at the requested moment; `keys` are those known to be affected."""
 
     def __init__(self, message: str, *, keys: list[str] | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -115,7 +115,7 @@ class RepositoryNotFound(NotFoundError):
 
 
 class ConflictError(KvctlError):
-    """Somebody else's state stands in the way."""
+    """Somebody else's state prevents the change."""
 
     exit_code = 4
 
@@ -125,7 +125,7 @@ class BucketExists(ConflictError):
 
 
 class KeyExists(ConflictError):
-    """The key already has a value; `revision` is where, when known."""
+    """The key already has a value; `revision` is its revision, if known."""
 
     def __init__(self, message: str, *, revision: int | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -133,7 +133,7 @@ class KeyExists(ConflictError):
 
 
 class LeaseHeld(ConflictError):
-    """Another owner holds the lease; `owner` says who."""
+    """Another owner holds the lease; `owner` names it."""
 
     def __init__(self, message: str, *, owner: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -141,7 +141,7 @@ class LeaseHeld(ConflictError):
 
 
 class WrongRevision(ConflictError):
-    """The key's last revision is not the expected one; `found` is what it is (0: none), when known."""
+    """The key's last revision is not the expected one; `found` is its last revision (0: none), if known."""
 
     def __init__(self, message: str, *, found: int | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -157,9 +157,9 @@ class RepositoryExists(ConflictError):
 
 
 class ConditionalUpdateError(ConflictError):
-    """Conditions of a table's update failed, and nothing was written (PDP-39); `failed` says which.
+    """Conditions of a table's update failed, and nothing was written (PDP-39); `failed` names them.
 
-    As (family, key, what was found): the text of a version, or None for no entry.
+    Each is (family, key, version found): the text of a version, or None for no entry.
     """
 
     def __init__(
@@ -170,15 +170,15 @@ class ConditionalUpdateError(ConflictError):
 
 
 class BadKeyVersion(ConditionalUpdateError):
-    """An entry exists at another version than expected, or although none was to exist."""
+    """An entry exists at another version than expected, or was expected not to exist."""
 
 
 class NoSuchKey(ConditionalUpdateError):
-    """A version was given of an entry that does not exist."""
+    """A version was given for an entry that does not exist."""
 
 
 class ConditionsFailed(ConflictError):
-    """Conditions of a transaction do not hold; `failures` are all of them, with what was found."""
+    """Conditions of a transaction do not hold; `failures` are all of them, with the entries found."""
 
     def __init__(self, message: str, *, failures: tuple[Any, ...] = (), hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -196,7 +196,7 @@ class NoServer(UnreachableError):
 
 
 class ConnectionLost(UnreachableError):
-    """The connection broke while a request was under way; it may or may not have arrived."""
+    """The connection broke while a request was in flight; it may or may not have arrived."""
 
 
 class RequestTimeout(UnreachableError):
@@ -216,7 +216,7 @@ class StreamOffline(NoResponders):
 
 
 class JetStreamDisabled(UnreachableError):
-    """The server or the account has no JetStream, or it has no leader at the moment."""
+    """The server or the account has no JetStream, or JetStream has no leader at the moment."""
 
 
 class AuthenticationRefused(UnreachableError):
@@ -232,13 +232,13 @@ class PermissionDenied(UnreachableError):
 
 
 class OutcomeUnknown(KvctlError):
-    """A write was sent and no answer came; the hint says how to find out what happened."""
+    """A write was sent and not acknowledged; the hint says how to find out its outcome."""
 
     exit_code = 6
 
 
 class PartlyDone(KvctlError):
-    """Some of several steps were done; running again completes them."""
+    """Some of several steps were done; running the command again completes them."""
 
     exit_code = 7
 
@@ -256,31 +256,31 @@ class LeaseLost(KvctlError):
 
 
 class RefusedError(KvctlError):
-    """Not done, on purpose."""
+    """Refused on purpose."""
 
 
 class Cancelled(RefusedError):
-    """The person at the prompt said no."""
+    """The user said no at the prompt."""
 
 
 class ReadOnly(RefusedError):
-    """A write on what can only be read."""
+    """A write to something read-only."""
 
 
 class HazardRefused(RefusedError):
-    """A change that would lose or hide data; `name` overrides it as `--force NAME`."""
+    """A change would lose or hide data; `--force` with its `name` overrides it."""
 
     def __init__(self, name: str, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint or f"`--force {name}` does it all the same")
+        super().__init__(message, hint=hint or f"Use `--force {name}` to proceed anyway")
         self.name = name
 
 
 class TableSealed(RefusedError):
-    """A write on a table that was sealed: it is read-only for ever."""
+    """A write to a sealed table, which is permanently read-only."""
 
 
 class StreamReplaced(KvctlError):
-    """The stream was deleted, recreated or emptied while it was being read."""
+    """The stream was deleted, recreated or emptied during a reading."""
 
 
 class ServerError(KvctlError):

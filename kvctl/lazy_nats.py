@@ -1,6 +1,6 @@
-"""Imported before the client library, this defers its JetStream half: a third of its import time, and not used here.
+"""Deferred import of the client library's JetStream half: a third of its import time, and not used here.
 
-`import nats.js` in the library then binds a module whose code runs when something of it is first used.
+Import this before the client library: `import nats.js` then binds a module whose code runs on first use.
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def defer(package: str, part: str) -> None:
-    """Put off running the code of `package.part`; not where the package has been imported already."""
+    """Defer running the code of `package.part`, unless the package has already been imported."""
     home = None if package in sys.modules else find_spec(package)
     spec = home and PathFinder.find_spec(f"{package}.{part}", home.submodule_search_locations)
     if spec is None or spec.loader is None:

@@ -27,50 +27,50 @@ from kvctl.urls import Address
 from kvctl.wire import FrameParser, Sink
 
 SUPPORTED = (2, 16)
-"""Version of nats-py whose internals are known: its transport, its tables of servers and subscriptions, its parser."""
+"""Version of nats-py with known internals: its transport, its tables of servers and subscriptions, its parser."""
 
 
 class Listener(Protocol):
-    """Who is told what happens to a link once it is in use."""
+    """Receiver of events of a link in use."""
 
     async def failed(self, error: Exception) -> None:
-        """An attempt to reconnect, or something the server said."""
+        """Handle a failed attempt to reconnect, or an error from the server."""
 
     async def disconnected(self) -> None:
-        """The connection was lost; the library reconnects."""
+        """Handle a lost connection; the library reconnects."""
 
     async def reconnected(self) -> None:
-        """The connection is back."""
+        """Handle a restored connection."""
 
     async def ended(self) -> None:
-        """The connection is closed for good."""
+        """Handle the permanent end of the connection."""
 
 
 class InTheClear(NoServer, ConnectionError):
-    """A server without TLS where TLS was asked for; the library lets only an OSError through to its caller."""
+    """A server without TLS where TLS is required; the library passes only an OSError to its caller."""
 
 
 class CredentialsUnreadable(UsageError, OSError):
-    """A credentials file that cannot be read at the moment, in the same way."""
+    """A credentials file that is temporarily unreadable; the library passes only an OSError."""
 
 
 class Link(NatsClient):
-    """The library's client for one context."""
+    """Client of the library for one context."""
 
     def __init__(self, context: Context, logins: Sequence[tuple[Address, Login]]) -> None:
         super().__init__()
         self.listener: Listener | None = None
         self.causes: list[Cause] = []
-        """What went wrong while connecting."""
+        """Errors while connecting."""
         self._secure = wants_tls(context)
         self._sending: asyncio.Future[None] | None = None
         self._shown_url = ""
         self._logins = {address.place: login for address, login in logins}
         self._login: Login = next((login for _, login in logins if any(login.values())), NO_LOGIN)
-        """For servers that others tell of."""
+        """Credentials for servers announced by others."""
 
     async def open(self, address: Address, options: dict[str, Any]) -> None:
-        """Connect to this server, once. Raises what the library does."""
+        """Connect to this server, once. Raises the library's errors."""
         self._shown_url = address.url
         await self.connect(
             address.url,
@@ -79,32 +79,32 @@ class Link(NatsClient):
             disconnected_cb=self._heard_loss,
             reconnected_cb=self._heard_return,
             closed_cb=self._heard_end,
-            # A dead server must be an error at once; a live connection is to come back for ever.
+            # A dead server must be an immediate error; a live connection must reconnect without limit.
             allow_reconnect=False,
             max_reconnect_attempts=1,
         )
 
     def keep(self, listener: Listener, others: Sequence[Address]) -> None:
-        """Reconnect from now on, to this server and others of its kind, and tell the listener."""
+        """Reconnect from now on, to this server and others of its kind, and notify the listener."""
         self.listener = listener
         self.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         self._setup_server_pool([other.url for other in others])
 
     def forget_servers(self) -> None:
-        """Leave a reconnect under way nobody to connect to: it may miss its cancellation."""
+        """Leave a running reconnect no server to connect to: it may miss its cancellation."""
         self._server_pool.clear()
 
     @property
     def websocket(self) -> bool:
-        """Whether the connection goes through HTTP, where what was written has to be sent by `drain`."""
+        """True if the connection goes through HTTP, where written bytes have to be sent by `drain`."""
         return self._transport is not None and not hasattr(self._transport, "_io_writer")
 
     def is_at(self, address: Address) -> bool:
-        """Whether this is the server it was opened to."""
+        """Return True if this is the server it was opened to."""
         return self._shown_url == address.url
 
     def send(self, data: bytes) -> None:
-        """Hand bytes to the socket. Raises NoServer."""
+        """Pass bytes to the socket. Raises NoServer."""
         if self._transport is None:  # pragma: no cover - a connection that is online has one
             raise NoServer(f"Not connected to `{self._shown_url}`")
         self._transport.write(data)
@@ -112,14 +112,14 @@ class Link(NatsClient):
             self._sending = asyncio.ensure_future(self._send_queued())
 
     async def _send_queued(self) -> None:
-        """Send what was written to a websocket, which the library only queues; a loss is noticed where it reads."""
+        """Send bytes written to a websocket, which the library only queues; a loss is noticed by its reader."""
         with contextlib.suppress(Exception):
             if self._transport is not None:
                 await self._transport.drain()  # type: ignore[no-untyped-call]
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The server's INFO."""
+        """INFO of the server."""
         return self._server_info
 
     def claim(self, subject: str) -> int:
@@ -162,16 +162,16 @@ class Link(NatsClient):
             await self._transport.drain()  # type: ignore[no-untyped-call]
 
     def cut(self) -> None:
-        """Abort the connection: to flush it would wait for a stopped server for ever."""
+        """Abort the connection: flushing it would wait for a stopped server without limit."""
         writer = getattr(self._transport, "_bare_io_writer", None)
         if writer is not None:
             writer.transport.abort()
 
     async def drop(self) -> None:
-        """Give up a link that is not in use."""
+        """Discard a link that is not in use."""
         self.cut()
         session = getattr(self._transport, "_client", None)
-        self._transport = None  # of a failed handshake the library would await the end in vain
+        self._transport = None  # after a failed handshake the library would wait for its end in vain
         with contextlib.suppress(Exception):
             async with asyncio.timeout(1):
                 if session is not None:
@@ -184,11 +184,11 @@ class Link(NatsClient):
         await super()._process_op_err(e)
 
     def _connect_command(self) -> bytes:
-        """The command that has the credentials: for a server that may have them, and those that belong to it."""
+        """Return the command with the credentials: only for a server that may receive them, and only its own."""
         if self._secure and not self._encrypted():
             raise InTheClear(
-                f"The server at `{self._shown_url}` offers no TLS",
-                hint="If you mean to connect in the clear, use `nats://` and none of the TLS options",
+                f"The server at `{self._shown_url}` does not offer TLS",
+                hint="To connect without encryption, use `nats://` and none of the TLS options",
             )
         uri = self._current_server.uri if self._current_server else None
         place = (uri.hostname or "", uri.port or 0) if uri else ("", 0)
@@ -224,17 +224,17 @@ class Link(NatsClient):
 
 
 def require_supported(version: str = CLIENT_VERSION) -> None:
-    """Raises KvctlError for a nats-py whose internals may be others than those that are used here."""
+    """Raise KvctlError for a nats-py version with unknown internals."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) != SUPPORTED:
         known = ".".join(map(str, SUPPORTED))
         raise KvctlError(
-            f"nats-py {version} is not supported, kvctl needs {known}",
+            f"nats-py {version} is not supported; kvctl needs {known}",
             hint=f"Install it with `pip install 'nats-py[nkeys]=={known}.*'`",
         )
 
 
 def install_parser(client: Any, on_error: Callable[[str], bool]) -> FrameParser | None:
-    """Swap the frame parser in; None, and nothing changed, when the library's internals are not as expected."""
+    """Install our frame parser; return None, with nothing changed, if the library's internals are unexpected."""
     stock = getattr(client, "_ps", None)
     expected = ("_process_msg", "_subs", "_sid", "_transport")
     if not (hasattr(stock, "parse") and hasattr(stock, "reset")) or not all(hasattr(client, name) for name in expected):

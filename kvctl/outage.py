@@ -1,4 +1,4 @@
-"""A connection that was lost and does not come back: why, how often to try again, and when to give up."""
+"""Outage of a connection: its reason, the pauses between attempts, and when to give up. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from kvctl.errors import AuthenticationRefused, KvctlError, NoServer
 from kvctl.urls import redact
 
 RECONNECT_WAIT_S = 0.1
-"""Between two attempts at one server."""
+"""Pause between two attempts at one server."""
 LONGEST_WAIT_S = 5.0
-"""Between two attempts with credentials that were refused, or could not be read."""
+"""Pause between two attempts with refused or unreadable credentials."""
 REFUSED_PATIENCE_S = 60.0
-"""For which refused credentials are tried again: they may be renewed in their file, or on the server."""
+"""Time during which refused credentials are tried again: they may be renewed in their file, or on the server."""
 REFUSALS = 5
-"""Refusals in a row before that is given up."""
+"""Minimum number of consecutive refusals before giving up."""
 QUIET_S = 5.0
-"""For which a server may be away before somebody is told."""
+"""Time that a server may be away before it is reported."""
 
 
 class Refused(AuthenticationRefused, NoServer):
-    """A connection that ended because its credentials were refused, however often they were tried."""
+    """A connection that ended because its credentials were refused repeatedly."""
 
 
 class Outage:
-    """What has stood in the way of a reconnect since the connection was lost."""
+    """Obstacles to a reconnect since the connection was lost."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.begin()
 
     def begin(self) -> None:
-        """The connection was lost just now."""
+        """Record the loss of the connection."""
         self._since = time.monotonic()
         self._refused_since: float | None = None
         self._refusals = 0
@@ -47,13 +47,13 @@ class Outage:
         self._told: set[str] = set()
 
     def end(self) -> str | None:
-        """The connection is back; what to say of it, if its loss was told."""
+        """Record the reconnect; return a message if its loss was reported."""
         told = bool(self._told)
         self.begin()
-        return f"Connected to `{redact(self._context.url)}` again" if told else None
+        return f"Reconnected to `{redact(self._context.url)}`" if told else None
 
     def met(self, error: Exception) -> str | None:
-        """An attempt failed; what to say of it, if it is news."""
+        """Record a failed attempt; return a message if it is new."""
         now, refused = time.monotonic(), is_refusal(error)
         if refused:
             self._refusals += 1
@@ -70,18 +70,18 @@ class Outage:
 
     @property
     def pause(self) -> float:
-        """Seconds until the same server is tried again: the longer, the more often it said no."""
+        """Return the seconds until the same server is tried again: longer with each refusal."""
         return min(RECONNECT_WAIT_S * 2.0 ** min(self._setbacks, 10), LONGEST_WAIT_S)
 
     @property
     def hopeless(self) -> bool:
-        """Whether the credentials have been refused for so long that nobody seems to renew them."""
+        """Return True if the credentials have been refused for so long that a renewal is unlikely."""
         if self._refused_since is None or self._refusals < REFUSALS:
             return False
         return time.monotonic() - self._refused_since > REFUSED_PATIENCE_S
 
     def error(self, last_word: str) -> NoServer:
-        """Why there is no connection; `last_word` is what the server said before it closed it."""
+        """Build the error for the missing connection; `last_word` is the server's last error before it closed it."""
         url = redact(self._context.url)
         if self._reason is not None and self.hopeless:
             return Refused(self._reason.message, hint=self._reason.hint)

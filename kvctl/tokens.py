@@ -1,6 +1,6 @@
-"""Subjects, names and headers as the protocol takes them, checked before anything is sent. [pure]
+"""Validation of subjects, names and headers before anything is sent. [pure]
 
-A subject or header goes onto a line of the protocol as it is: a line end in it would begin a command of its own.
+Subjects and headers are sent as they are on a line of the protocol: a line end in one would inject a command.
 """
 
 import re
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from kvctl.errors import UsageError
 
 MAX_NAME = 255
-"""Bytes of the name of a stream or consumer."""
+"""Maximum length of the name of a stream or consumer in bytes."""
 _SHOWN = 120
-"""Characters of a wrong value in a message."""
+"""Characters of an invalid value shown in a message."""
 
 _DOT = ord(".")
 _ILLEGAL = re.compile(rb"[\0\t\n\r ]|\.\.|\A\.|\.\Z|\A\Z")
@@ -22,7 +22,7 @@ _HEADER_NAME = re.compile(r"[^\s:\x00-\x1f\x7f](?:[^:\x00-\x1f\x7f]*[^\s:\x00-\x
 
 
 def shown(text: str | bytes) -> str:
-    """The text for a message: on one line, control characters and invalid bytes escaped, shortened."""
+    """Format text for a message: on one line, control characters and invalid bytes escaped, truncated."""
     if isinstance(text, bytes):
         text = text.decode(errors="surrogateescape")
     if len(text) > _SHOWN:
@@ -31,15 +31,15 @@ def shown(text: str | bytes) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """The text's bytes, also of what was decoded from bytes that are no UTF-8. Raises UsageError."""
+    """Return the text's bytes, including surrogates for bytes that are not UTF-8. Raises UsageError."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
-        raise UsageError(f"`{shown(text)}` has half a character, which has no bytes") from None
+        raise UsageError(f"`{shown(text)}` contains a lone surrogate") from None
 
 
 def check_subject(subject: bytes) -> None:
-    """Raises UsageError for what cannot stand where the protocol has a subject. Literal wildcards can."""
+    """Raise UsageError for an invalid subject. Literal wildcards are allowed."""
     suspect = unsafe(subject) or b".." in subject or subject[0] == _DOT or subject[-1] == _DOT
     if suspect and _ILLEGAL.search(subject):
         raise UsageError(
@@ -49,57 +49,58 @@ def check_subject(subject: bytes) -> None:
 
 
 def unsafe(subject: bytes) -> bool:
-    """Whether `check_subject` has to look closer; for what is done a hundred thousand times a second."""
+    """Return True if `check_subject` is needed; fast, for a hundred thousand calls a second."""
     return subject.split() != [subject] or b"\0" in subject
 
 
 def check_prefix(name: str, text: str, *, tokens: int | None = None) -> None:
-    """Raises UsageError for a prefix that no subject can begin with."""
+    """Raise UsageError for an invalid subject prefix."""
     parts = text.split(".")
     if all(map(_PREFIX_TOKEN.fullmatch, parts)) and tokens in (None, len(parts)):
         return
     one = "one token" if tokens == 1 else "tokens joined by single dots"
-    raise UsageError(f"`{name}` cannot be `{shown(text)}`", hint=f"It is {one}, without spaces and wildcards")
+    raise UsageError(f"`{name}` cannot be `{shown(text)}`", hint=f"Use {one}, without spaces and wildcards")
 
 
 def check_name(name: str, what: str) -> str:
-    """The name of a stream or consumer, as servers take it. Raises UsageError."""
+    """Return the name of a stream or consumer if servers accept it. Raises UsageError."""
     if not name or len(encoded(name)) > MAX_NAME:
-        raise UsageError(f"The name of a {what} has 1 to {MAX_NAME} bytes, not `{shown(name)}`")
+        raise UsageError(f"The name of a {what} must have 1 to {MAX_NAME} bytes, not `{shown(name)}`")
     if _NOT_IN_NAMES.search(name):
         raise UsageError(
             f"`{shown(name)}` is not the name of a {what}",
-            hint="A name has no white space and none of `.`, `*`, `>`, `/` and `\\`",
+            hint="A name cannot contain white space or any of `.`, `*`, `>`, `/` and `\\`",
         )
     return name
 
 
 def check_filter_subject(text: str) -> str:
-    """A subject with or without wildcards, to select messages by. Raises UsageError."""
+    """Return a valid subject filter, with or without wildcards. Raises UsageError."""
     tokens = text.split(".")
     if "" in tokens or ">" in tokens[:-1] or _NOT_IN_FILTERS.search(text):
         raise UsageError(
             f"`{shown(text)}` is not a subject filter" if text else "The subject filter is empty",
-            hint="Tokens are joined by single dots; `*` stands for one of them, `>` at the end for the rest",
+            hint="Join tokens by single dots; `*` matches one token, `>` at the end matches the rest",
         )
     return text
 
 
 def header_lines(headers: Mapping[str, str]) -> str:
-    """The lines of a header block. Raises UsageError for a name or value that would end its line."""
+    """Return the lines of a header block. Raises UsageError for a name or value that would end its line."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
         _refuse_header(headers)
     for name in headers:
         if not _HEADER_NAME.fullmatch(name):
             raise UsageError(
-                f"`{shown(name)}` is not the name of a header", hint="A name has no colon and no control characters"
+                f"`{shown(name)}` is not the name of a header",
+                hint="A name cannot contain colons or control characters",
             )
     return lines
 
 
 def check_header(block: bytes) -> None:
-    """Raises UsageError for bytes that are not one header block: what follows it would be read as something else."""
+    """Raise UsageError for bytes that are not one header block: the rest would be misread."""
     if block and not (block.startswith(b"NATS/1.0") and block.find(b"\r\n\r\n") == len(block) - 4):
         raise UsageError(f"`{shown(block)}` is not a header block")
 
@@ -109,7 +110,7 @@ def _refuse_header(headers: Mapping[str, str]) -> None:
         for part, text in (("name", name), ("value", value)):
             if any(character in text for character in "\r\n\0"):
                 raise UsageError(
-                    f"The {part} of header `{shown(name)}` has a line end or a NUL: `{shown(text)}`",
+                    f"The {part} of header `{shown(name)}` contains a line end or a NUL: `{shown(text)}`",
                     hint="Headers are single lines",
                 )
 

@@ -1,7 +1,7 @@
-"""Durations, sizes and times: text <-> value.
+"""Durations, sizes and times: parsing and formatting.
 
-Durations are `timedelta`, sizes bytes as `int`, times nanoseconds since the epoch as `int` (`datetime` would cut them
-to microseconds, and a revision's time is given back to the server).
+Durations are `timedelta`, sizes bytes as `int`, times nanoseconds since the epoch as `int` (`datetime` would truncate
+them to microseconds, and a revision's time is sent back to the server).
 """
 
 import re
@@ -37,21 +37,21 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]
 
 
 def parse_duration(text: str) -> timedelta:
-    """`90s`, `15m`, `1h30m`, `7d`; `0` alone needs no unit. What is below a microsecond is cut. Raises UsageError."""
+    """Parse `90s`, `15m`, `1h30m`, `7d`; `0` alone needs no unit. Truncates to microseconds. Raises UsageError."""
     if text == "0":
         return timedelta()
     if not _DURATION.match(text):
         raise UsageError(f"`{text}` is not a duration", hint="Write it like `90s`, `15m`, `2h` or `7d`")
     nanoseconds = sum(_scaled(number, _UNITS_NS[unit])[0] for number, unit in _DURATION_PART.findall(text))
     if nanoseconds > MAX_INT64:
-        raise UsageError(f"`{text}` is too long a duration", hint="The longest is about 292 years")
+        raise UsageError(f"`{text}` is too long a duration", hint="The maximum is about 292 years")
     if nanoseconds < 1000 and not _ZERO.match(text):
-        raise UsageError(f"`{text}` is too short a duration", hint="The shortest is a microsecond, `1us`")
+        raise UsageError(f"`{text}` is too short a duration", hint="The minimum is one microsecond, `1us`")
     return duration_from_ns(nanoseconds)
 
 
 def format_duration(duration: timedelta) -> str:
-    """Exact text that `parse_duration` reads back, in as few units as there can be: `1h30m`; a minus if below zero."""
+    """Format a duration exactly as `parse_duration` reads it, in few units: `1h30m`; negative with `-`."""
     micros = duration // timedelta(microseconds=1)
     if not micros:
         return "0s"
@@ -72,23 +72,23 @@ def format_duration(duration: timedelta) -> str:
 
 
 def duration_ns(duration: timedelta) -> int:
-    """Whole nanoseconds, as the server's JSON wants them."""
+    """Convert to nanoseconds, as in the server's JSON."""
     return (duration // timedelta(microseconds=1)) * 1000
 
 
 def duration_from_ns(nanoseconds: int) -> timedelta:
-    """The server's nanoseconds; what is below a microsecond is cut."""
+    """Convert the server's nanoseconds, truncated to microseconds."""
     return timedelta(microseconds=nanoseconds // 1000)
 
 
 def duration_seconds(duration: timedelta) -> int | float:
-    """Seconds as JSON output shows them: whole ones as an integer."""
+    """Convert to seconds for JSON output: an integer if there is no fraction."""
     seconds = duration.total_seconds()
     return int(seconds) if seconds == int(seconds) else seconds
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `512`, `64KiB`, `10MB` (1000-based), `1.5GiB`. Raises UsageError."""
+    """Parse a size in bytes: `512`, `64KiB`, `10MB` (1000-based), `1.5GiB`. Raises UsageError."""
     match = _SIZE.match(text)
     unit = _SIZES.get(match[2].lower()) if match else None
     if match is None or unit is None:
@@ -97,24 +97,24 @@ def parse_size(text: str) -> int:
     if not whole and unit == 1:
         raise UsageError(f"`{text}` is not a whole number of bytes")
     if size > MAX_INT64:
-        raise UsageError(f"`{text}` is too large a size", hint="The largest is 8 EiB less one byte")
+        raise UsageError(f"`{text}` is too large a size", hint="The maximum is 8 EiB minus one byte")
     return size
 
 
 def format_size(size: int) -> str:
-    """Bytes for people: `1.5 KiB`."""
+    """Format a size for people: `1.5 KiB`."""
     if size < 1024:
         return f"{size} B"
     amount = float(size)
     for unit in ("KiB", "MiB", "GiB", "TiB"):
         amount /= 1024
-        if amount < 1023.95:  # above, one digit after the point would show 1024.0
+        if amount < 1023.95:  # larger amounts would round to 1024.0
             return f"{amount:.1f} {unit}"
     return f"{amount / 1024:.1f} PiB"
 
 
 def parse_time(text: str, now_ns: int | None = None) -> int:
-    """Nanoseconds since the epoch of an RFC 3339 time, or of `-15m` (ago). Raises UsageError."""
+    """Parse an RFC 3339 time, or `-15m` (ago), to nanoseconds since the epoch. Raises UsageError."""
     if text.startswith("-"):
         return (time.time_ns() if now_ns is None else now_ns) - duration_ns(parse_duration(text[1:]))
     match = _TIME.match(text)
@@ -128,17 +128,17 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
 
 
 class Ago(int):
-    """A time that was given as so long ago: by the client's clock, until `on` counts back from the server's."""
+    """Relative time: by the client's clock, until `on` resolves it by the server's."""
 
     ago: timedelta
 
     def on(self, now_ns: int) -> int:
-        """Return the time, in nanoseconds since the epoch, by what time it is on the server."""
+        """Return the time in nanoseconds since the epoch, given the server's time."""
         return now_ns - duration_ns(self.ago)
 
 
 def parse_instant(text: str) -> int:
-    """`parse_time`, which keeps `-15m` as an Ago. Raises UsageError."""
+    """Parse as `parse_time`, but keep `-15m` as an Ago. Raises UsageError."""
     time_ns = parse_time(text)
     if not text.startswith("-"):
         return time_ns
@@ -148,7 +148,7 @@ def parse_instant(text: str) -> int:
 
 
 def parse_utc(text: str | bytes) -> int:
-    """Nanoseconds since the epoch of a time as servers write it, RFC 3339 in UTC: in a tenth of `parse_time`'s time."""
+    """Parse a server's time, RFC 3339 in UTC, to nanoseconds since the epoch: ten times faster than `parse_time`."""
     fraction = text[20:-1]
     return _utc_second(text[:19]) * SECOND_NS + (int(fraction) * 10 ** (9 - len(fraction)) if fraction else 0)
 
@@ -159,18 +159,18 @@ def _seconds(text: str) -> int:
 
 @lru_cache(1024)
 def _utc_second(text: str | bytes) -> int:
-    # Cached, since the thousands of messages of one reading share their seconds.
+    # Cached: the thousands of messages of one reading share their seconds.
     return _seconds(f"{text if isinstance(text, str) else text.decode()}+00:00")
 
 
 def format_time(nanoseconds: int) -> str:
-    """RFC 3339 in UTC with all nine digits, for the years 1 to 9999."""
+    """Format as RFC 3339 in UTC with all nine digits, for the years 1 to 9999."""
     seconds, rest = divmod(nanoseconds, SECOND_NS)
     return f"{_format_second(seconds)}.{rest:09d}Z"
 
 
 def format_age(nanoseconds: int, now_ns: int | None = None) -> str:
-    """How long ago, for people: `3m ago`."""
+    """Format an age for people: `3m ago`."""
     seconds = ((time.time_ns() if now_ns is None else now_ns) - nanoseconds) / SECOND_NS
     if seconds < 1:
         return "just now"
@@ -181,7 +181,7 @@ def format_age(nanoseconds: int, now_ns: int | None = None) -> str:
 
 
 def _scaled(number: str, unit: int) -> tuple[int, bool]:
-    """`number` times `unit` without the rounding of floats; and whether nothing was cut."""
+    """Return `number` times `unit` without floating-point rounding, and if it is exact."""
     whole, _, fraction = number.partition(".")
     scaled, rest = divmod(int(whole + fraction) * unit, 10 ** len(fraction))
     return scaled, not rest

@@ -1,4 +1,4 @@
-"""Addresses of servers: URLs read with user, password and token apart, and as they may be shown."""
+"""Server URLs: parsed with user, password and token apart, and redacted for display."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,51 +10,51 @@ from kvctl.tokens import shown
 
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _NEXT = re.compile(r",\s*(?=[A-Za-z]+://)")
-"""Between two URLs of a list, where the second one has a scheme."""
+"""Separator of two URLs in a list, if the second one has a scheme."""
 _HINT = "Write it like `nats://127.0.0.1:4222`; write `/ ? # @ , %` in a password as `%2F %3F %23 %40 %2C %25`"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One server; `url` is bare, so that it may be shown."""
+    """Address of a server; `url` has no credentials, so that it may be shown."""
 
     url: str
     user: str | None = field(default=None, repr=False)
-    """A token where there is no password."""
+    """User name; a token if there is no password."""
     password: str | None = field(default=None, repr=False)
 
     @property
     def place(self) -> tuple[str, int]:
-        """Host and port."""
+        """Return host and port."""
         parts = urlsplit(self.url)
         return parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
     @property
     def websocket(self) -> bool:
-        """Whether it is reached through HTTP."""
+        """True if it is reached through HTTP."""
         return self.url.startswith("ws")
 
 
 def addresses(text: str) -> list[Address]:
-    """The servers of a URL, or of several separated by commas. Raises UsageError for what is not an address."""
+    """Parse a server URL, or several separated by commas. Raises UsageError for an invalid one."""
     return [_address(piece) for piece in _pieces(text)]
 
 
 def redact(text: str) -> str:
-    """The URL, or the list of them, without anything that may belong to a user, password or token."""
+    """Return the URLs without anything that may belong to a user, password or token."""
     return ",".join(_bare(piece) for piece in _NEXT.split(text))
 
 
 def _bare(text: str) -> str:
     scheme, begun, _ = text.strip().partition("://")
-    if "@" in text:  # up to the last one, whatever stands before it: passwords hold commas, slashes, marks
+    if "@" in text:  # up to the last one: passwords may contain commas, slashes, marks
         known = f"{scheme}://" if begun and scheme.isalpha() else ""
         text = known + text.rpartition("@")[2]
     return ",".join(_shown_parts(map(str.strip, text.split(","))))
 
 
 def _shown_parts(parts: Iterable[str]) -> Iterator[str]:
-    """The parts; from one on that is no address, what follows may be a password whose host was forgotten."""
+    """Yield the parts up to the first invalid one: the rest may be a password whose host was omitted."""
     for part in parts:
         scheme, begun, rest = part.partition("://")
         host, colon, _ = rest.partition(":") if begun else part.partition(":")
@@ -65,7 +65,7 @@ def _shown_parts(parts: Iterable[str]) -> Iterator[str]:
 
 
 def _pieces(text: str) -> list[str]:
-    """The URLs of a list; a comma that can only belong to a password separates nothing."""
+    """Split a list of URLs; a comma that can only belong to a password does not separate."""
     found: list[str] = []
     for piece in _NEXT.split(text):
         parts = [part.strip() for part in piece.split(",")]
@@ -85,7 +85,7 @@ def _address(text: str) -> Address:
 
 
 def _read(text: str) -> Address | None:
-    """The address, with the userinfo decoded as the `nats` CLI does; None for what is not one."""
+    """Parse an address, with the userinfo decoded as by the `nats` CLI; None if it is invalid."""
     scheme, begun, rest = text.partition("://")
     if not begun:
         scheme, rest = "nats", text

@@ -1,6 +1,6 @@
-"""The NATS wire: frames out, and a frame parser that is five times faster than the client library's.
+"""NATS wire protocol: outgoing frames, and a frame parser five times faster than the client library's.
 
-The parser takes over a live connection's read path. It hands messages of our own subscriptions to plain functions and
+The parser takes over a live connection's read path. It passes messages of our own subscriptions to plain functions and
 leaves everything else (PING, INFO, errors, the library's own subscriptions) to the stock parser.
 """
 
@@ -18,7 +18,7 @@ _STORED = b"\r\nNats-Sequence: "
 
 
 class Frame(NamedTuple):
-    """One message off the wire; all parts as bytes, empty where absent. `header` starts with `NATS/1.0`."""
+    """A message in wire form; all parts as bytes, empty where absent. `header` starts with `NATS/1.0`."""
 
     subject: bytes
     reply: bytes
@@ -32,7 +32,7 @@ Deliver = Callable[[int, bytes, bytes, bytes, bytes | None], Awaitable[None]]
 
 
 def publish_frame(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bytes:
-    """The bytes of one PUB or HPUB."""
+    """Encode a PUB or HPUB frame."""
     if header:
         return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
             subject, reply, len(header), len(header) + len(payload), header, payload,
@@ -41,14 +41,14 @@ def publish_frame(subject: bytes, reply: bytes, header: bytes, payload: bytes) -
 
 
 def encode_headers(headers: dict[str, str]) -> bytes:
-    """A header block, or nothing for no headers. Raises UsageError for what is not one line."""
+    """Encode a header block; empty for no headers. Raises UsageError for multi-line values."""
     if not headers:
         return b""
     return b"NATS/1.0\r\n" + encoded(header_lines(headers)) + CRLF
 
 
 def header_value(header: bytes, name: bytes) -> bytes | None:
-    """The first value of a header in a raw block, without decoding the others."""
+    """Return the first value of a header in a raw block, without decoding the others."""
     at = header.find(b"\r\n" + name + b":")
     if at < 0:
         return None
@@ -57,7 +57,7 @@ def header_value(header: bytes, name: bytes) -> bytes | None:
 
 
 def decode_headers(header: bytes) -> dict[str, str]:
-    """All headers of a raw block; repeated names are joined by a comma, bytes that are no UTF-8 become surrogates."""
+    """Decode a raw header block; repeated names are joined by a comma, bytes that are not UTF-8 become surrogates."""
     found: dict[str, str] = {}
     for line in header.split(CRLF)[1:]:
         name, colon, value = line.partition(b":")
@@ -69,10 +69,10 @@ def decode_headers(header: bytes) -> dict[str, str]:
 
 
 def status(header: bytes) -> tuple[int, str]:
-    """Code and description of an inline status; (0, "") for an ordinary message. An inline 503 has no text.
+    """Return code and description of an inline status; (0, "") for an ordinary message. An inline 503 has no text.
 
-    A message that a stream holds is an ordinary one, whatever its writer put into the first line (servers before 2.15
-    keep it): it has the sequence that servers add, which no status has.
+    A stored message is an ordinary one, even if its writer put a status into the first line (which servers before 2.15
+    keep): it has the sequence that servers add, which no status has.
     """
     if header[8:9] != b" " or _STORED in header:
         return 0, ""
@@ -82,7 +82,7 @@ def status(header: bytes) -> tuple[int, str]:
 
 
 class Inbox:
-    """Frames of one subscription, kept until taken; the reader takes all that are there at once."""
+    """Queue of one subscription's frames; the reader takes all available ones at once."""
 
     __slots__ = ("_waiter", "frames")
 
@@ -91,12 +91,12 @@ class Inbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """Let a waiting `take` look again."""
+        """Wake a waiting `take`."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def take(self, timeout: float) -> list[tuple[bytes, bytes, bytes, bytes]]:
-        """All frames there are; waits up to `timeout` seconds for the first. Empty on timeout, or when woken."""
+        """Return all available frames; wait up to `timeout` seconds for the first. Empty on timeout, or when woken."""
         if not self.frames:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -124,7 +124,7 @@ class FrameParser:
         self.reset()
 
     def reset(self) -> None:
-        """Forget half a frame, as after a reconnect."""
+        """Discard a partial frame, as after a reconnect."""
         self._held: list[bytes] = []
         self._held_size = 0
         self._needed = 0
@@ -132,9 +132,9 @@ class FrameParser:
         self._stock.reset()
 
     async def parse(self, data: bytes = b"") -> None:
-        """Dispatch every whole frame in what has arrived; keep the rest for the next call."""
+        """Dispatch every complete frame received; keep the rest for the next call."""
         if self._held:
-            # A large message comes in many chunks: join them once, when it is whole.
+            # A large message comes in many chunks: join them once, when it is complete.
             self._held.append(data)
             self._held_size += len(data)
             if self._held_size < self._needed:
@@ -161,7 +161,7 @@ class FrameParser:
                 else:
                     await self._control(data[position:body])
                     if self._life != life:
-                        return  # the connection was given up: what follows is not of the next one
+                        return  # the connection was given up: the rest does not belong to the next one
                     position = body
                     continue
                 if not body <= edge <= stop:
@@ -172,7 +172,7 @@ class FrameParser:
                 sink = sinks.get(args[2])
                 sid = 0 if sink else int(args[2])
             except (ValueError, IndexError):
-                await self._stock.parse(b"?\r\n")  # raises the library's protocol error, on which it connects anew
+                await self._stock.parse(b"?\r\n")  # raises the library's protocol error, which makes it reconnect
                 return
             if sink is not None:
                 sink((args[1], reply, data[body:edge], data[edge:stop]))

@@ -150,7 +150,7 @@ class TestRefused:
             set_password(guarded, "first")
             await connection.wait_online(LONG)
             await connection.request("$JS.API.INFO")
-            assert said[1:] == [f"Connected to `{guarded.url}` again"]
+            assert said[1:] == [f"Reconnected to `{guarded.url}`"]
             assert connection._client.options["reconnect_time_wait"] == 0.1
 
     async def test_a_watch_and_a_consumer_end_with_the_refusal(

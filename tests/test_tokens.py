@@ -23,7 +23,7 @@ def test_name_of_up_to_255_bytes_is_returned(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128])
 def test_name_of_another_length_is_refused_with_the_limit(name: str) -> None:
-    with pytest.raises(UsageError, match="name of a consumer has 1 to 255 bytes"):
+    with pytest.raises(UsageError, match="name of a consumer must have 1 to 255 bytes"):
         check_name(name, "consumer")
 
 

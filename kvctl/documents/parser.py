@@ -1,4 +1,4 @@
-"""YAML and JSON files to plain data: bounded in size, depth and aliases, no key twice, errors with line and column.
+"""Parse YAML and JSON files to plain data: bounded in size, depth and aliases, duplicate keys refused, errors located.
 
 YAML is read by version 1.2's rules: `no`, `on`, `12:30`, `2026-01-31` are text, and so is `007`. Keys are always text.
 """
@@ -13,11 +13,11 @@ from kvctl.errors import UsageError
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_VALUES = 1_000_000
-"""Values in a document, those that aliases repeat counted each time."""
+"""Maximum number of values in a document; values repeated by aliases count each time."""
 MAX_DEPTH = 64
 
 Path = tuple[str | int, ...]
-"""The way to a value: keys and positions, from the root."""
+"""Path to a value: keys and positions, from the root."""
 Place = tuple[int, int]
 """Line and column, each from 1."""
 
@@ -34,19 +34,19 @@ _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file holds, and where in it."""
+    """Content of a file, with the position of each value."""
 
     data: Any
     """None, booleans, numbers, text, lists, and dicts with text as keys."""
     source: str
-    """The file's name, for messages."""
+    """Name of the file, for messages."""
     places: Mapping[Path, Place] = field(default_factory=dict)
-    """Where each value stands, or its key; empty for JSON."""
+    """Position of each value, or of its key; empty for JSON."""
     text: str = field(default="", repr=False)
-    """What was read, where the places have not been looked for yet: JSON."""
+    """Source text if positions have not been determined yet: JSON."""
 
     def where(self, *path: str | int) -> str:
-        """`topology.yaml:12:5`, line and column of the value at `path`, or of the nearest one around it."""
+        """Return `topology.yaml:12:5`: line and column of the value at `path`, or of the nearest one around it."""
         places = self.places or _places_in(self.text, self.source)
         for length in range(len(path), -1, -1):
             if path[:length] in places:
@@ -56,7 +56,7 @@ class Document:
 
 
 def read(path: str) -> Document:
-    """The document in a file. Raises UsageError."""
+    """Read the document in a file. Raises UsageError."""
     try:
         with open(path, "rb") as file:
             return parse(file.read(MAX_BYTES + 1), path)
@@ -65,7 +65,7 @@ def read(path: str) -> Document:
 
 
 def parse(content: bytes, source: str) -> Document:
-    """The document in `content`, YAML or JSON. Raises UsageError."""
+    """Parse the document in `content`, YAML or JSON. Raises UsageError."""
     if len(content) > MAX_BYTES:
         raise UsageError(f"{source} is larger than {MAX_BYTES // 1024**2} MiB")
     try:
@@ -89,7 +89,7 @@ def _parse_json(text: str, source: str) -> Document:
         data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
         return Document(data, source, text=text)
     except _Repeated as error:
-        _parse_yaml(text, source)  # reports it, with its place
+        _parse_yaml(text, source)  # reports it, with its position
         raise UsageError(f"{source}: Key `{error}` appears twice in one object") from None
     except json.JSONDecodeError as error:
         _fail(source, (error.lineno, error.colno), error.msg)
@@ -100,7 +100,7 @@ def _parse_json(text: str, source: str) -> Document:
 
 
 class _Repeated(ValueError):
-    """A key that an object has twice."""
+    """A duplicate key in an object."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number that JSON knows")
+    raise ValueError(f"JSON does not allow {name}")
 
 
 def _parse_yaml(text: str, source: str) -> Document:
@@ -124,7 +124,7 @@ def _parse_yaml(text: str, source: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else None
-        _fail(source, place, error.problem or error.context or "This is no YAML")
+        _fail(source, place, error.problem or error.context or "This is not YAML")
     except yaml.reader.ReaderError:
         # libyaml's own position counts bytes
         found = yaml.reader.Reader.NON_PRINTABLE.search(text)
@@ -132,7 +132,7 @@ def _parse_yaml(text: str, source: str) -> Document:
 
 
 def _places_in(text: str, source: str) -> Mapping[Path, Place]:
-    """Where the values of a JSON text stand, as far as YAML's rules can read it."""
+    """Return the positions of the values of a JSON text, as far as YAML's rules can read it."""
     if not text:
         return {}
     try:
@@ -151,7 +151,7 @@ def _fail(source: str, place: Place | None, problem: str) -> NoReturn:
 
 
 class _Builder:
-    """Builds plain data from the parser's events; PyYAML's own would follow aliases without bound."""
+    """Builder of plain data from the parser's events; PyYAML's own would follow aliases without bound."""
 
     def __init__(self, source: str, events: Iterator[Any]) -> None:
         self._source = source
@@ -161,7 +161,7 @@ class _Builder:
         self._count = 0
 
     def document(self) -> Document:
-        """The stream's only document; an empty one is None."""
+        """Build the stream's only document; an empty one is None."""
         next(self._events)
         event = next(self._events)
         if _kind(event) == "StreamEnd":
@@ -170,7 +170,7 @@ class _Builder:
         next(self._events)
         event = next(self._events)
         if _kind(event) != "StreamEnd":
-            self._refuse(event, "A second document; there may be only one in a file")
+            self._refuse(event, "A second document; a file can have only one")
         return Document(data, self._source, self._places)
 
     def _value(self, event: Any, path: Path) -> Any:
@@ -232,12 +232,12 @@ class _Builder:
     def _merged(self, event: Any, value: Any) -> list[dict[str, Any]]:
         maps = value if isinstance(value, list) else [value]
         if not all(isinstance(item, dict) for item in maps):
-            self._refuse(event, "`<<` takes a mapping, or a list of them")
+            self._refuse(event, "`<<` must be a mapping, or a list of mappings")
         return maps
 
     def _aliased(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
-            self._refuse(event, f"`*{event.anchor}` stands for nothing that comes before it")
+            self._refuse(event, f"`*{event.anchor}` does not refer to an earlier value")
         value, count = self._anchors[event.anchor]
         self._add(event, count)
         return value
@@ -270,7 +270,7 @@ def _begin(event: Any) -> Place:
 
 
 def _plain(text: str) -> Any:
-    """The value of an unquoted scalar, by YAML 1.2's core schema; but what starts with a zero is text."""
+    """Convert an unquoted scalar by YAML 1.2's core schema; numbers with a leading zero are text."""
     if text in _WORDS:
         return _WORDS[text]
     try:

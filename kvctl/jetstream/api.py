@@ -1,4 +1,4 @@
-"""One request to the JetStream API: subject, JSON, and the server's error codes as our errors."""
+"""JetStream API requests: subject, JSON, and mapping of the server's error codes."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ STREAM_OFFLINE = 10118
 CONSUMER_NAME_IN_USE = (10013, 10105, 10148)
 WRONG_LAST_SEQUENCE = (10071, 10164)
 BUSY = 10164
-"""Another write on the subject is in flight: nothing is wrong yet (its text is the same as 10071's)."""
+"""Another write on the subject is in flight: not a failure yet (its text is the same as 10071's)."""
 _UNAVAILABLE = {10008: "no leader", 10039: "not enabled for this account", 10076: "not enabled on this server"}
 _NOT_FOUND: dict[int, type[KvctlError]] = {
     10014: ConsumerNotFound, 10149: ConsumerNotFound, 10037: NotFoundError, 10043: NotFoundError, 10059: StreamNotFound,
 }  # fmt: skip
 _TRANSIENT = (10008,)
-OFFLINE_HINT = "Start the servers that hold it; `kvctl doctor` names those that are known"
-_HINTS = {"detected cycle": "A stream would read another one twice, or itself, through others"}
+OFFLINE_HINT = "Start the servers that store it; `kvctl doctor` names the known ones"
+_HINTS = {"detected cycle": "A stream would replicate another one twice, or itself, through others"}
 
 
 class Api:
-    """The JetStream API of one connection, in its domain or under its prefix. Raises UsageError for the prefix."""
+    """JetStream API of one connection, in its domain or under its prefix. Raises UsageError for the prefix."""
 
     def __init__(self, connection: Connection, prefix: str | None = None) -> None:
         context = connection.context
@@ -55,20 +55,20 @@ class Api:
 
     @property
     def write_prefix(self) -> str:
-        """What goes before a stream's own subjects when publishing: empty, or the prefix and a dot."""
+        """Prefix of a stream's own subjects when publishing: empty, or the API prefix and a dot."""
         return "" if self.prefix == DEFAULT_PREFIX else f"{self.prefix}."
 
     def at(self, prefix: str) -> Api:
-        """The same connection under another API prefix (another domain or account)."""
+        """Return the API of the same connection under another prefix (another domain or account)."""
         return Api(self.connection, prefix)
 
     async def call(
         self, endpoint: str, body: object = None, *, timeout: float | None = None, retry: bool = False
     ) -> dict[str, Any]:
-        """Ask `<prefix>.<endpoint>`; `retry` repeats what is safe to repeat while leader or connection is missing.
+        """Request `<prefix>.<endpoint>`; `retry` repeats safe requests while leader or connection is unavailable.
 
-        Raises StreamNotFound, ConsumerNotFound, NotFoundError, JetStreamDisabled, ServerError, and whatever
-        `Connection.request` raises.
+        Raises StreamNotFound, ConsumerNotFound, NotFoundError, JetStreamDisabled, ServerError, and as
+        `Connection.request`.
         """
         payload = b"" if body is None else json.dumps(body).encode()
         deadline = time.monotonic() + (self.connection.timeout if timeout is None else timeout)
@@ -90,25 +90,25 @@ class Api:
                 await asyncio.sleep(0.1)
             except RequestTimeout:
                 if met is not None:
-                    raise met from None  # what stood in the way, rather than that the rest of the time was too short
+                    raise met from None  # the actual obstacle, rather than that the remaining time was too short
                 if self.prefix.startswith("$JS.") or not retry:
                     raise
                 raise self._nobody(endpoint) from None
 
     async def account_info(self) -> dict[str, Any]:
-        """Usage and limits of the account: the server's own fields."""
+        """Return usage and limits of the account, in the server's own fields."""
         return await self.call("INFO", retry=True)
 
     def _nobody(self, endpoint: str) -> JetStreamDisabled:
         where = "" if self.prefix == DEFAULT_PREFIX else f" under `{self.prefix}`"
         return JetStreamDisabled(
-            f"No JetStream answers{where} (asked `{self.prefix}.{endpoint}`)",
-            hint="Enable JetStream on the server and for the account; in another domain give `--domain`",
+            f"JetStream does not answer{where} (asked `{self.prefix}.{endpoint}`)",
+            hint="Enable JetStream on the server and for the account, or name another domain with `--domain`",
         )
 
 
 def parse_reply(payload: bytes) -> dict[str, Any]:
-    """The reply's object. Raises the error that stands in it, or ServerError for what is no reply."""
+    """Parse a reply. Raises the error that it reports, or ServerError for one that is not a JSON object."""
     try:
         reply = json.loads(payload)
     except ValueError:
@@ -121,7 +121,7 @@ def parse_reply(payload: bytes) -> dict[str, Any]:
 
 
 def server_error(error: dict[str, Any]) -> KvctlError:
-    """The error for a server's `{code, err_code, description}`."""
+    """Build the error for a server's `{code, err_code, description}`."""
     code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
     text = str(error.get("description", "")) or f"status {code}"
     if err_code in _NOT_FOUND:
@@ -132,7 +132,7 @@ def server_error(error: dict[str, Any]) -> KvctlError:
             unavailable.__cause__ = ServerError(text, code=code, err_code=err_code)
         return unavailable
     if err_code == STREAM_OFFLINE:
-        return StreamOffline(f"No server that holds the stream answers ({err_code})", hint=OFFLINE_HINT)
+        return StreamOffline(f"No server that stores the stream answers ({err_code})", hint=OFFLINE_HINT)
     if err_code in (STREAM_NAME_IN_USE, *CONSUMER_NAME_IN_USE):
         return ConflictError(f"{text[:1].upper()}{text[1:]} ({err_code})")
     refused = f"The server refused: {text}{f' ({err_code})' if err_code else ''}"
@@ -142,4 +142,4 @@ def server_error(error: dict[str, Any]) -> KvctlError:
 def _disabled_hint(err_code: int) -> str:
     if err_code == 10008:
         return "The cluster has no leader at the moment; try again"
-    return "Enable JetStream with `-js` or a `jetstream {}` block, and for the account; `kvctl server run` has it"
+    return "Enable JetStream with `-js` or a `jetstream {}` block, and for the account; `kvctl server run` enables it"

@@ -12,34 +12,35 @@ from kvctl.tokens import encoded, header_lines
 from kvctl.wire import publish_frame
 
 LIMIT = 1000
-"""Messages in one batch."""
+"""Maximum number of messages in a batch."""
 AT_ONCE = 1 << 20
-"""Bytes that go to the socket in one write."""
+"""Bytes per write to the socket."""
 
 BatchMessage = tuple[str, bytes, dict[str, str]]
 """Subject, payload, headers."""
 _Part = tuple[bytes, bytes, bytes]
-"""The same as they go out: subject, payload, header block."""
+"""The same in wire form: subject, payload, header block."""
 
 
 class MessageTooLarge(UsageError):
-    """One message of a batch is over a limit; nothing was sent. `number` counts from 0, `size` has the headers."""
+    """A message of a batch exceeds a limit; nothing was sent. `number` counts from 0, `size` includes headers."""
 
     def __init__(self, number: int, size: int, most: int) -> None:
-        super().__init__(f"Message {number + 1} of the batch is {size} bytes, {most} is the limit")
+        super().__init__(f"Message {number + 1} of the batch has {size} bytes; the limit is {most}")
         self.number, self.size, self.most = number, size, most
 
 
 async def publish_batch(
     connection: Connection, messages: Sequence[BatchMessage], identity: str | None = None, most: int = 0
 ) -> int:
-    """Store all messages at once; returns the sequence of the last, the others are contiguous before it.
+    """Store all messages atomically; return the sequence of the last, the others are contiguous before it.
 
     `identity` is stored with each of them, as their header Nats-Batch-Id. `most` is the stream's own limit on a
-    message: the server drops all but the last one in silence when they are larger. Only for streams whose configuration
-    reads back `allow_atomic`: servers before 2.12 store the messages one by one. Raises MessageTooLarge, WrongRevision
-    (some condition failed, it is not said which), ServerError, PermissionDenied, NoResponders and NoServer (nothing was
-    stored), RequestTimeout and ConnectionLost (the outcome is open).
+    message: the server silently drops all but the last one if they are larger. Only for streams whose stored
+    configuration
+    has `allow_atomic`: servers before 2.12 store the messages one by one. Raises MessageTooLarge, WrongRevision
+    (some condition failed, without saying which), ServerError, PermissionDenied, NoResponders and NoServer (nothing was
+    stored), RequestTimeout and ConnectionLost (the outcome is unknown).
     """
     import json
 
@@ -52,7 +53,7 @@ async def publish_batch(
             if b'"error"' in frame.payload:
                 raise acknowledgement_error(frame.payload)
         except ServerError:
-            # A message that was not let through leaves a gap, which is all that the answer says.
+            # A message that was not permitted leaves a gap, which is all that the answer reports.
             for other, _, _ in messages:
                 if denied := told.denied(other):
                     raise denied from None
@@ -61,7 +62,7 @@ async def publish_batch(
 
 
 def _encoded(connection: Connection, messages: Sequence[BatchMessage], identity: str, most: int) -> list[_Part]:
-    """The messages with the headers that make them one batch. Raises UsageError, MessageTooLarge."""
+    """Encode the messages with the headers of one batch. Raises UsageError, MessageTooLarge."""
     parts = []
     most = min(most, connection.max_payload) if most > 0 else connection.max_payload
     for number, (subject, payload, headers) in enumerate(messages, 1):
@@ -78,7 +79,7 @@ def _encoded(connection: Connection, messages: Sequence[BatchMessage], identity:
 
 
 async def _send(connection: Connection, parts: Sequence[_Part]) -> None:
-    """Write the messages, as fast as the socket takes them."""
+    """Write the messages as fast as the socket accepts them."""
     frames: list[bytes] = []
     size = 0
     for subject, payload, header in parts:

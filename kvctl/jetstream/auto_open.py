@@ -1,4 +1,4 @@
-"""Readings that open themselves: iterated over outside of a `with`, one opens, and closes at the end."""
+"""Message readers that open themselves: iterating over one outside a `with` block opens and closes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvctl.jetstream.consumers.message import Message
 
 
 class MessageIteration:
-    """An async context manager that is an iterator over messages, too; it gives them in batches, or one by one."""
+    """Async context manager that also iterates over messages, in batches or one by one."""
 
     _opened = False
 
@@ -23,7 +23,7 @@ class MessageIteration:
 
     @abstractmethod
     def batches(self) -> AsyncGenerator[list[Message], None]:
-        """Messages as they come, all that are there at once."""
+        """Yield messages in batches, as they arrive."""
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._one_by_one() if self._opened else self._by_itself()

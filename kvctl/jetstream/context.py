@@ -1,4 +1,4 @@
-"""JetStream as ADR-37 lays it out: a context that manages streams, streams that manage consumers, and these.
+"""JetStream context (ADR-37): it manages streams, and they manage consumers.
 
 async with kvctl.connect() as client:
     orders = await client.jetstream.create_stream("ORDERS", subjects=["orders.>"])
@@ -35,57 +35,57 @@ class JetStream:
         self.api = api
 
     async def account_info(self) -> dict[str, Any]:
-        """Usage and limits of the account. Raises JetStreamDisabled."""
+        """Return usage and limits of the account. Raises JetStreamDisabled."""
         return await self.api.account_info()
 
     def stream(self, name: str) -> Stream:
-        """A handle; nothing is asked."""
+        """Return a handle without any request."""
         return Stream(self.api, name)
 
     async def create_stream(self, name: str, **config: Any) -> Stream:
-        """Create a stream; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
+        """Create a stream; succeed if an equal one exists. Raises ConflictError, ServerError, ReadOnly."""
         return self._found(await leftover_messages.create(self.api, _config(config, name=name)))
 
     async def update_stream(self, name: str, **config: Any) -> Stream:
-        """Replace a stream's configuration, all of it. Raises StreamNotFound, ServerError, ReadOnly."""
+        """Replace a stream's entire configuration. Raises StreamNotFound, ServerError, ReadOnly."""
         return self._found(await streams.update(self.api, _config(config, name=name)))
 
     async def create_or_update_stream(self, name: str, **config: Any) -> Stream:
-        """Create the stream, or give the one that exists this configuration. Raises as both."""
+        """Create the stream, or apply the configuration to the existing one. Raises as both."""
         if await streams.find(self.api, name) is None:
             return await self.create_stream(name, **config)
         return await self.update_stream(name, **config)
 
     async def get_stream(self, name: str) -> Stream:
-        """A stream that exists, with its info. Raises StreamNotFound."""
+        """Return an existing stream with its info. Raises StreamNotFound."""
         return self._found(await streams.info(self.api, name))
 
     async def delete_stream(self, name: str) -> None:
-        """Delete a stream with all it holds. Raises StreamNotFound, ReadOnly."""
+        """Delete a stream with all its messages. Raises StreamNotFound, ReadOnly."""
         await streams.delete(self.api, name)
 
     async def stream_names(self, subject: str | None = None) -> list[str]:
-        """The names of all streams, or of those that listen on a subject."""
+        """Return the names of all streams, or of those that listen on a subject."""
         return await streams.names(self.api, subject)
 
     async def list_streams(self) -> list[Stream]:
-        """All streams whose servers answer, with their infos."""
+        """Return all streams whose servers answer, with their infos."""
         return [self._found(info) for info in (await streams.listing(self.api)).answering]
 
     async def create_consumer(self, stream: str, name: str | None = None, **config: Any) -> Consumer:
-        """As `Stream.create_consumer`."""
+        """Call `Stream.create_consumer`."""
         return await self.stream(stream).create_consumer(name, **config)
 
     async def update_consumer(self, stream: str, name: str, **config: Any) -> Consumer:
-        """As `Stream.update_consumer`."""
+        """Call `Stream.update_consumer`."""
         return await self.stream(stream).update_consumer(name, **config)
 
     async def create_or_update_consumer(self, stream: str, name: str | None = None, **config: Any) -> Consumer:
-        """As `Stream.create_or_update_consumer`."""
+        """Call `Stream.create_or_update_consumer`."""
         return await self.stream(stream).create_or_update_consumer(name, **config)
 
     async def get_consumer(self, stream: str, name: str) -> Consumer:
-        """As `Stream.get_consumer`."""
+        """Call `Stream.get_consumer`."""
         return await self.stream(stream).get_consumer(name)
 
     async def delete_consumer(self, stream: str, name: str) -> None:
@@ -97,21 +97,21 @@ class JetStream:
 
 
 class Stream:
-    """One stream: its messages and its consumers."""
+    """A stream: its messages and its consumers."""
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         self.api = api
         self.name = name
         self.cached_info = info
-        """The info that was asked for last; None if none was."""
+        """Last info requested; None before the first request."""
 
     async def info(self) -> StreamInfo:
-        """The server's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
+        """Request the server's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
         self.cached_info = await streams.info(self.api, self.name)
         return self.cached_info
 
     async def delete(self) -> None:
-        """Delete it with all it holds. Raises StreamNotFound, ReadOnly."""
+        """Delete it with all its messages. Raises StreamNotFound, ReadOnly."""
         await streams.delete(self.api, self.name)
 
     async def purge(
@@ -122,11 +122,13 @@ class Stream:
         keep: int | None = None,
         confirm: str | None = None,
     ) -> int:
-        """Remove messages: on a subject, below a sequence, or all but the last `keep`; returns how many went.
+        """Remove messages on a subject, below a sequence, or all but the last `keep`; return their number.
 
-        Mirrors and aggregates do not hear of it. So a stream that others replicate, or that replicates others, is
-        purged only with its own name as `confirm`. Raises RefusedError without it, StreamNotFound, ServerError
-        (sequence and keep cannot be combined), UsageError, ReadOnly.
+        Mirrors and aggregates do not notice it. So a stream that is replicated, or replicates others, is purged only
+        with
+        its own name as `confirm`. Raises RefusedError without it, StreamNotFound, ServerError (sequence and keep cannot
+        be
+        combined), UsageError, ReadOnly.
         """
         streams.require_writable(self.api)
         await replication.require_alone(self.api, self.name, confirm)
@@ -135,18 +137,18 @@ class Stream:
         return await streams.purge(self.api, self.name, **given)
 
     async def subjects(self, subject: str = ">") -> dict[str, int]:
-        """The subjects it holds messages on, with how many."""
+        """Return the subjects of its messages, with their message counts."""
         return await streams.subjects(self.api, self.name, subject)
 
     async def get_message(
         self, sequence: int | None = None, *, last_for: str | None = None, next_for: str | None = None
     ) -> StoredMessage | None:
-        """One message from the leader: of a sequence, the last on a subject, or the next from a sequence on.
+        """Get one message from the leader: by sequence, the last on a subject, or the next from a sequence on.
 
-        None when there is none. Raises StreamNotFound, UsageError.
+        Returns None if there is none. Raises StreamNotFound, UsageError.
         """
         if (last_for is None) == (sequence is None and next_for is None):
-            raise UsageError("A message is named by its sequence, `last_for`, or `next_for` with or without a sequence")
+            raise UsageError("Give the message's sequence, `last_for`, or `next_for` with or without a sequence")
         request = {"seq": sequence, "last_by_subj": last_for, "next_by_subj": next_for}
         given = {name: value for name, value in request.items() if value is not None}
         return await from_leader(self.api, self.name, **given)
@@ -156,26 +158,26 @@ class Stream:
         await streams.delete_message(self.api, self.name, sequence, erase=erase)
 
     def consumer(self, name: str) -> Consumer:
-        """A handle; nothing is asked."""
+        """Return a handle without any request."""
         return Consumer(self.api, self.name, name)
 
     async def create_consumer(self, name: str | None = None, **config: Any) -> Consumer:
-        """Create a durable consumer, or without a name an ephemeral one; the same again is no error.
+        """Create a durable consumer, or without a name an ephemeral one; succeed if an equal one exists.
 
         Raises ConflictError (another configuration), StreamNotFound, ServerError, ReadOnly.
         """
         return self._made(await admin.create(self.api, self.name, _consumer_config(name, config)))
 
     async def update_consumer(self, name: str, **config: Any) -> Consumer:
-        """Replace a consumer's configuration, all of it. Raises ConsumerNotFound, ServerError, ReadOnly."""
+        """Replace a consumer's entire configuration. Raises ConsumerNotFound, ServerError, ReadOnly."""
         return self._made(await admin.update(self.api, self.name, _consumer_config(name, config)))
 
     async def create_or_update_consumer(self, name: str | None = None, **config: Any) -> Consumer:
-        """Create the consumer, or give the one that exists this configuration. Raises as both."""
+        """Create the consumer, or apply the configuration to the existing one. Raises as both."""
         return self._made(await admin.create_or_update(self.api, self.name, _consumer_config(name, config)))
 
     async def get_consumer(self, name: str) -> Consumer:
-        """A consumer that exists, with its info. Raises ConsumerNotFound, StreamNotFound."""
+        """Return an existing consumer with its info. Raises ConsumerNotFound, StreamNotFound."""
         return self._made(await admin.info(self.api, self.name, name))
 
     async def delete_consumer(self, name: str) -> None:
@@ -183,21 +185,22 @@ class Stream:
         await admin.delete(self.api, self.name, name)
 
     async def consumer_names(self) -> list[str]:
-        """The names of its consumers. Raises StreamNotFound."""
+        """Return the names of its consumers. Raises StreamNotFound."""
         return await admin.names(self.api, self.name)
 
     async def list_consumers(self) -> list[Consumer]:
-        """Its consumers that answer, with their infos. Raises StreamNotFound."""
+        """Return its consumers that answer, with their infos. Raises StreamNotFound."""
         infos, _ = await admin.listing(self.api, self.name)
         return [self._made(info) for info in infos]
 
     def read(
         self, *subjects: str, deliver: str = "all", start: int = 0, follow: bool = False, headers_only: bool = False
     ) -> StreamReading:
-        """An ordered reading: every message on the subjects once, in order, by an ephemeral consumer without acks.
+        """Read in order: every message on the subjects once, by an ephemeral consumer without acks.
 
-        `deliver` is `all`, `last_per_subject`, `new`, or `by_start_sequence` with `start`. It ends where the stream did
-        at the beginning; with `follow`, never. The consumer is made anew after a gap, missed heartbeats, a reconnect.
+        `deliver` is `all`, `last_per_subject`, `new`, or `by_start_sequence` with `start`. The reading ends at the last
+        message at its start; with `follow`, never. The consumer is recreated after a gap, missed heartbeats, a
+        reconnect.
         """
         return StreamReading(self.api, self.name, subjects, deliver, start, follow, headers_only)
 
@@ -215,7 +218,7 @@ def _config(config: Mapping[str, Any], **fixed: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value in the server's JSON."""
+    """Convert a value to the server's JSON."""
     if isinstance(value, timedelta):
         return duration_ns(value)
     if isinstance(value, list | tuple):

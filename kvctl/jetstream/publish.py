@@ -1,4 +1,4 @@
-"""Publishing: one message and its acknowledgement, or a window of many with deadlines."""
+"""Publish messages: one with its acknowledgement, or a window of many with deadlines."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _FOUND = re.compile(r"last sequence: (\d+)")
 async def publish(
     connection: Connection, subject: str, payload: bytes, header: bytes = b"", timeout: float | None = None
 ) -> int:
-    """Publish and wait for the stream's acknowledgement; returns the sequence.
+    """Publish and wait for the stream's acknowledgement; return the sequence.
 
-    A stream that is busy with another write of the subject (10164) is asked again until the timeout, and each time has
-    as long to answer: less would leave the outcome of the last one open. Raises WrongRevision, ServerError,
-    NoResponders and UnreachableError (nothing was stored), RequestTimeout and ConnectionLost (the outcome is open),
-    UsageError.
+    While the stream is busy with another write of the subject (10164), the message is sent again until the timeout;
+    each
+    attempt gets the full time to answer, so that the outcome of the last one is known. Raises WrongRevision,
+    ServerError, NoResponders and UnreachableError (nothing was stored), RequestTimeout and ConnectionLost (the outcome
+    is unknown), UsageError.
     """
     limit = connection.timeout if timeout is None else timeout
     deadline = time.monotonic() + limit
@@ -44,29 +45,29 @@ async def publish(
             raise error
         if time.monotonic() > deadline:
             raise UnreachableError(
-                f"`{subject}` takes no writes at the moment: the server is busy with another one; nothing was written",
+                f"`{subject}` does not accept writes: the server is busy with another one; nothing was written",
                 hint="Try again",
             )
         await asyncio.sleep(random.uniform(0.001, 0.02))
 
 
 async def publish_soon(connection: Connection, subject: bytes, payload: bytes, header: bytes) -> int:
-    """The same, in one go with others of this moment, and not asked again: raises Busy besides."""
+    """Publish once, in one socket write with other messages of the moment; raises Busy besides."""
     frame = await connection.request_soon(subject, payload, header)
     found = _SEQUENCE.search(frame.payload)
     if found and b'"error"' not in frame.payload:
         return int(found[1])
     if status(frame.header)[0] == 503:
-        raise NoResponders("No stream takes the write")
+        raise NoResponders("No stream accepts the write")
     raise acknowledgement_error(frame.payload)
 
 
 class Busy(WrongRevision):
-    """Another write of the subject is in flight (10164); asking again decides."""
+    """Another write of the subject is in flight (10164); sending again decides."""
 
 
 def acknowledgement_error(payload: bytes) -> KvctlError:
-    """What a negative acknowledgement says."""
+    """Parse the error of a negative acknowledgement."""
     try:
         error: dict[str, Any] = json.loads(payload)["error"]
     except (ValueError, KeyError, TypeError):
@@ -86,10 +87,10 @@ def acknowledgement_error(payload: bytes) -> KvctlError:
 
 
 class PublishWindow(RequestWindow):
-    """Many messages in flight, each acknowledged; an async context manager.
+    """Window of messages in flight, each acknowledged; an async context manager.
 
-    As its base class, but each message ends in `done(tag, sequence)` or `failed(tag, error)`. What ends in
-    RequestTimeout or ConnectionLost may have been stored.
+    As its base class, but each message ends in `done(tag, sequence)` or `failed(tag, error)`. After RequestTimeout or
+    ConnectionLost the message may have been stored.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class PublishWindow(RequestWindow):
         super().__init__(connection, self._acknowledged, failed, window=window, resend=resend)
         self._done = done
         self._head, self._length = b"?", 1
-        """What acknowledgements of the stream begin with, up to the sequence."""
+        """Beginning of the stream's acknowledgements, up to the sequence."""
 
     def _acknowledged(self, tag: Any, header: bytes, payload: bytes) -> None:
         if payload[: self._length] == self._head and (number := payload[self._length : -1]).isdigit():
@@ -110,6 +111,6 @@ class PublishWindow(RequestWindow):
             self._head = payload[: self._length]
             self._done(tag, int(found[1]))
         elif status(header)[0] == 503:
-            self._failed(tag, NoResponders("No stream takes the write"))
+            self._failed(tag, NoResponders("No stream accepts the write"))
         else:
             self._failed(tag, acknowledgement_error(payload))

@@ -1,4 +1,4 @@
-"""Streams that others replicate or that replicate others, and what must not be done to them unasked."""
+"""Refusal to purge streams that replicate or are replicated, unless confirmed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kvctl.jetstream.streams import Listing
 
 
 async def require_alone(api: Api, stream: str, confirm: str | None) -> None:
-    """Raise RefusedError where purging the stream leaves replicas and origins different, unless its name confirms it.
+    """Raise RefusedError if purging the stream makes replicas and origins differ, unless its name confirms it.
 
-    Readers in this account and domain are seen; a stream that does not answer may be one. Raises UsageError for another
-    name, StreamNotFound, and what a listing raises.
+    Only streams in this account and domain are seen; a stream that does not answer may be a replica. Raises UsageError
+    for another name, StreamNotFound, and errors of a listing.
     """
     if confirm is not None:
         if confirm != stream:
-            raise UsageError(f"`confirm` is `{confirm}`, and the stream is `{stream}`")
+            raise UsageError(f"`confirm` is `{confirm}`, but the stream is `{stream}`")
         return
     info, found = await asyncio.gather(streams.info(api, stream), streams.listing(api))
     reasons = [f"it reads from `{source.name}`" for source in parsed_sources(info["config"])]
@@ -27,8 +27,8 @@ async def require_alone(api: Api, stream: str, confirm: str | None) -> None:
     if reasons:
         raise RefusedError(
             f"Stream `{stream}` was not purged: {', '.join(reasons)}",
-            hint="Replicas keep what they copied, and do not get again what is purged from them; "
-            f"`confirm={stream!r}` purges it all the same",
+            hint="Replicas keep their copies, and messages purged from a replica are not copied again; "
+            f"`confirm={stream!r}` purges it anyway",
         )
 
 

@@ -1,4 +1,4 @@
-"""Many requests in flight on one inbox: the window that bulk reads and writes share."""
+"""Window of requests in flight on one inbox, shared by bulk reads and writes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kvctl.wire import publish_frame
 WINDOW = 4_000
 WINDOW_BYTES = 32 << 20
 ANSWER_BYTES = 16 << 20
-"""Answers under way, by the largest so far: servers cut a connection that takes 64 MiB too slowly."""
+"""Bytes of outstanding answers, by the largest so far: servers drop a connection that reads 64 MiB too slowly."""
 FIRST_WINDOW = 16
-"""Requests under way until the first answer shows how large they are."""
+"""Requests in flight until the first answer shows how large answers are."""
 RESENDS = 5
 CHUNK = 256
-"""Messages that go to the socket in one write."""
+"""Messages per write to the socket."""
 
 Answered = Callable[[Any, bytes, bytes], object]
 Failed = Callable[[Any, KvctlError], object]
@@ -29,12 +29,12 @@ _Open = tuple[Any, bytes, bytes]
 
 
 class RequestWindow:
-    """Requests of which thousands wait for their answers; an async context manager.
+    """Window of thousands of requests awaiting answers; an async context manager.
 
     `send` waits while the window is full. Each request ends in exactly one call, `answered(tag, header, payload)` or
-    `failed(tag, error)`, in the order of the answers: RequestTimeout for what is open when nothing at all was answered
-    for the connection's timeout, ConnectionLost for what a lost connection left open. With `resend` that is sent again
-    in order, and fails only when the connection stays away.
+    `failed(tag, error)`, in the order of the answers: RequestTimeout if nothing at all was answered for the
+    connection's timeout, ConnectionLost if the connection was lost. With `resend`, requests are then sent again in
+    order, and fail only if the connection stays away.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class RequestWindow:
         self._ready: list[bytes] = []
         self._number = 0
         self._heard = 0.0
-        """When the last answer came, or the first request of a silence went out."""
+        """Time of the last answer, or of the first request sent after it."""
 
     async def __aenter__(self) -> RequestWindow:
         self._stack = AsyncExitStack()
         self._subscription = await self._stack.enter_async_context(self._connection.subscribe(wildcard=True))
         self._prefix = self._subscription.subject.encode() + b"."
         self._epoch = self._connection.epoch
-        # Whatever is below both limits needs no closer look.
+        # Anything below both limits needs no further check.
         self._small = self._connection.max_payload, 2048
         return self
 
@@ -71,7 +71,7 @@ class RequestWindow:
             await self._stack.aclose()
 
     async def send(self, tag: Any, subject: bytes, payload: bytes = b"", header: bytes = b"") -> None:
-        """Queue a request. Raises UsageError for one over the server's limits, or whose subject is none."""
+        """Queue a request. Raises UsageError for one over the server's limits or with an invalid subject."""
         if len(header) + len(payload) > self._small[0] or len(subject) > self._small[1] or unsafe(subject):
             self._connection.check_message(subject, header, payload)
         frame = publish_frame(subject, b"%b%d" % (self._prefix, self._number), header, payload)
@@ -83,7 +83,7 @@ class RequestWindow:
             await self._make_room()
 
     async def send_all(self, requests: Iterator[tuple[Any, bytes, bytes, bytes]], stop: Callable[[], object]) -> None:
-        """`send` for tags, subjects, payloads and headers, in less time for each; ends early once `stop` says so."""
+        """Queue requests of (tag, subject, payload, header), faster than `send`; stop early once `stop()` is true."""
         prefix, most, longest = self._prefix, *self._small
         opened, ready, room = self._open, self._ready, CHUNK
         for tag, subject, payload, header in requests:
@@ -110,15 +110,15 @@ class RequestWindow:
 
     @property
     def oldest(self) -> Any:
-        """The tag of the first request that has no outcome yet; None where all have one."""
+        """Return the tag of the first request without an outcome; None if all have one."""
         return next(iter(self._open.values()))[0] if self._open else None
 
     async def flush(self) -> None:
-        """Send what is queued, without waiting for answers."""
+        """Send queued requests without waiting for answers."""
         await self._write()
 
     async def finish(self) -> None:
-        """Send what is queued and wait until everything has an outcome."""
+        """Send queued requests and wait until each has an outcome."""
         await self._write()
         while self._open:
             await self._collect()
@@ -133,7 +133,7 @@ class RequestWindow:
         if len(ready) == len(self._open):
             self._heard = time.monotonic()
         if ready and self._connection.epoch == self._epoch:
-            with suppress(NoServer):  # what could not be sent stays open: `_collect` deals with the cut
+            with suppress(NoServer):  # unsent requests stay open: `_collect` handles the lost connection
                 self._connection.write(b"".join(ready))
                 await self._connection.drain()
 
@@ -152,7 +152,7 @@ class RequestWindow:
             self._give_up(list(self._open), RequestTimeout("No answer in time"))
 
     def _take(self, frames: list[tuple[bytes, bytes, bytes, bytes]]) -> None:
-        """Deal with the answers that have come."""
+        """Handle the answers received."""
         cut, opened, answered = len(self._prefix), self._open, self._answered
         for subject, _, header, payload in frames:
             sent = opened.pop(int(subject[cut:]), None)
@@ -163,7 +163,7 @@ class RequestWindow:
                 answered(sent[0], header, payload)
 
     async def _cut(self) -> None:
-        """The connection broke: send what is open once more, or give it up."""
+        """Handle a lost connection: send open requests once more, or fail them."""
         while self._resends:
             self._resends -= 1
             with suppress(NoServer):

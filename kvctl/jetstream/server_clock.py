@@ -1,6 +1,6 @@
-"""The server's clock, by which messages are dated and keys expire. The client's own clock may be hours off.
+"""Clock of the server, which dates messages and expires keys. The client's own clock may be hours off.
 
-Servers from 2.10 on date the info of a stream (`ts`). From there the client's monotonic clock goes on.
+Servers since 2.10 date the info of a stream (`ts`). From there the client's monotonic clock continues.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _ASK_S = 1.0
 
 
 class ServerClock:
-    """Tells the time of the server that leads a stream."""
+    """Clock of the server that leads a stream."""
 
     def __init__(self, now_ns: int) -> None:
         self._ahead_ns = now_ns - time.monotonic_ns()
 
     @classmethod
     def from_info(cls, info: StreamInfo) -> ServerClock:
-        """Return the clock that dated an info of a stream or consumer, which has just come. Raises ServerError."""
+        """Return the clock for an info of a stream or consumer that has just arrived. Raises ServerError."""
         if not info.get("ts"):
-            raise ServerError("The server does not report its time", hint="Servers do that from 2.10 on")
+            raise ServerError("The server does not report its time", hint="Use nats-server 2.10 or later")
         return cls(parse_time(info["ts"]))
 
     @classmethod
@@ -38,7 +38,7 @@ class ServerClock:
 
     @classmethod
     async def of_connection(cls, api: Api) -> ServerClock:
-        """Ask the server that the client is connected to; where it does not tell, the client's clock has to do."""
+        """Ask the connected server; fall back to the client's clock if it does not answer."""
         try:
             answer = json.loads((await api.connection.request(_USER_INFO, b"", timeout=_ASK_S)).payload)
             return cls(parse_time(answer["server"]["time"]))

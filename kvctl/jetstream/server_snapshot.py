@@ -1,4 +1,4 @@
-"""The server's own snapshots of a stream: taken and given back in chunks, each acknowledged."""
+"""Snapshots of a stream by the server: received and sent in acknowledged chunks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kvctl.wire import status
 
 CHUNK = 512 << 10
 FINISHING = 60.0
-"""Seconds that a server may take to put a stream together from what it was sent, at least."""
+"""Minimum seconds that a server may take to assemble a restored stream."""
 FINISHING_RATE = 20 << 20
-"""Bytes a second that it handles meanwhile, at least."""
+"""Minimum rate of assembling in bytes per second."""
 
 RESTORE_FAILED = 10062
 RESTORE_NAME_IN_USE = 10130
@@ -27,7 +27,7 @@ RESTORE_NAME_IN_USE = 10130
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A stream as of the moment the snapshot began; its messages are in the chunks, in the server's own format."""
+    """Stream at the moment the snapshot began; the chunks have its messages in the server's own format."""
 
     config: StreamConfig
     state: StreamState
@@ -36,9 +36,9 @@ class Snapshot:
 
 @asynccontextmanager
 async def taking(api: Api, stream: str) -> AsyncIterator[Snapshot]:
-    """Have the server take a snapshot; each chunk is acknowledged when the next one is asked for.
+    """Have the server take a snapshot; each chunk is acknowledged when the next one is requested.
 
-    Raises StreamNotFound, ServerError (damaged messages, too), PermissionDenied, ConnectionLost, RequestTimeout.
+    Raises StreamNotFound, ServerError (also for damaged messages), PermissionDenied, ConnectionLost, RequestTimeout.
     """
     connection = api.connection
     async with connection.subscribe() as subscription:
@@ -53,7 +53,7 @@ async def taking(api: Api, stream: str) -> AsyncIterator[Snapshot]:
 
 
 class Restoring:
-    """A stream being given back to the server. Until it is whole, and after a failure, it may be there in part."""
+    """Restore of a stream. Until it is complete, and after a failure, the stream may exist in part."""
 
     def __init__(self, api: Api, config: StreamConfig, state: StreamState) -> None:
         self._api = api
@@ -63,23 +63,21 @@ class Restoring:
     async def begin(self) -> None:
         """Announce the stream. Raises ServerError (10130: the name is in use), ReadOnly."""
         if self._api.connection.context.read_only:
-            raise ReadOnly(
-                "The connection is for reading only", hint="`--read-only` or the context's `read_only` is set"
-            )
+            raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
         endpoint = f"STREAM.RESTORE.{check_name(self._request['config']['name'], 'stream')}"
         self._subject = (await self._api.call(endpoint, self._request))["deliver_subject"]
 
     async def send(self, chunk: bytes) -> None:
-        """Hand over a piece of the snapshot. Raises ServerError."""
+        """Send a chunk of the snapshot. Raises ServerError."""
         await self._ask(chunk, max(self._api.connection.timeout, 10))
 
     async def finish(self) -> StreamInfo:
-        """The info of the whole stream. Raises ServerError."""
+        """Finish and return the info of the complete stream. Raises ServerError."""
         patience = FINISHING + self._request["state"].get("bytes", 0) / FINISHING_RATE
         return cast("StreamInfo", await self._ask(b"", patience))
 
     def abort(self) -> None:
-        """Have the server give up at once, instead of after five seconds of silence. Raises NoServer."""
+        """Abort the restore immediately, instead of after five seconds of silence. Raises NoServer."""
         if self._subject:
             self._api.connection.publish(self._subject, b"-")  # without a reply subject: a protocol error that ends it
 

@@ -1,8 +1,8 @@
-"""JetStream that is imported from another account as a plain service, which passes on one answer to each request.
+"""JetStream imported from another account as a plain service, which passes on one answer per request.
 
-The exporting account decides: `response_type: stream` lets all answers through. Without it a pull brings its first
-message and a request for many messages the first of them. What comes of the rest, nobody is told. So a reading that
-finds answers missing notes it here, and whoever reads through the same import asks for one message at a time.
+The exporting account decides: `response_type: stream` lets all answers through. Without it a pull delivers only its
+first message, and so does a request for many messages; nobody learns that the others are dropped. So a reader that
+finds answers missing records it here, and readers through the same import then request one message at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kvctl.connection import Connection
 from kvctl.jetstream.api import Api
 
 SILENCE_S = 0.5
-"""How long more answers are waited for after the first, which servers send in one go with it."""
+"""Seconds to wait for more answers after the first, which servers send together with it."""
 HINT = "The account that exports the service can set `response_type: stream`"
 
 
@@ -28,10 +28,10 @@ _prefixes: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
 
 
 def known(api: Api) -> bool:
-    """Return whether requests through this API have one answer each, as far as was noticed."""
+    """Return True if requests through this API get one answer each, as far as noticed."""
     return api.prefix in _prefixes.get(api.connection, ())
 
 
 def note(api: Api) -> None:
-    """Remember that requests through this API have one answer each."""
+    """Record that requests through this API get one answer each."""
     _prefixes.setdefault(api.connection, set()).add(api.prefix)

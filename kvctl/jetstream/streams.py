@@ -180,4 +180,4 @@ def _checked(stream: str) -> str:
 def require_writable(api: Api) -> None:
     """Raises ReadOnly where the connection is for reading only."""
     if api.connection.context.read_only:
-        raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
+        raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")

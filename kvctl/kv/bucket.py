@@ -1,4 +1,4 @@
-"""A bucket: ADR-8's operations under ADR-8's names."""
+"""Bucket: the operations of ADR-8 under the names of ADR-8."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 
 class Bucket(Handle):
-    """A handle on a bucket, mirror or aggregate. Making one asks nothing: what does not exist is found when it is used.
+    """Handle on a bucket, mirror or aggregate. Creating one sends no request: a missing bucket is found on first use.
 
-    `stream` and `prefix` (ending in a dot) are for buckets imported under other subjects than ADR-8's. Reads never
+    `stream` and `prefix` (ending in a dot) are for buckets imported under subjects other than ADR-8's. Reads never
     show less than this handle has written.
     """
 
     # -- reading -----------------------------------------------------------------------------------------
 
     async def get(self, key: str, *, revision: int | None = None, leader: bool = False) -> Entry:
-        """The key's value, from the nearest replica; with `leader` never a stale one.
+        """Return the key's latest entry from the nearest replica; with `leader`, never a stale one.
 
         Raises KeyNotFound (also for deleted and expired keys), RevisionNotFound, BucketNotFound, PermissionDenied.
         """
@@ -62,9 +62,9 @@ class Bucket(Handle):
     async def get_many(
         self, keys: Sequence[str], *, leader: bool = False, at_least: Mapping[str, int] | None = None
     ) -> list[Entry | None]:
-        """The values of many keys in the order asked, None for those that are not there. Raises as `get`.
+        """Return the entries of many keys in the order given, None for missing keys. Raises as `get`.
 
-        `at_least` has revisions by key: where the nearest replica has not come so far, the leader is asked.
+        `at_least` maps keys to revisions: when the nearest replica is behind one of them, the leader is asked.
         """
         from kvctl.kv.read import bulk_get
 
@@ -73,9 +73,9 @@ class Bucket(Handle):
         return [entry if (entry := found.get(key)) and entry.operation is Operation.PUT else None for key in keys]
 
     async def as_of(self, moment: Moment | int | datetime | str) -> Past:
-        """The bucket as it was right after a revision, or at a time (with its zone, or text: RFC 3339, `-15m`).
+        """Return the bucket as it was right after a revision, or at a time (zoned datetime, or text: RFC 3339, `-15m`).
 
-        Raises RevisionNotFound for a revision above the last; reading from it HistoryLost.
+        Raises RevisionNotFound for a revision above the last; reading the result raises HistoryLost.
         """
         from kvctl.kv.point_in_time import as_of
         from kvctl.kv.point_in_time.moment import as_moment
@@ -83,7 +83,7 @@ class Bucket(Handle):
         return await as_of.at(self, as_moment(moment))
 
     async def get_literal(self, key: str, *, revision: int | None = None, leader: bool = False) -> Entry:
-        """The value of a foreign key: one that ADR-8 does not allow, taken as its literal subject, never as a wildcard.
+        """Return the entry of a non-conforming key (not legal in ADR-8), by its literal subject, never as a wildcard.
 
         Raises as `get`.
         """
@@ -94,7 +94,7 @@ class Bucket(Handle):
         return self._living(key, await selection.literal_entry(self, key, leader=leader))
 
     async def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
-        """The entries of the living keys that match, in batches; from the nearest replica if they are few."""
+        """Yield the entries of live matching keys in batches; from the nearest replica if there are few."""
         from kvctl.kv.read import selection
 
         async with aclosing(selection.matching_batches(self, filters, leader=leader)) as batches:
@@ -102,7 +102,7 @@ class Bucket(Handle):
                 yield batch
 
     async def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
-        """The latest entry of every key that matches; all of them without a filter. No key twice."""
+        """Yield the latest entry of every matching key, of all keys without a filter. No key appears twice."""
         async with aclosing(self.entry_batches(*filters, deleted=deleted)) as batches:
             async for batch in batches:
                 for entry in batch:
@@ -111,7 +111,7 @@ class Bucket(Handle):
     async def entry_batches(
         self, *filters: str, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
-        """`entries`, as many at a time as have come."""
+        """Yield `entries` in batches, as they arrive."""
         from kvctl.kv.read import listing
 
         binding = await self.readable()
@@ -120,14 +120,14 @@ class Bucket(Handle):
                 yield batch
 
     async def keys(self, *filters: str, deleted: bool = False) -> AsyncGenerator[str, None]:
-        """The names of the keys that live, none twice; with `deleted` also of those whose last entry is a deletion."""
+        """Yield the names of live keys, none twice; with `deleted`, also keys whose last entry is a deletion."""
         async with aclosing(self.key_batches(*filters, deleted=deleted)) as batches:
             async for batch in batches:
                 for key in batch:
                     yield key.decode(errors="surrogateescape")
 
     async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
-        """`keys` as bytes, as many at a time as have come."""
+        """Yield `keys` in batches as bytes, as they arrive."""
         from kvctl.kv.read import listing
 
         binding = await self.readable()
@@ -136,14 +136,14 @@ class Bucket(Handle):
                 yield batch
 
     async def history(self, *filters: str) -> AsyncGenerator[Entry, None]:
-        """Every entry held for the keys that match, oldest first."""
+        """Yield every stored entry of the matching keys, oldest first."""
         async with aclosing(self.history_batches(*filters)) as batches:
             async for batch in batches:
                 for entry in batch:
                     yield entry
 
     async def history_batches(self, *filters: str, literal: bool = False) -> AsyncGenerator[list[Entry], None]:
-        """`history`, as many at a time as have come; with `literal`, of foreign keys, which are then no filters."""
+        """Yield `history` in batches; with `literal`, the arguments are non-conforming keys instead of filters."""
         from kvctl.kv.read import listing
 
         binding = await self.readable()
@@ -155,10 +155,10 @@ class Bucket(Handle):
         self, *filters: str, history: bool = False, updates_only: bool = False, ignore_deletes: bool = False,
         meta_only: bool = False, from_revision: int | None = None, follow: bool = True, patient: bool | None = None,
     ) -> Watcher:  # fmt: skip
-        """A watcher of the keys that match, of the whole bucket without a filter; watches on a mirror go to its origin.
+        """Return a watcher of matching keys, of all keys without a filter. Watches on a mirror read its origin.
 
         `async with await bucket.watch() as watcher:` yields entries and, once, CURRENT. `follow=False` ends there.
-        A server that is gone is waited for while it follows, for ever; with `patient=False` as long as in any reading.
+        While following it waits for an unreachable server without limit, with `patient=False` as long as other reads.
         Entering it raises RevisionNotFound for a `from_revision` that is more than one above the last revision.
         """
         from kvctl.kv.read.watch import Watcher, WatchOptions
@@ -172,14 +172,14 @@ class Bucket(Handle):
     # -- writing -----------------------------------------------------------------------------------------
 
     async def put(self, key: str, value: bytes) -> int:
-        """Write the value; returns the revision.
+        """Write the value and return its revision.
 
         Raises BucketNotFound, ReadOnly, OutcomeUnknown, ServerError, UsageError.
         """
         return await self.write_message(key, value, b"")
 
     async def put_while(self, key: str, value: bytes, other: str, revision: int) -> int:
-        """Write the value while another key's last revision, deletions included, is this one; in one message.
+        """Write the value if another key's last revision (deletions included) is `revision`, in a single message.
 
         Raises WrongRevision, and as `put`.
         """
@@ -202,19 +202,20 @@ class Bucket(Handle):
                 try:
                     entry = await self.last_entry(check_key(key), leader=True)
                 except PermissionDenied:
-                    raise KeyExists(f"`{key}` exists", revision=error.found) from None
+                    raise KeyExists(f"`{key}` already exists", revision=error.found) from None
                 if entry is not None and entry.operation is Operation.PUT:
                     hint = (
-                        f"It is at revision {entry.revision}; `kvctl put` overwrites, `kvctl update` does on condition"
+                        f"It is at revision {entry.revision}. Overwrite it with `kvctl put`, "
+                        f"or conditionally with `kvctl update`"
                     )
-                    raise KeyExists(f"`{key}` exists", revision=entry.revision, hint=hint) from None
+                    raise KeyExists(f"`{key}` already exists", revision=entry.revision, hint=hint) from None
                 last = entry.revision if entry else 0
-        raise WrongRevision(f"`{key}` changes faster than it can be created")
+        raise WrongRevision(f"`{key}` is being written concurrently and could not be created")
 
     async def update(self, key: str, value: bytes, revision: int, *, ttl: timedelta | None = None) -> int:
-        """Write if the key's last revision, deletions included, is `revision` (0: never written).
+        """Write the value if the key's last revision (deletions included) is `revision` (0: never written).
 
-        In a bucket with a history the value before comes back when `ttl` is over. Raises WrongRevision, and as `put`.
+        In a bucket with history, the previous value comes back when `ttl` expires. Raises WrongRevision, and as `put`.
         """
         from kvctl.kv.write import conditional_write
 
@@ -223,16 +224,17 @@ class Bucket(Handle):
         )
 
     async def delete(self, key: str, *, revision: int | None = None) -> int:
-        """Mark the key deleted, keeping its history; returns the marker's revision.
+        """Mark the key deleted, keep its history, and return the marker's revision.
 
-        A key that does not live writes nothing. Raises KeyNotFound, WrongRevision (also where the key was deleted after
-        `revision`), and as `put`.
+        Nothing is written for a key that does not live. Raises KeyNotFound, WrongRevision (also when the key was
+        deleted
+        after `revision`), and as `put`.
         """
         await self._require_live(check_key(key), revision)
         return await self._mark(key, "DEL", revision)
 
     async def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> int:
-        """Erase the key's history, leaving a marker, which `ttl` removes later; returns the marker's revision.
+        """Erase the key's history, leave a marker (removed after `ttl`, if given), and return the marker's revision.
 
         Raises KeyNotFound for a key without any entry, WrongRevision, and as `put`.
         """
@@ -245,7 +247,7 @@ class Bucket(Handle):
         return await self._mark(key, "PURGE", revision, ttl)
 
     async def delete_literal(self, key: str) -> int:
-        """Mark a foreign key deleted: one that ADR-8 does not allow, taken as its literal subject, never as a wildcard.
+        """Mark a non-conforming key (not legal in ADR-8) deleted, taken as its literal subject, never as a wildcard.
 
         Raises KeyNotFound, and as `put`.
         """
@@ -261,7 +263,7 @@ class Bucket(Handle):
         return await self.write_message(key, b"", conditional_write.write_headers(operation="DEL"), literal=True)
 
     async def revert(self, key: str, revision: int) -> int:
-        """Write the value of an older revision again, if the key does not change meanwhile.
+        """Write the value of an older revision again, unless the key changes in the meantime.
 
         Raises RevisionNotFound, WrongRevision, and as `put`.
         """
@@ -271,11 +273,11 @@ class Bucket(Handle):
     async def put_many(
         self, items: Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]], *, window: int | None = None
     ) -> PutSummary:
-        """Write many keys, thousands in flight, each with a deadline; what fails is in the summary, not raised.
+        """Write many keys with thousands of messages in flight; failures are in the summary, not raised.
 
-        Names and sizes are checked as they come: UsageError ends it, with all before it written. After a lost
-        connection what was not acknowledged is found by its identity, or sent again on condition that nobody else has
-        written the key since.
+        Names and sizes are checked as items arrive: UsageError ends the run with everything before it written. After a
+        lost connection, unacknowledged writes are found by their identity, or sent again on condition that nobody else
+        has written the key since.
         """
         from kvctl.kv.write import bulk_put
 
@@ -283,10 +285,11 @@ class Bucket(Handle):
         return await bulk_put.put_many(self, items, window or bulk_put.WINDOW)
 
     async def commit(self, transaction: Transaction) -> list[int]:
-        """Carry out the transaction, whole or not at all; returns the revision of each change, in their order.
+        """Apply the transaction completely or not at all; return the revision of each change, in order.
 
-        A lost answer is settled by reading back. Raises ConditionsFailed, which names every condition that does not
-        hold, KvctlError for a bucket that takes no atomic batches, OutcomeUnknown, and as `put`.
+        A lost acknowledgement is resolved by reading back. Raises ConditionsFailed, which names every failing
+        condition,
+        KvctlError for a bucket that does not allow atomic batches, OutcomeUnknown, and as `put`.
         """
         from kvctl.kv.transaction import execution
 
@@ -297,15 +300,16 @@ class Bucket(Handle):
     ) -> AbstractAsyncContextManager[Lease]:
         """Hold the key while the block runs: `async with bucket.lease("deploy", "me") as lease:`.
 
-        The lease is renewed, and the key deleted at the end. One that is lost cancels the block and raises LeaseLost.
-        `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired; UsageError.
+        The lease is renewed in the background, and the key is deleted at the end. Losing it cancels the block and
+        raises
+        LeaseLost. `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired; UsageError.
         """
         from kvctl.kv import lease_queue
 
         return lease_queue.held(self, key, owner, ttl, wait)
 
     async def check(self, transaction: Transaction) -> None:
-        """Whether the transaction could be carried out now; writes nothing. Raises as `commit`."""
+        """Check that the transaction could be applied now, without writing. Raises as `commit`."""
         from kvctl.kv.transaction import execution
 
         await execution.check(self, transaction)
@@ -313,7 +317,7 @@ class Bucket(Handle):
     # -- the bucket itself -------------------------------------------------------------------------------
 
     async def status(self) -> BucketStatus:
-        """ADR-8's Status. Raises BucketNotFound."""
+        """Return the bucket's status (ADR-8). Raises BucketNotFound."""
         from kvctl.kv.config import BucketStatus
 
         binding = await self.locate(fresh=True)
@@ -321,7 +325,7 @@ class Bucket(Handle):
         return BucketStatus.from_info(binding.info)
 
     async def destroy(self) -> None:
-        """Delete the bucket with all it holds. Raises BucketNotFound, ReadOnly."""
+        """Delete the bucket with all its data. Raises BucketNotFound, ReadOnly."""
         self.check_writable(None)
         try:
             await streams.delete(self._api, (await self.locate()).stream)
@@ -334,7 +338,7 @@ class Bucket(Handle):
         if entry is None:
             info = self.binding.info
             renamed = renaming(info["config"]) if info else None
-            hint = renamed or f"`kvctl keys {self.name}` lists those that are"
+            hint = renamed or f"List the keys with `kvctl keys {self.name}`"
             raise KeyNotFound(f"Key `{key}` is not in bucket `{self.name}`", hint=hint)
         if entry.operation is not Operation.PUT:
             raise _gone(entry)
@@ -342,7 +346,7 @@ class Bucket(Handle):
 
     async def _at_revision(self, key: str, revision: int, leader: bool) -> Entry:
         if revision < 1:
-            raise UsageError("Revisions count from 1")
+            raise UsageError("Revisions start at 1")
         entry = None
         if not leader and self.binding.direct:
             try:
@@ -351,7 +355,7 @@ class Bucket(Handle):
             except (NoResponders, PermissionDenied):
                 leader = True
         if entry is None:
-            # The nearest replica may lag, or the name be a mirror's.
+            # The nearest replica may lag, or the name may be a mirror's.
             try:
                 entry = self.entry(key, await self._from_leader(key, revision))
             except UnreachableError:
@@ -359,8 +363,8 @@ class Bucket(Handle):
                     raise
         if entry is None:
             raise RevisionNotFound(
-                f"Bucket `{self.name}` holds no revision {revision} of `{key}`",
-                hint=f"`kvctl history {self.name} {key}` lists those it holds",
+                f"Bucket `{self.name}` does not hold revision {revision} of `{key}`",
+                hint=f"List the stored revisions with `kvctl history {self.name} {key}`",
             )
         return self._living(key, entry)
 
@@ -399,8 +403,8 @@ class Bucket(Handle):
             gone = _gone(entry)
             if revision in (None, entry.revision):
                 raise gone
-            # Of several who delete the same revision, all but one meet this conflict, whenever they look.
-            message = f"Revision {revision} of `{key}` is not the last, its last is {entry.revision}"
+            # Of several clients that delete the same revision, all but one get this conflict, whenever they read.
+            message = f"`{key}` is at revision {entry.revision}, not {revision}"
             raise WrongRevision(message, found=entry.revision, hint=gone.hint)
 
 
@@ -413,8 +417,8 @@ def _gone(entry: Entry) -> KeyNotFound:
     how = {"MaxAge": "expired"}.get(
         entry.reason or "", "was purged" if entry.operation is Operation.PURGE else "was deleted"
     )
-    left = f"`kvctl history {entry.bucket} {entry.key}` shows what is left"
+    left = f"See its remaining history with `kvctl history {entry.bucket} {entry.key}`"
     return KeyNotFound(
         f"Key `{entry.key}` is not in bucket `{entry.bucket}`",
-        hint=f"It {how} at {when} (revision {entry.revision}); {left}",
+        hint=f"It {how} at {when} (revision {entry.revision}). {left}",
     )

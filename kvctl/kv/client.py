@@ -1,4 +1,4 @@
-"""The library's front door: a connection, its JetStream API, and its buckets."""
+"""Entry point of the library: a connection, its JetStream API, and its buckets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Buckets over one connection."""
+    """Access to the buckets, streams and consumers of one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -29,7 +29,7 @@ class Client:
 
     @property
     def jetstream(self) -> JetStream:
-        """The streams and consumers below (ADR-37)."""
+        """Streams and consumers (ADR-37)."""
         from kvctl.jetstream.context import JetStream
 
         return JetStream(self.api)
@@ -37,13 +37,13 @@ class Client:
     def bucket(
         self, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False
     ) -> Bucket:
-        """A handle; nothing is asked. `stream` and `prefix` are for imports under other subjects. Raises UsageError."""
+        """Return a handle without any request. `stream` and `prefix` are for imported subjects. Raises UsageError."""
         return Bucket(self.api, name, stream=stream, prefix=prefix, read_only=read_only)
 
     async def create_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
-        """Create a bucket from a BucketConfig, or from its name and settings; the same again is no error.
+        """Create a bucket from a BucketConfig, or from its name and settings; succeed if it exists with the same ones.
 
-        Raises BucketExists (another configuration), ServerError.
+        Raises BucketExists (with another configuration), ServerError.
         """
         from kvctl.kv import catalog
 
@@ -53,9 +53,9 @@ class Client:
         return self.bucket(wanted.name)
 
     async def update_bucket(self, config: BucketConfig) -> Bucket:
-        """Give an existing bucket this configuration; stream fields that a BucketConfig does not have stay.
+        """Apply this configuration to an existing bucket; stream fields that BucketConfig does not cover are kept.
 
-        Smaller limits lose what exceeds them. Raises BucketNotFound, ServerError.
+        Smaller limits delete data beyond them. Raises BucketNotFound, ServerError.
         """
         from kvctl.kv import catalog
 
@@ -64,7 +64,7 @@ class Client:
         return self.bucket(config.name)
 
     async def create_or_update_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
-        """Create the bucket, or give the one that exists this configuration. Raises as both."""
+        """Create the bucket, or apply the configuration to the existing one. Raises as both."""
         from kvctl.kv import catalog
 
         self._check_writable()
@@ -73,19 +73,19 @@ class Client:
         return self.bucket(wanted.name)
 
     async def bucket_names(self) -> list[str]:
-        """The names of all buckets, aggregates and mirrors."""
+        """Return the names of all buckets, aggregates and mirrors."""
         from kvctl.kv import catalog
 
         return await catalog.names(self.api)
 
     async def buckets(self) -> list[BucketStatus]:
-        """The status of all buckets, aggregates and mirrors."""
+        """Return the status of all buckets, aggregates and mirrors."""
         from kvctl.kv import catalog
 
         return await catalog.statuses(self.api)
 
     async def delete_bucket(self, name: str) -> None:
-        """Delete the bucket with all it holds. Raises BucketNotFound."""
+        """Delete the bucket with all its data. Raises BucketNotFound."""
         self._check_writable()
         await self.bucket(name).destroy()
 
@@ -95,14 +95,12 @@ class Client:
 
     def _check_writable(self) -> None:
         if self.connection.context.read_only:
-            raise ReadOnly(
-                "The connection is for reading only", hint="`--read-only` or the context's `read_only` is set"
-            )
+            raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
 
 
 @asynccontextmanager
 async def connect(context: Context | str | None = None, *, read_only: bool = False) -> AsyncIterator[Client]:
-    """Connect to a context, to a server by its URL, or as the environment and the selected context say.
+    """Connect to a context, to a server by its URL, or by default as the environment and the selected context say.
 
     Raises NoServer, AuthenticationRefused, ContextNotFound, UsageError.
     """

@@ -1,4 +1,4 @@
-"""What a bucket is configured to be, the stream configuration that makes it so, and its status (ADR-8). [pure]"""
+"""Configuration and status of a bucket, and their mapping to a stream configuration (ADR-8). [pure]"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOTHING = timedelta()
 
 @dataclass(frozen=True, slots=True)
 class BucketConfig:
-    """A bucket as ADR-8 describes one; what is left out has ADR-8's default."""
+    """Configuration of a bucket (ADR-8); omitted fields have ADR-8's defaults."""
 
     name: str
     _: KW_ONLY
@@ -33,26 +33,26 @@ class BucketConfig:
     history: int = 1
     """Revisions kept of each key, 1 to 64."""
     ttl: timedelta = _NOTHING
-    """Entries expire at this age; zero keeps them."""
+    """Age at which entries expire; zero keeps them."""
     marker_ttl: timedelta = _NOTHING
-    """Keys may have a ttl of their own, and expired ones leave a marker for this long; zero: neither."""
+    """Lifetime of the markers of expired keys; setting it also allows per-key TTLs. Zero turns both off."""
     replicas: int = 1
     storage: str = "file"
     """`file` or `memory`."""
     max_value_size: int | None = None
-    """Bytes, headers included."""
+    """Maximum size of a value in bytes, headers included."""
     max_bytes: int | None = None
-    """Size of the whole bucket."""
+    """Maximum size of the bucket in bytes."""
     compress: bool = False
     cluster: str | None = None
     tags: tuple[str, ...] = ()
     republish: Republish | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     atomic: bool = False
-    """Several keys may be written as one batch."""
+    """Allow atomic batches, which write several keys at once."""
 
     def to_stream(self) -> StreamConfig:
-        """The stream configuration, field by field as ADR-8 shows it. Raises UsageError for values out of range."""
+        """Return the stream configuration, field by field as in ADR-8. Raises UsageError for values out of range."""
         check_bucket(self.name)
         stream: StreamConfig = {
             "name": STREAM_PREFIX + self.name,
@@ -76,7 +76,7 @@ class BucketConfig:
 
     @classmethod
     def from_stream(cls, stream: StreamConfig) -> BucketConfig:
-        """The bucket that a stream is, as far as a bucket's fields tell."""
+        """Return the bucket configuration of a stream, as far as BucketConfig covers it."""
         placement, republish = stream.get("placement") or {}, stream.get("republish")
         return cls(
             stream["name"].removeprefix(STREAM_PREFIX),
@@ -97,19 +97,19 @@ class BucketConfig:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Every field but the name."""
+        """Return every field except the name."""
         return {name: getattr(self, name) for name in FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
 class BucketStatus:
-    """ADR-8's Status, and what the server says beyond it. Its `keys` is `Bucket.keys`: listing them is work."""
+    """Status of a bucket (ADR-8), with further facts from the server. List its keys with `Bucket.keys`."""
 
     bucket: str
     stream: str
     kind: Kind
     values: int
-    """Messages, history and deletions included."""
+    """Number of messages, history and deletions included."""
     history: int
     ttl: timedelta
     is_compressed: bool
@@ -119,12 +119,12 @@ class BucketStatus:
     replicas: int
     config: StreamConfig = field(repr=False)
     info: StreamInfo = field(repr=False)
-    """The server's whole answer: cluster, mirror, sources, alternates."""
+    """The server's complete answer: cluster, mirror, sources, alternates."""
     backing_store: str = "JetStream"
 
     @classmethod
     def from_info(cls, info: StreamInfo, others: Mapping[str, StreamConfig] | None = None) -> BucketStatus:
-        """The status in a stream's info; `others` are the streams in view, for mirrors of mirrors."""
+        """Build the status from a stream's info; `others` are the streams in view, to follow mirrors of mirrors."""
         config, state = info["config"], info["state"]
         kind = kind_of(config, others) or Kind.STREAM
         return cls(

@@ -1,4 +1,4 @@
-"""How two stream configurations differ, field by field, in the words of a bucket. [pure]"""
+"""Field-by-field differences of two stream configurations, in the terms of a bucket. [pure]"""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kvctl.kv.stream_kind import FIRST_ENTRY, SERVER_METADATA, TOPOLOGY
 from kvctl.units import duration_from_ns, duration_seconds, format_duration
 
 UNSET = "none"
-"""How a field without a value reads."""
+"""Text shown for a field without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field that differs; values as JSON output has them: durations in seconds, None for unset."""
+    """One differing field; values as in JSON output: durations in seconds, None for unset."""
 
     field: str
     before: Any
@@ -27,7 +27,7 @@ class Difference:
 
 
 def differences(before: StreamConfig, after: StreamConfig) -> list[Difference]:
-    """The fields in which the two say something else; defaults, and marks of server and topology, say nothing."""
+    """Return the fields that differ; defaults and the metadata of server and topology are ignored."""
     first, second = _flat(before), _flat(after)
     names = dict.fromkeys([*first, *second])
     return [
@@ -36,18 +36,18 @@ def differences(before: StreamConfig, after: StreamConfig) -> list[Difference]:
 
 
 def missing(wanted: StreamConfig, found: StreamConfig) -> list[Difference]:
-    """The fields that were asked for and are not so; what was not asked for is not compared."""
+    """Return the requested fields whose value is another one; fields that were not requested are not compared."""
     asked = _flat(wanted)
     return [difference for difference in differences(wanted, found) if difference.field in asked]
 
 
 def listed(found: Iterable[Difference]) -> str:
-    """The differences as indented lines."""
+    """Format the differences as indented lines."""
     return "\n".join(f"  {difference}" for difference in found)
 
 
 def shown(field: str, value: Any) -> str:
-    """A value in words."""
+    """Format a value for a message."""
     if value in (None, "", [], {}):
         return UNSET
     if isinstance(value, bool):
@@ -71,7 +71,7 @@ _DEFAULTS = {"retention": "limits", "storage": "file", "num_replicas": 1, "compr
 
 
 def _flat(stream: StreamConfig) -> dict[str, Any]:
-    """What the configuration says, under a bucket's names."""
+    """Flatten a configuration to fields under a bucket's names."""
     flat: dict[str, Any] = {}
     for name, value in {**_DEFAULTS, **stream}.items():
         if name in _DURATIONS:
@@ -105,7 +105,7 @@ def _republish(value: dict[str, Any]) -> dict[str, Any]:
 
 def _mirror(value: dict[str, Any]) -> dict[str, Any]:
     source = _source(value) if value else {}
-    if source.get("opt_start_seq") == FIRST_ENTRY:  # where mirrors begin anyway, and sources do not
+    if source.get("opt_start_seq") == FIRST_ENTRY:  # mirrors start there by default, sources do not
         del source["opt_start_seq"]
     return {"mirror": source} if source else {}
 
@@ -115,7 +115,7 @@ def _sources(value: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _source(value: dict[str, Any]) -> dict[str, Any]:
-    """A source without what is empty: servers add an empty `deliver`."""
+    """Return a source without its empty fields: servers add an empty `deliver`."""
     external = {name: text for name, text in (value.get("external") or {}).items() if text}
     return {name: part for name, part in {**value, "external": external}.items() if part}
 

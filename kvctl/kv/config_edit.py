@@ -1,4 +1,4 @@
-"""Changing fields of a bucket in a stream configuration, and nothing else of it. [pure]"""
+"""Edit a bucket's fields in a stream configuration and keep everything else in it. [pure]"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kvctl.units import duration_ns
 
 MAX_HISTORY = 64
 DUPLICATE_WINDOW = timedelta(minutes=2)
-"""ADR-8: the window is the ttl itself where that is shorter."""
+"""ADR-8: a shorter ttl is also the window."""
 
 _NOTHING = timedelta()
 
 
 @dataclass(frozen=True, slots=True)
 class Republish:
-    """Every stored message is published again: subjects from `source` to `destination`."""
+    """Republishing of every stored message from subjects `source` to `destination`."""
 
     source: str
     destination: str
@@ -30,7 +30,7 @@ class Republish:
 
     @classmethod
     def from_stream(cls, value: Mapping[str, Any]) -> Republish:
-        """As the server writes it."""
+        """Parse the server's form."""
         return cls(value.get("src", ""), value.get("dest", ""), bool(value.get("headers_only")))
 
 
@@ -39,17 +39,17 @@ FIELDS: dict[str, Any] = {
     "max_value_size": None, "max_bytes": None, "compress": False, "cluster": None, "tags": (), "republish": None,
     "metadata": {}, "atomic": False,
 }  # fmt: skip
-"""The fields of a BucketConfig and their defaults."""
+"""Fields of BucketConfig and their defaults."""
 CLEARABLE = (*FIELDS, "metadata.KEY", "placement")
-"""What can be cleared: a field, one entry of the metadata, cluster and tags at once."""
+"""Fields that can be cleared; `placement` is cluster and tags together."""
 
 
 def edited(stream: StreamConfig, changes: Mapping[str, Any], clear: Iterable[str] = ()) -> StreamConfig:
-    """The stream configuration with fields of BucketConfig changed; everything else in it stays as it is.
+    """Return the stream configuration with fields of BucketConfig changed and everything else kept.
 
-    `republish_headers_only` changes that switch alone. Metadata is merged. `clear` names fields that get their default
-    again (CLEARABLE). Only duplicate_window follows a ttl, as ADR-8 ties them. Raises UsageError for fields and values
-    that do not exist.
+    `republish_headers_only` changes that switch alone. Metadata is merged. `clear` resets fields to their defaults
+    (CLEARABLE). Only duplicate_window follows a ttl, as required by ADR-8. Raises UsageError for unknown fields and
+    invalid values.
     """
     result: StreamConfig = json.loads(json.dumps(stream))
     for name in clear:
@@ -74,20 +74,20 @@ def _clear(stream: StreamConfig, text: str) -> None:
         _SETTERS[name](stream, FIELDS[name])
     else:
         known = ", ".join(f"`{field.replace('_', '-')}`" for field in sorted(CLEARABLE))
-        raise UsageError(f"`{text}` is not a field that can be cleared", hint=f"One of {known}")
+        raise UsageError(f"`{text}` is not a field that can be cleared", hint=f"Use one of {known}")
 
 
 def _clear_metadata(stream: StreamConfig, key: str) -> None:
     metadata = stream.get("metadata") or {}
     if reserved(key) or key not in metadata:
-        raise UsageError(f"There is no metadata `{key}` to clear")
+        raise UsageError(f"Metadata `{key}` is not set")
     del metadata[key]
 
 
 def _tie_duplicate_window(stream: StreamConfig, before: StreamConfig) -> None:
     window, age = stream.get("duplicate_window", 0), stream.get("max_age", 0)
     if not window or age == before.get("max_age", 0):
-        return  # an aggregate has no window, and what was not asked for does not change
+        return  # an aggregate has no window, and fields that were not requested do not change
     longest = duration_ns(DUPLICATE_WINDOW)
     if 0 < age < longest:
         stream["duplicate_window"] = age
@@ -95,11 +95,11 @@ def _tie_duplicate_window(stream: StreamConfig, before: StreamConfig) -> None:
         stream["duplicate_window"] = longest
 
 
-# -- one field in the server's terms -----------------------------------------------------------------------
+# -- fields in the server's terms --------------------------------------------------------------------------
 
 
 def _put(target: dict[str, Any], name: str, value: Any) -> None:
-    """Set the field, or leave it out when it says nothing, as ADR-8's own JSON does."""
+    """Set the field, or omit it when it is empty, as ADR-8's own JSON does."""
     if value:
         target[name] = value
     else:
@@ -109,7 +109,7 @@ def _put(target: dict[str, Any], name: str, value: Any) -> None:
 def _set_markers(stream: StreamConfig, value: timedelta) -> None:
     _put(stream, "subject_delete_marker_ttl", duration_ns(value))
     if value:
-        stream["allow_msg_ttl"] = True  # for ever: servers refuse to turn it off again
+        stream["allow_msg_ttl"] = True  # permanent: servers refuse to turn it off again
 
 
 def _set_placement(stream: StreamConfig, part: str, value: Any) -> None:
@@ -161,7 +161,7 @@ _SETTERS: dict[str, Callable[[StreamConfig, Any], None]] = {
 }
 
 
-# -- values that a server refuses, or takes and means something else ---------------------------------------
+# -- values that a server refuses or silently changes ------------------------------------------------------
 
 
 def _check(name: str, value: Any) -> None:
@@ -185,23 +185,23 @@ def _republish_problem(value: Republish | None) -> str | None:
 
 
 def _at_least_one_byte(value: int | None) -> str | None:
-    return "is one byte at least" if value is not None and value < 1 else None
+    return "must be at least 1 byte" if value is not None and value < 1 else None
 
 
 def _at_least(shortest: timedelta, text: str) -> Callable[[timedelta], str | None]:
-    return lambda value: f"is {text} at least" if value and value < shortest else None
+    return lambda value: f"must be at least {text}" if value and value < shortest else None
 
 
 _PROBLEMS: dict[str, Callable[[Any], str | None]] = {
-    "history": lambda value: None if 1 <= value <= MAX_HISTORY else f"is 1 to {MAX_HISTORY} (ADR-8), not {value}",
+    "history": lambda value: None if 1 <= value <= MAX_HISTORY else f"must be 1 to {MAX_HISTORY} (ADR-8), not {value}",
     "ttl": _at_least(timedelta(milliseconds=100), "100 ms"),
-    "marker_ttl": _at_least(timedelta(seconds=1), "one second"),
-    "replicas": lambda value: None if 1 <= value <= 5 else f"is 1 to 5, not {value}",
-    "storage": lambda value: None if value in ("file", "memory") else f"is `file` or `memory`, not `{value}`",
+    "marker_ttl": _at_least(timedelta(seconds=1), "1 second"),
+    "replicas": lambda value: None if 1 <= value <= 5 else f"must be 1 to 5, not {value}",
+    "storage": lambda value: None if value in ("file", "memory") else f"must be `file` or `memory`, not `{value}`",
     "max_value_size": _at_least_one_byte,
     "max_bytes": _at_least_one_byte,
     "cluster": lambda value: "is empty" if value == "" else None,
-    "tags": lambda value: "has an empty one" if "" in value else None,
+    "tags": lambda value: "contains an empty tag" if "" in value else None,
     "republish": _republish_problem,
     "metadata": _metadata_problem,
 }

@@ -1,4 +1,4 @@
-"""One read or one write through a bucket's name: what it means is found out when the answer asks for it."""
+"""Lazy name resolution, leader fallback and read-your-writes for one bucket."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from kvctl.tokens import encoded
 
 RETRY_PAUSE = 0.1
 ATTEMPTS = 2
-"""Gets from the nearest replicas, of which one may lag behind this session's writes, before the leader is asked."""
+"""Gets from the nearest replicas, which may lag behind this session's writes, before the leader is asked."""
 RESOLVE_TIMEOUT = 1.0
 
 
 class Handle:
-    """A name, the stream it stands for as far as is known, and what was written through it."""
+    """Name of a bucket, the stream it resolves to as far as known, and the writes made through it."""
 
     def __init__(
         self, api: Api, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False
@@ -54,16 +54,16 @@ class Handle:
         self.own = OwnWrites()
         self.binding = bindings.assumed(api, name, stream, prefix)
         self.fixed = stream is not None or prefix is not None
-        """Whether it is this stream, whatever the name means."""
+        """True if the stream was given, so that the name is not resolved."""
         self._located = False
         self._api = api
 
     async def locate(self, *, fresh: bool = False) -> Binding:
-        """Ask the server which stream the name means. Raises BucketNotFound."""
+        """Resolve the name at the server. Raises BucketNotFound."""
         if self.fixed:
             info = await streams.find(self._api, self.binding.stream)
             if info is None:
-                raise BucketNotFound(f"Bucket `{self.name}` does not exist: there is no stream `{self.binding.stream}`")
+                raise BucketNotFound(f"Bucket `{self.name}` does not exist: no stream `{self.binding.stream}`")
             self.binding = bindings.with_info(self.binding, info)
         elif fresh or not self._located:
             self.binding = _of_a_bucket(await bindings.locate(self._api, self.name))
@@ -71,7 +71,7 @@ class Handle:
         return self.binding
 
     async def readable(self) -> Binding:
-        """The stream to read with a consumer: a mirror's origin where the mirror lags behind this session's writes."""
+        """Return the stream to read with a consumer: the origin where the mirror lags behind this session's writes."""
         try:
             binding = await self.locate()
         except PermissionDenied:
@@ -83,11 +83,11 @@ class Handle:
         return binding
 
     def source_as_own(self, binding: Binding) -> Binding:
-        """The stream that takes the writes, with entries under this handle's name."""
+        """Return the stream that takes the writes, with entries under this handle's name."""
         return replace(binding.source, bucket=self.name)
 
     async def moved(self) -> bool:
-        """After a miss: whether the name means another stream or prefix than assumed."""
+        """After a miss, return True if the name resolves to another stream or prefix than assumed."""
         before = self.binding
         try:
             async with asyncio.timeout(RESOLVE_TIMEOUT):
@@ -99,7 +99,7 @@ class Handle:
         return (before.stream, before.prefix) != (self.binding.stream, self.binding.prefix)
 
     async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
-        """The key's last entry, deletions included; None for a key never written. Raises as `get`."""
+        """Return the key's last entry, deletions included; None for a key never written. Raises as `get`."""
         for _ in range(ATTEMPTS):
             if leader or not self.binding.direct:
                 break
@@ -111,22 +111,22 @@ class Handle:
         return self.entry(key, await self._from_leader(key))
 
     async def last_revision(self, key: str) -> int:
-        """The revision of the key's last entry at the leader, deletions included; 0 for none."""
+        """Return the revision of the key's last entry at the leader, deletions included; 0 for none."""
         entry = await self.last_entry(key, leader=True)
         return entry.revision if entry else 0
 
     def same_as(self, other: Handle) -> bool:
-        """Whether both are handles on one bucket."""
+        """Return True if both are handles on the same bucket."""
         return self._api is other._api and self.binding.source.write_prefix == other.binding.source.write_prefix
 
     def entry(self, key: str, message: StoredMessage | None) -> Entry | None:
-        """The message as the key's entry; None for another's: `a.*` is a wildcard there, `a.b` may answer."""
+        """Return the message as the key's entry; None for another key's: `a.*` is a wildcard and may match `a.b`."""
         if message is None or message.subject != self.binding.subject(key):
             return None
         return from_message(self.name, len(self.binding.prefix), message)
 
     def behind(self, key: str, message: StoredMessage | None) -> bool:
-        """Whether a replica's answer may be older than what this handle wrote."""
+        """Return True if a replica's answer may be older than this handle's writes."""
         info = self.binding.info
         sole = info is not None and info["config"].get("num_replicas", 1) == 1
         return self.own.stale(
@@ -136,18 +136,20 @@ class Handle:
         )
 
     def check_writes_go_somewhere(self) -> None:
-        """Raises ReadOnly for an aggregate that takes no writes of its own, and for what mirrors no bucket.
+        """Raise ReadOnly for an aggregate without own subjects, and for a mirror of something other than a bucket.
 
-        Raises BucketNotFound where the stream of this name has become another, whose subjects are elsewhere, and
-        RefusedError where it stores keys under other names.
+        Raises BucketNotFound if the stream of this name was replaced by one with other subjects, and RefusedError if it
+        stores keys under other names.
         """
         source = self.binding.source
         if source.info is not None and (text := renaming(source.info["config"])):
             raise RefusedError(f"{text}; nothing was written", hint=stop_renaming(source.info["config"]))
         if self.fixed and not source.takes_writes:
-            raise BucketNotFound(f"Stream `{source.stream}` takes no writes to `{source.write_prefix}>`")
+            raise BucketNotFound(f"Stream `{source.stream}` does not accept writes to `{source.write_prefix}>`")
         if reserved_streams.NAMES.match(source.stream) and not self.fixed:
-            raise ReadOnly(f"`{self.name}` mirrors `{source.stream}`, which is no bucket: no key is written to it")
+            raise ReadOnly(
+                f"`{self.name}` mirrors `{source.stream}`, which is not a bucket: keys cannot be written to it"
+            )
         if not source.writable:
             names = ", ".join(f"`{name}`" for name in source.origins)
             raise ReadOnly(
@@ -155,7 +157,7 @@ class Handle:
             )
 
     async def _direct(self, key: str) -> StoredMessage | None:
-        """A direct get; where nobody answers, what the name means is asked and the read goes on from there."""
+        """Send a direct get; if nobody answers, resolve the name and continue from there."""
         deadline = time.monotonic() + self._api.connection.timeout
         while True:
             try:
@@ -164,18 +166,18 @@ class Handle:
                 try:
                     await self.locate(fresh=True)
                 except PermissionDenied:
-                    self.binding = replace(self.binding, direct=False)  # the leader may be asked all the same
+                    self.binding = replace(self.binding, direct=False)  # the leader may still be asked
                 if not self.binding.direct:
                     return None
                 if time.monotonic() > deadline:
                     raise UnreachableError(
                         f"No replica of bucket `{self.name}` answers",
-                        hint="Its servers may be down: `kvctl bucket show`",
+                        hint=f"Its servers may be down; check with `kvctl bucket show {self.name}`",
                     ) from None
                 await asyncio.sleep(RETRY_PAUSE)
 
     async def _from_leader(self, key: str, revision: int | None = None) -> StoredMessage | None:
-        """The key's last message, or that of a revision, at the leader of the stream that takes the writes."""
+        """Return the key's last message, or that of a revision, from the leader of the stream that takes the writes."""
         while True:
             source = self.binding.source
             request = {"last_by_subj": source.subject(key)} if revision is None else {"seq": revision}
@@ -217,12 +219,12 @@ class Handle:
                     target, key, value, header, expected, after=after, identity=identity
                 )
             except NoResponders:
-                with suppress(RequestTimeout):  # nobody to ask either: a leader is being elected
+                with suppress(RequestTimeout):  # no answer here either: a leader is being elected
                     await self._no_stream()
                 if time.monotonic() > deadline:
                     raise UnreachableError(
-                        f"Bucket `{self.name}` takes no writes at the moment",
-                        hint="Its stream has no leader: `kvctl bucket show`",
+                        f"Bucket `{self.name}` does not accept writes at the moment",
+                        hint=f"Its stream has no leader; check with `kvctl bucket show {self.name}`",
                     ) from None
                 await asyncio.sleep(RETRY_PAUSE)
             else:
@@ -230,7 +232,7 @@ class Handle:
                 return revision
 
     async def _no_stream(self) -> None:
-        """Nobody took a write: find out what the name means. Raises BucketNotFound, ReadOnly."""
+        """Resolve the name after a write that nobody took. Raises BucketNotFound, ReadOnly."""
         before = self.binding.source.write_prefix
         binding = await self.locate(fresh=True)
         source = binding.source
@@ -249,10 +251,10 @@ class Handle:
         """
         if self.read_only:
             raise ReadOnly(
-                f"Bucket `{self.name}` is open for reading only",
+                f"Bucket `{self.name}` is open read-only",
                 hint="`--read-only` or the context's `read_only` is set",
             )
-        if self.binding.info is not None and not self.fixed:  # known, so it costs nothing
+        if self.binding.info is not None and not self.fixed:  # already known, so this needs no request
             reserved_streams.refuse(self.binding.info["config"], forcible=False)
             if self.binding.origin is not None or renaming(self.binding.info["config"]):
                 self.check_writes_go_somewhere()
@@ -261,27 +263,27 @@ class Handle:
             self._check_length(key)
 
     def _check_length(self, key: str) -> None:
-        """A key is to be readable by every request: the longest puts API, stream and subject on one protocol line."""
+        """Refuse a key too long to read: the longest request has API, stream and subject on one protocol line."""
         binding = self.binding
         asked = f"{binding.api.prefix}.CONSUMER.CREATE.{binding.stream}.kvctl-000000000000.{binding.subject(key)}"
         self._api.connection.check_message(encoded(asked), b"", b"")
 
 
 def _of_a_bucket(binding: Binding) -> Binding:
-    """Return the binding. Raises RefusedError for a stream that is named like a bucket and takes none of its keys."""
+    """Return the binding. Raises RefusedError for a stream named like a bucket that accepts none of its keys."""
     assert binding.info is not None
     config = binding.info["config"]
     elsewhere = not (config.get("mirror") or config.get("sources"))
     if kind_of(config) is Kind.STREAM and elsewhere and not _takes_keys(config.get("subjects") or (), binding.prefix):
         raise RefusedError(
-            f"Stream `{binding.stream}` is not a bucket: it does not take `{binding.prefix}>`",
-            hint=f"`kvctl stream show {binding.stream}` shows what it takes",
+            f"Stream `{binding.stream}` is not a bucket: it does not listen on `{binding.prefix}>`",
+            hint=f"See its subjects with `kvctl stream show {binding.stream}`",
         )
     return binding
 
 
 def _takes_keys(subjects: Iterable[str], prefix: str) -> bool:
-    """Whether one of the subjects can match a key under the prefix."""
+    """Return True if one of the subjects can match a key under the prefix."""
     wanted = prefix.split(".")
     return any(
         all(token in ("*", ">", want) for token, want in zip(subject.split("."), wanted[:-1], strict=False))

@@ -1,8 +1,8 @@
-"""Leases: a key held for a time by one owner, renewed by compare-and-set, gone by itself when its holder is.
+"""Leases: a key held for a time by one owner, renewed by compare-and-set; it expires with its holder.
 
-The key's value is the owner's text. The identity of each write tells its holder from another of the same name. The ttl
-meant is in a header (Kvctl-Lease): where a bucket has a history, servers raise a message's own to the bucket's marker
-ttl.
+The key's value is the owner's text. The identity of each write tells its holder from another of the same name. The
+intended ttl is in a header (Kvctl-Lease): where a bucket has history, servers raise a message's own ttl to the bucket's
+marker ttl.
 """
 
 from __future__ import annotations
@@ -41,42 +41,42 @@ LONGEST_OWNER = 200
 """Characters of an owner that messages show."""
 RETRY_PAUSE = 0.1
 REMEMBERED = 100
-"""Writings of a lease, some of which may still be under way, that it knows as its own."""
+"""Writes of a lease, possibly still in flight, that it recognises as its own."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def clock() -> float:
-    """Seconds that pass also while this process is stopped, and where the system can tell while the machine sleeps."""
+    """Return seconds that also pass while this process is stopped and, where supported, while the machine sleeps."""
     return time.clock_gettime(_CLOCK)
 
 
 class Lease:
-    """A key that is held, or was. It has to be kept: `keep` renews it until it is lost."""
+    """Lease on a key. Keep it alive with `keep`, which renews it until it is lost."""
 
     def __init__(self, bucket: Bucket, key: str, owner: str, ttl: timedelta) -> None:
         if ttl < SHORTEST:
-            raise UsageError(f"A lease is for one second at least, not {format_duration(ttl)}")
+            raise UsageError(f"A lease must last at least 1 second, not {format_duration(ttl)}")
         self.bucket = bucket
         self.key = key
         self.owner = owner
         self.ttl = ttl
         self.token = 0
-        """The revision at which it was taken: every later holder's is higher, so writes can be fenced by it."""
+        """Fencing token: the revision at which it was taken; every later holder's is higher."""
         self.revision = 0
         self.deadline = 0.0
-        """When, by `clock`, it may be somebody else's."""
+        """Time, by `clock`, from which another owner may hold it."""
         self.grace = min(5.0, ttl.total_seconds() / 6)
         """Seconds before the deadline at which it is given up if it could not be renewed."""
         self._begun: dict[bytes, float] = {}
-        """When its last writings were begun, by their identities."""
+        """Start times of its last writes, by identity."""
 
     @property
     def over(self) -> bool:
-        """Whether it must not be counted on any more."""
+        """True once the lease must not be relied on any more."""
         return clock() >= self.deadline - self.grace
 
     async def take(self, expired: int = 0) -> Entry | None:
-        """Take the key unless it lives at another revision than `expired`; the entry that stands in the way, if any."""
+        """Take the key unless it lives at another revision than `expired`; return the entry in the way, if any."""
         try:
             while True:
                 entry = await self._last()
@@ -85,37 +85,37 @@ class Lease:
                         return entry
                     self.token = entry.revision
                     return None
-                with suppress(WrongRevision, OutcomeUnknown):  # the next look tells
+                with suppress(WrongRevision, OutcomeUnknown):  # the next read shows it
                     await self._write(entry.revision if entry else 0)
                     self.token = self.revision
                     return None
         except asyncio.CancelledError:
             with suppress(KvctlError):
-                await self.release()  # it may have been stored all the same
+                await self.release()  # it may have been stored nevertheless
             raise
 
     async def keep(self, renewed: Callable[[float], object] = lambda deadline: None) -> NoReturn:
-        """Renew it at a third of its ttl; `renewed` is told each new deadline.
+        """Renew it at a third of its ttl and call `renewed` with each new deadline.
 
-        Raises LeaseLost: at once when somebody else deletes or takes the key, and when it could not be renewed, `grace`
-        seconds before it may be somebody else's.
+        Raises LeaseLost: immediately when somebody else deletes or takes the key, otherwise `grace` seconds before the
+        deadline if it could not be renewed.
         """
         ways = [asyncio.ensure_future(self._renew(renewed)), asyncio.ensure_future(self._notice())]
         try:
             done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            raise next(iter(done)).exception() or AssertionError("keeping a lease has no other end")
+            raise next(iter(done)).exception() or AssertionError("a renewal task ended without an exception")
         finally:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
     async def release(self) -> bool:
-        """Delete the key if it is held still; whether it was. Raises KvctlError when that cannot be found out."""
+        """Delete the key if still held; return True if it was. Raises KvctlError if that cannot be found out."""
         for _ in range(3):
             entry = await self._last()
             if entry is None or entry.operation is not Operation.PUT or not self._adopt(entry):
                 return False
-            with suppress(WrongRevision, KeyNotFound):  # a renewal was under way, or it expired
+            with suppress(WrongRevision, KeyNotFound):  # a renewal was in flight, or it expired
                 await self.bucket.delete(self.key, revision=entry.revision)
                 return True
         return False
@@ -124,13 +124,13 @@ class Lease:
         return await self.bucket.last_entry(self.key, leader=True)
 
     async def _write(self, expected: int) -> None:
-        """Write the key on condition; the time counts from before the message leaves."""
+        """Write the key conditionally; its time counts from before the message is sent."""
         begun = clock()
         identity = identities.new()
         self._begun[identity] = begun
         if len(self._begun) > REMEMBERED:
             del self._begun[next(iter(self._begun))]
-        whole = timedelta(seconds=math.ceil(self.ttl.total_seconds()))  # servers cut what is no whole second
+        whole = timedelta(seconds=math.ceil(self.ttl.total_seconds()))  # servers truncate to full seconds
         fields = write_fields(expected=expected, ttl=whole)
         fields[LEASE_HEADER] = str(duration_seconds(self.ttl))
         value, header = os.fsencode(self.owner), encode_headers(fields)
@@ -138,7 +138,7 @@ class Lease:
         self.deadline = begun + self.ttl.total_seconds()
 
     def _adopt(self, entry: Entry) -> bool:
-        """Whether the entry is this lease's own writing, whose answer may have been lost."""
+        """Return True if the entry is this lease's own write, whose acknowledgement may have been lost."""
         begun = self._begun.get(identity_of(entry.header) or b"")
         if begun is None:
             return False
@@ -149,7 +149,7 @@ class Lease:
         patience = max(1.0, self.ttl.total_seconds() / 6)
         while True:
             await self._sleep_until(self.deadline - self.ttl.total_seconds() * 2 / 3)
-            problem = "kvctl was stopped meanwhile"
+            problem = "kvctl was suspended"
             while not self.over:
                 try:
                     async with asyncio.timeout(min(self.deadline - self.grace - clock(), patience)):
@@ -175,7 +175,7 @@ class Lease:
                 raise self._lost(entry) from None
 
     async def _notice(self) -> None:
-        """Until the key is written by somebody else."""
+        """Wait until somebody else writes the key."""
         try:
             watcher = await self.bucket.watch(self.key)
             async with watcher, aclosing(watcher.batches()) as batches:
@@ -190,7 +190,7 @@ class Lease:
         except LeaseLost:
             raise
         except KvctlError:
-            await asyncio.Event().wait()  # no permission to watch: the next renewal will tell
+            await asyncio.Event().wait()  # no permission to watch: the next renewal notices
 
     def _lost(self, entry: Entry | None) -> LeaseLost:
         if entry is not None and entry.operation is Operation.PUT:
@@ -210,6 +210,6 @@ class Lease:
 
 
 def owner_of(entry: Entry) -> str:
-    """Who holds the key; cut where it is more than a name."""
+    """Return the holder of the key, truncated where it is more than a name."""
     text = entry.value.decode(errors="replace")
     return text if len(text) <= LONGEST_OWNER else f"{text[:LONGEST_OWNER]}…"

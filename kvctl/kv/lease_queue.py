@@ -1,4 +1,4 @@
-"""Coming by a lease: at once, or when it is one's turn."""
+"""Acquire a lease: immediately, or when it becomes free."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
 LOOK_AGAIN = 1.0
-"""Seconds after which a waiting owner looks by itself: not every key that goes leaves a marker."""
+"""Seconds between reads by a waiting owner: not every key that expires leaves a marker."""
 MARGIN = 0.1
 """Seconds beyond its ttl after which a lease that was not renewed counts as given up."""
 
@@ -38,9 +38,9 @@ async def acquire(
     bucket: Bucket, key: str, owner: str, ttl: timedelta, *,
     wait: timedelta | None = None, waiting: Callable[[str], object] = lambda owner: None,
 ) -> Lease:  # fmt: skip
-    """Take the key, if nobody holds it, or within `wait`; `waiting` is told who does.
+    """Take the key if nobody holds it, or within `wait`; `waiting` is called with the holder's name.
 
-    Raises LeaseHeld without `wait`, else WaitExpired; KvctlError for a bucket whose keys cannot have a ttl; as `put`.
+    Raises LeaseHeld without `wait`, otherwise WaitExpired; KvctlError for a bucket without per-key TTLs; as `put`.
     """
     lease = Lease(bucket, check_key(key), owner, ttl)
     await _check(bucket, ttl)
@@ -50,7 +50,9 @@ async def acquire(
     if wait is None:
         name = owner_of(holder)
         raise LeaseHeld(
-            f"`{key}` is held by `{name}`, at revision {holder.revision}", owner=name, hint="`--wait` waits for it"
+            f"`{key}` is held by `{name}`, at revision {holder.revision}",
+            owner=name,
+            hint="Wait for it with `--wait`",
         )
     waiting(owner_of(holder))
     await _Turn(lease, holder, clock() + wait.total_seconds()).come()
@@ -84,12 +86,12 @@ async def held(
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         if not lost:
-            with suppress(KvctlError):  # it ends by itself
+            with suppress(KvctlError):  # it expires by itself
                 await lease.release()
 
 
 async def _check(bucket: Bucket, ttl: timedelta) -> None:
-    """Raises KvctlError for a bucket that keeps no key for this time and no longer."""
+    """Raise KvctlError for a bucket that cannot expire a key after this time."""
     if bucket.binding.api.connection.server_version < TTL_SINCE:
         raise no_ttl(bucket.binding.api.connection.server_version)
     try:
@@ -97,27 +99,27 @@ async def _check(bucket: Bucket, ttl: timedelta) -> None:
         bucket.check_writes_go_somewhere()
         info = await streams.find(source.api, source.stream)
     except PermissionDenied:
-        return  # what the bucket does not allow, the write will say
+        return  # a setting that the bucket does not allow is reported by the write
     config = info["config"] if info else {}
     if info and not config.get("allow_msg_ttl"):
         raise KvctlError(
-            f"Bucket `{source.bucket}` gives keys no ttl of their own, which a lease needs; nothing was written",
-            hint=f"`kvctl bucket edit {source.bucket} --marker-ttl 1s` allows it",
+            f"Bucket `{source.bucket}` does not allow per-key TTLs, which leases need; nothing was written",
+            hint=f"Allow them with `kvctl bucket edit {source.bucket} --marker-ttl 1s`",
         )
     longest = duration_from_ns(config.get("max_age") or 0)
     if longest and longest < ttl:
         raise UsageError(
-            f"The lease is for {format_duration(ttl)}, but keys of bucket `{source.bucket}` go after "
+            f"The lease is for {format_duration(ttl)}, but keys of bucket `{source.bucket}` expire after "
             f"{format_duration(longest)}",
-            hint=f"Give a `--ttl` of at most {format_duration(longest)}",
+            hint=f"Use a `--ttl` of at most {format_duration(longest)}",
         )
 
 
 class _Turn:
-    """Waits until a lease can be taken: told by the key's changes, and looking by itself now and then.
+    """Wait for a lease that is held: watches the key and reads it at intervals.
 
-    A holder that has not renewed its lease for the whole ttl, watched from here, has given it up, whatever the server
-    makes of it: with a history it keeps a key for the bucket's marker ttl at least.
+    A holder that has not renewed its lease for its full ttl, as watched from here, has given it up, even if the server
+    keeps the key: with history it does so for at least the bucket's marker ttl.
     """
 
     def __init__(self, lease: Lease, holder: Entry, until: float) -> None:
@@ -135,7 +137,7 @@ class _Turn:
             self._expires = math.inf
 
     async def come(self) -> None:
-        """Until the lease is taken. Raises WaitExpired."""
+        """Wait until the lease is taken. Raises WaitExpired."""
         following = asyncio.ensure_future(self._follow())
         try:
             while clock() < self._until:
@@ -150,7 +152,7 @@ class _Turn:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
         key = self._lease.key
-        raise WaitExpired(f"`{key}` is still held by `{owner_of(self._holder)}`", hint="A longer `--wait` may get it")
+        raise WaitExpired(f"`{key}` is still held by `{owner_of(self._holder)}`", hint="Try a longer `--wait`")
 
     async def _try(self) -> bool:
         expired = self._holder.revision if clock() >= self._expires else 0
@@ -164,7 +166,7 @@ class _Turn:
         return holder is None
 
     async def _follow(self) -> None:
-        with suppress(KvctlError):  # then looking now and then has to do
+        with suppress(KvctlError):  # then the periodic reads have to do
             watcher = await self._lease.bucket.watch(self._lease.key)
             async with watcher, aclosing(watcher.batches()) as batches:
                 async for _ in batches:

@@ -1,4 +1,4 @@
-"""Names and subjects of ADR-8: what is a valid bucket, key or filter, and where it lives."""
+"""Names and subjects of ADR-8: valid buckets, keys and filters, and their subjects."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ STREAM_PREFIX = "KV_"
 SUBJECT_PREFIX = "$KV."
 RESERVED = "_kv"
 MAX_BUCKET = 252
-"""Characters: a stream's name has 255 at most."""
+"""Maximum length of a bucket name in characters: a stream's name has at most 255."""
 
 TAKE_REFS = ("get", "keys", "history", "put", "create", "update", "delete", "load", "dump")
-"""The key commands that take NAME@REF, a ref of a repository, in place of a bucket."""
+"""Key commands that accept NAME@REF, a ref of a repository, instead of a bucket."""
 
 BUCKET_PATTERN = r"[a-zA-Z0-9_-]+"
 FILTER_PATTERN = r"(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?|>"
@@ -25,41 +25,41 @@ _KEY = re.compile(rf"{_KEY_PATTERN}\Z")
 _KEYS = re.compile(rf"(?:{_KEY_PATTERN}\n)*{_KEY_PATTERN}\Z")
 _FILTER = re.compile(rf"(?:{FILTER_PATTERN})\Z")
 _LONE = re.compile("[\ud800-\udfff]")
-_KEY_HINT = "A key is made of letters, digits and `-/_=`, in parts joined by single dots"
+_KEY_HINT = "Use letters, digits and `-/_=`, in parts joined by single dots"
 
 
 def check_bucket(name: str) -> str:
-    """The name itself. Raises UsageError (ADR-8: letters, digits, `_`, `-`)."""
+    """Return the name if it is valid. Raises UsageError (ADR-8: letters, digits, `_`, `-`)."""
     if "@" in name:
         raise UsageError(
-            f"`{name}` is a ref of a repository; here a bucket is meant",
-            hint=f"Key commands take one ({', '.join(TAKE_REFS)}); `kvctl repo checkout` makes a bucket equal to it",
+            f"`{name}` is a ref of a repository, not a bucket",
+            hint=f"Key commands accept refs ({', '.join(TAKE_REFS)}); `kvctl repo checkout` copies one to a bucket",
         )
     if not _BUCKET.match(name):
         what = f"`{name}` is not a bucket name" if name else "The bucket name is empty"
-        raise UsageError(what, hint="A bucket name is made of letters, digits, `_` and `-`")
+        raise UsageError(what, hint="Use letters, digits, `_` and `-`")
     if len(name) > MAX_BUCKET:
-        raise UsageError(f"The bucket name has {len(name)} characters, {MAX_BUCKET} are the most")
+        raise UsageError(f"The bucket name has {len(name)} characters; the maximum is {MAX_BUCKET}")
     return name
 
 
 def check_key(key: str) -> str:
-    """The key itself. Raises UsageError for what ADR-8 does not allow, wildcards and empty tokens included."""
+    """Return the key if ADR-8 allows it. Raises UsageError, also for wildcards and empty tokens."""
     if not _KEY.match(key):
         if not key:
             raise UsageError("The key is empty", hint=_KEY_HINT)
         wild = "*" in key or ">" in key
         raise UsageError(
-            f"`{key}` is not a key" + (": wildcards select keys, they name none" if wild else ""),
-            hint=_KEY_HINT + ("; `--match` takes a filter where a command has it" if wild else ""),
+            f"`{key}` is not a key" + (": keys cannot contain wildcards" if wild else ""),
+            hint="Use `--match` to select keys by a filter, where a command has it" if wild else _KEY_HINT,
         )
     if key.startswith(RESERVED):
-        raise UsageError(f"`{key}` is reserved", hint="Keys below `_kv` are for internal use (ADR-8)")
+        raise UsageError(f"`{key}` is reserved", hint="Keys that start with `_kv` are for internal use (ADR-8)")
     return key
 
 
 def check_keys(keys: Sequence[str]) -> None:
-    """Raises UsageError, as `check_key`, for the first that is no key; thousands in a fifth of the time."""
+    """Raise UsageError, as `check_key`, for the first invalid key; five times faster for thousands."""
     joined = "\n".join(keys)
     if _KEYS.match(joined) and joined.count("\n") == len(keys) - 1 and f"\n{RESERVED}" not in f"\n{joined}":
         return
@@ -68,34 +68,34 @@ def check_keys(keys: Sequence[str]) -> None:
 
 
 def check_filter(text: str) -> str:
-    """The filter itself: a key, with `*` for a whole token and `>` for the rest. Raises UsageError."""
+    """Return the filter if it is valid: a key, with `*` for a whole token and `>` for the rest. Raises UsageError."""
     if not _FILTER.match(text):
         what = f"`{text}` is not a filter" if text else "The filter is empty"
         raise UsageError(
-            what, hint="`*` stands for one whole token, `>` for the rest, at the end only: `users.*.name`, `users.>`"
+            what, hint="`*` matches one token, `>` at the end matches the rest, as in `users.*.name` and `users.>`"
         )
     return text
 
 
 def is_wild(text: str) -> bool:
-    """Whether a valid filter has a wildcard."""
+    """Return True if a valid filter has a wildcard."""
     return text == ">" or text.endswith(".>") or "*" in text.split(".")
 
 
 def check_literal(key: str) -> str:
-    """A foreign key, as it stands on the server. Raises UsageError only for what no subject can hold."""
+    """Return a non-conforming key as it is stored. Raises UsageError only for text that no subject can contain."""
     if not key or any(c in key for c in " \t\r\n") or "" in key.split("."):
         raise UsageError(
             f"`{key}` cannot be a key" if key else "The key is empty",
-            hint="No subject has spaces, line ends or empty tokens",
+            hint="A subject cannot contain spaces, line ends or empty tokens",
         )
     return key
 
 
 def literal_filter(key: str) -> str:
-    """A filter whose matches include the foreign key: `*` for tokens that JSON cannot carry, `>` from a literal `>` on.
+    """Return a filter that matches the non-conforming key: `*` for tokens that JSON cannot carry, `>` from `>` on.
 
-    To the server a literal `>` is none of the tokens that `*` stands for.
+    For servers, a literal `>` is not one of the tokens that `*` matches.
     """
     tokens = key.split(".")
     if ">" in tokens:
@@ -104,7 +104,7 @@ def literal_filter(key: str) -> str:
 
 
 def is_plain(key: str) -> bool:
-    """Whether a request for the key, foreign as it may be, can only be understood as this key."""
+    """Return True if a request for the key, even a non-conforming one, can only mean this key."""
     return not any(map(_means_more, key.split(".")))
 
 
@@ -113,7 +113,7 @@ def _means_more(token: str) -> bool:
 
 
 def matches(key: str, filters: tuple[str, ...]) -> bool:
-    """Whether the key is selected by one of the filters; no filters select everything."""
+    """Return True if one of the filters selects the key; no filters select everything."""
     if not filters:
         return True
     tokens = key.split(".")
@@ -121,7 +121,7 @@ def matches(key: str, filters: tuple[str, ...]) -> bool:
 
 
 def disjoint(filters: list[str]) -> list[str]:
-    """The filters without those that another one covers: servers refuse overlapping ones (10138)."""
+    """Drop filters that another one covers: servers refuse overlapping ones (10138)."""
     kept: list[str] = []
     for candidate in dict.fromkeys(filters):
         if any(_covers(other, candidate) for other in kept):
@@ -132,7 +132,7 @@ def disjoint(filters: list[str]) -> list[str]:
 
 
 def overlapping(filters: list[str]) -> bool:
-    """Whether some key could match two of the filters."""
+    """Return True if some key could match two of the filters."""
     return any(
         _meet(first.split("."), second.split(".")) for at, first in enumerate(filters) for second in filters[at + 1 :]
     )
@@ -148,7 +148,7 @@ def _matches(tokens: list[str], pattern: list[str]) -> bool:
 
 
 def _covers(wide: str, narrow: str) -> bool:
-    """Whether every key of `narrow` is one of `wide`."""
+    """Return True if every key of `narrow` is one of `wide`."""
     wides, narrows = wide.split("."), narrow.split(".")
     for at, part in enumerate(wides):
         if part == ">":

@@ -1,7 +1,7 @@
-"""Any bytes as one token of a subject, in an order that is the bytes' own. [pure]
+"""Order-preserving encoding of bytes as one token of a subject. [pure]
 
-Base64 with an alphabet in the order of its characters, so that the texts sort as the bytes do; all of them are legal in
-keys of ADR-8, and none sorts before the dot. (base32hex would take six times as long, and a fifth more room.)
+Base64 with its alphabet in character order, so that the tokens sort as the bytes do. All its characters are legal in
+keys of ADR-8, and none sorts before the dot. (base32hex would be six times slower and a fifth longer.)
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _FROM_SORTED = bytes.maketrans(_SORTED, _BASE64)
 
 
 def token(data: bytes) -> bytes:
-    """The bytes as a token; four characters for three bytes."""
+    """Encode bytes as a token; four characters for three bytes."""
     return binascii.b2a_base64(data, newline=False).rstrip(b"=").translate(_TO_SORTED)
 
 
 def untoken(text: bytes) -> bytes:
-    """The bytes of a token. Raises ValueError; what `token` never makes may pass all the same."""
+    """Decode a token. Raises ValueError, though not for every text that `token` never returns."""
     return binascii.a2b_base64(text.translate(_FROM_SORTED) + b"=" * (-len(text) % 4))

@@ -1,4 +1,4 @@
-"""Which stream a bucket's name means, and under which subjects its keys live there."""
+"""Resolve a bucket's name to a stream and the subjects of its keys."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.tokens import check_name, check_prefix
 
 NOBODY_KNOWS = 1.0
-"""Seconds without an answer after which a bucket may be out of reach rather than slow."""
+"""Seconds without an answer after which a bucket may be unreachable rather than slow."""
 MAX_CHAIN = 8
-"""Mirrors of mirrors that are followed to a bucket."""
+"""Maximum number of mirrors followed to a bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A stream, the subject prefix of its keys, and where writes and watches go."""
+    """Stream of a bucket, the subject prefix of its keys, and the target of writes and watches."""
 
     bucket: str
     stream: str
@@ -33,35 +33,35 @@ class Binding:
     origin: Binding | None = None
     """For a mirror: the bucket it replicates."""
     origins: tuple[str, ...] = ()
-    """For an aggregate: the buckets or streams that feed it."""
+    """For an aggregate: the buckets or streams it replicates from."""
     writable: bool = True
     direct: bool = True
     info: StreamInfo | None = field(default=None, compare=False, repr=False)
 
     @property
     def source(self) -> Binding:
-        """The binding that takes writes and watches: the origin of a mirror, else this one."""
+        """Binding for writes and watches: the origin of a mirror, else this one."""
         return self.origin.source if self.origin else self
 
     @property
     def write_prefix(self) -> str:
-        """The subject prefix that a write is published to."""
+        """Subject prefix of writes."""
         return self.api.write_prefix + self.prefix
 
     @property
     def takes_writes(self) -> bool:
-        """Whether the stream has subjects below the prefix, as far as is known."""
+        """True if the stream has subjects below the prefix, as far as known."""
         subjects = [] if self.info is None else self.info["config"].get("subjects") or []
         heads = [subject.removesuffix(">") for subject in subjects]
         return not heads or any(head.startswith(self.prefix) or self.prefix.startswith(head) for head in heads)
 
     def subject(self, key: str) -> str:
-        """Where the key lives in the stream."""
+        """Return the subject of the key in the stream."""
         return self.prefix + key
 
 
 def assumed(api: Api, bucket: str, stream: str | None = None, prefix: str | None = None) -> Binding:
-    """ADR-8's convention, without asking: stream `KV_<bucket>`, subjects `$KV.<bucket>.`. Raises UsageError."""
+    """Return ADR-8's stream `KV_<bucket>` and subjects `$KV.<bucket>.` without a request. Raises UsageError."""
     if stream is not None:
         check_name(stream, "stream")
     if prefix is not None:
@@ -70,22 +70,23 @@ def assumed(api: Api, bucket: str, stream: str | None = None, prefix: str | None
 
 
 def with_info(binding: Binding, info: StreamInfo) -> Binding:
-    """The same binding, with what the stream's info says."""
+    """Return the binding updated from the stream's info."""
     return replace(binding, info=info, direct=bool(info["config"].get("allow_direct")))
 
 
 async def locate(api: Api, bucket: str) -> Binding:
-    """Ask what the name means: bucket or aggregate `KV_<bucket>`, else the mirror stream `<bucket>`.
+    """Resolve the name at the server: bucket or aggregate `KV_<bucket>`, else the mirror stream `<bucket>`.
 
-    Raises BucketNotFound, with the nearest name that exists; RefusedError for a table or a repository.
+    Raises BucketNotFound, with the nearest existing name; RefusedError for a table or a repository.
     """
     asked = asyncio.ensure_future(streams.find(api, STREAM_PREFIX + bucket))
     try:
         await asyncio.wait([asked], timeout=NOBODY_KNOWS)
         info: StreamInfo | None = None
         if not asked.done():
-            # With its cluster down nobody says that there is no such bucket; a mirror of this name may answer. But a
-            # stream that is listed and does not answer, as in an election, exists: the mirror is another's replica.
+            # With its cluster down nobody reports the bucket as missing; a mirror of this name may answer. But a stream
+            # that
+            # is listed and does not answer, as in an election, exists: the mirror then belongs to another one.
             with suppress(KvctlError):
                 info = await _mirror(api, bucket)
                 if info and await _is_listed(api, bucket):
@@ -99,7 +100,7 @@ async def locate(api: Api, bucket: str) -> Binding:
 
 
 async def _is_listed(api: Api, bucket: str) -> bool:
-    """Whether the servers that answer know of the bucket's stream."""
+    """Return True if the servers that answer know the bucket's stream."""
     with suppress(KvctlError, TimeoutError):
         async with asyncio.timeout(NOBODY_KNOWS):
             return STREAM_PREFIX + bucket in await streams.names(api, f"{SUBJECT_PREFIX}{bucket}.>")
@@ -107,13 +108,13 @@ async def _is_listed(api: Api, bucket: str) -> bool:
 
 
 async def _mirror(api: Api, name: str) -> StreamInfo | None:
-    """The info of the mirror stream of this name, if there is one."""
+    """Return the info of the mirror stream of this name, or None."""
     info = await streams.find(api, name)
     return info if info is not None and info["config"].get("mirror") else None
 
 
 async def bind(api: Api, name: str, info: StreamInfo) -> Binding:
-    """What the stream of this info is to a bucket's user, whose name for it is `name`."""
+    """Return the binding of the stream with this info for users who call it `name`."""
     return await _bind(api, name, info, MAX_CHAIN)
 
 
@@ -162,7 +163,7 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
         other = reserved_streams.namesake(names, bucket)
         info = await streams.find(api, other) if other else None
         if info is not None and (owner := reserved_streams.owner(info["config"])):
-            return RefusedError(f"`{bucket}` is a {owner}, no bucket", hint=reserved_streams.remedy(info["config"]))
+            return RefusedError(f"`{bucket}` is a {owner}, not a bucket", hint=reserved_streams.remedy(info["config"]))
         folded = {
             _bucket_of(name).lower(): _bucket_of(name) for name in names if not reserved_streams.NAMES.match(name)
         }
@@ -170,5 +171,5 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
     guess = f"Did you mean `{near[0]}`? " if near else ""
     return BucketNotFound(
         f"Bucket `{bucket}` does not exist",
-        hint=f"{guess}List buckets with `kvctl bucket ls`, make one with `kvctl bucket add {bucket}`",
+        hint=f"{guess}List buckets with `kvctl bucket ls`, or create it with `kvctl bucket add {bucket}`",
     )

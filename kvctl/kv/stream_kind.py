@@ -1,4 +1,4 @@
-"""What a stream is to a key-value user: told from its configuration alone (ADR-8). [pure]"""
+"""Kinds of streams, determined from their configuration alone (ADR-8). [pure]"""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 
 OWN_METADATA = "kvctl."
-"""What the marks begin with that kvctl sets in the metadata of streams."""
+"""Prefix of kvctl's own metadata on streams."""
 UNFINISHED = "kvctl.unfinished"
 """Metadata of a stream that is being restored or copied into; the value names the attempt."""
 KIND = "kvctl.kind"
-"""Metadata of a stream that belongs to a table or a repository; the value says to which of the two.
+"""Metadata of a stream that belongs to a table or a repository; the value is `table` or `repository`.
 
-Its name is `KVT_NAME` or the like, a letter before the `_`; what is further part of it has more of them.
+Its name is `KVT_NAME` or similar, with one letter before the `_`; its auxiliary streams have more letters.
 """
 TOPOLOGY = "kvctl.topology"
-"""Metadata of a stream that a topology file made or took over; the value is the topology's name."""
+"""Metadata of a stream that a topology file created or adopted; the value is the topology's name."""
 LEAVING = "kvctl.leaving"
-"""Metadata of an aggregate from which keys are being taken out; the value is the sources that brought them, as JSON."""
+"""Metadata of an aggregate from which keys are being removed; the value is their sources, as JSON."""
 FIRST_ENTRY = 1
 """`opt_start_seq` of every source of an aggregate: see `started`."""
 SERVER_METADATA = "_nats."
-"""What the server's own metadata begins with."""
+"""Prefix of the server's own metadata."""
 
 _LONGEST_CHAIN = 8
 
 
 class Kind(StrEnum):
-    """What a stream is to a key-value user."""
+    """Kind of a stream for a key-value user."""
 
     BUCKET = "bucket"
     AGGREGATE = "aggregate"
     MIRROR = "mirror"
     STREAM = "stream"
-    """Named like a bucket, but none."""
+    """Named like a bucket, but not one."""
     INCOMPLETE = "incomplete"
-    """What an interrupted restore or copy left behind."""
+    """Leftovers of an interrupted restore or copy."""
     TABLE = "table"
     REPOSITORY = "repository"
     UNREACHABLE = "unreachable"
-    """The servers that hold it do not answer."""
+    """The servers that have it do not answer."""
 
 
 def kind_of(stream: StreamConfig, others: Mapping[str, StreamConfig] | None = None) -> Kind | None:
-    """What the stream is; None for one that has nothing to do with buckets.
+    """Return the stream's kind; None for a stream unrelated to buckets.
 
-    `others` are the streams in view by name: a mirror of a mirror is followed there.
+    `others` are the streams in view by name, used to follow a mirror of a mirror.
     """
     name: str = stream["name"]
     named = name.startswith(STREAM_PREFIX)
@@ -70,7 +70,7 @@ _FOREIGN_NAME = re.compile(r"KV[A-Z]?_(.+)")
 
 
 def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:
-    """The name that users type: what is no bucket keeps its stream's, others lose `KV_`."""
+    """Return the name that users type: without `KV_` for a bucket, otherwise the stream's name."""
     name: str = stream["name"]
     if kind in _FOREIGN and (found := _FOREIGN_NAME.match(name)):
         return found[1]
@@ -78,11 +78,11 @@ def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:
 
 
 def started(stream: StreamConfig) -> StreamConfig:
-    """The configuration with each source beginning at its origin's first entry, unless the source says otherwise.
+    """Return the configuration with each source starting at its origin's first entry, unless it has another start.
 
-    By themselves, servers let a source that has brought nothing yet begin at the time of the aggregate's last entry as
-    soon as the aggregate's first entry is gone, overwritten by what another source or a writer brought: what the origin
-    held before is lost in silence. On a source that has brought something, the field changes nothing.
+    By default, servers let a source that has replicated nothing yet start at the time of the aggregate's last entry as
+    soon as the aggregate's first entry was overwritten by another source or a writer: older entries of the origin are
+    silently lost. The field has no effect on a source that has replicated something.
     """
     sources = stream.get("sources") or []
     if all(begins_somewhere(source) for source in sources):
@@ -91,7 +91,7 @@ def started(stream: StreamConfig) -> StreamConfig:
 
 
 def begins_somewhere(source: Mapping[str, Any]) -> bool:
-    """Whether a source names the entry or the time of the origin that it begins at."""
+    """Return True if a source names the entry or the time of the origin to start at."""
     return bool(source.get("opt_start_seq") or source.get("opt_start_time"))
 
 
@@ -100,7 +100,7 @@ def _started(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def renaming(stream: StreamConfig) -> str | None:
-    """Return the evidence that a stream stores what is written to it under other subjects, None for others."""
+    """Return the evidence that a stream stores writes under other subjects; None for others."""
     transform = stream.get("subject_transform") or {}
     source, target = transform.get("src") or ">", transform.get("dest") or ""
     if not stream.get("subjects") or target in ("", source):
@@ -109,18 +109,18 @@ def renaming(stream: StreamConfig) -> str | None:
 
 
 def stop_renaming(stream: StreamConfig) -> str:
-    """Return the command that lets a stream keep subjects as they are."""
+    """Return the command that removes a stream's subject transform."""
     return f"`kvctl stream edit {stream['name']} --set subject_transform=null`"
 
 
 def own_metadata(stream: StreamConfig) -> dict[str, str]:
-    """The metadata that users set: without the server's and kvctl's marks."""
+    """Return the metadata set by users, without the server's and kvctl's."""
     metadata = stream.get("metadata") or {}
     return {name: value for name, value in metadata.items() if not reserved(name)}
 
 
 def reserved(name: str) -> bool:
-    """Whether metadata of this name is not for users."""
+    """Return True if metadata of this name is reserved."""
     return name.startswith((SERVER_METADATA, OWN_METADATA))
 
 

@@ -24,18 +24,18 @@ LABS: tuple[LabKind, ...] = ("cluster", "supercluster", "leaf", "accounts")
 _TEMPLATES = Path(__file__).parent
 _READY_TIMEOUT = 120.0
 _ASK_TIMEOUT = 0.5
-"""Seconds for an answer that may never come: servers without a leader yet say nothing."""
+"""Seconds for an answer that may never come: servers without a leader do not answer."""
 _LED_TIMEOUT = 10.0
 """Seconds for an answer once there is a leader."""
 
 
 @dataclass
 class Lab:
-    """Servers that belong together, and the contexts to reach them; a context manager that ends them all."""
+    """Servers of a layout, and the contexts to reach them; a context manager that stops them all."""
 
     kind: LabKind
     directory: Path
-    """Holds the servers' stores."""
+    """Parent of the servers' stores."""
     servers: dict[str, Server] = field(default_factory=dict)
     contexts: dict[str, Context] = field(default_factory=dict)
     temporary: bool = True
@@ -56,7 +56,7 @@ class Lab:
 
 
 def run_lab(kind: LabKind, *, store: Path | None = None) -> Lab:
-    """Start a sample layout on free ports and wait until it takes buckets everywhere. Raises KvctlError."""
+    """Start a sample layout on free ports and wait until buckets can be created everywhere. Raises KvctlError."""
     lab = Lab(kind, store or Path(mkdtemp(prefix=f"kvctl-{kind}-")), temporary=store is None)
     try:
         _BUILDERS[kind](lab)
@@ -138,7 +138,7 @@ _CONTEXTS: dict[LabKind, tuple[tuple[str, str, dict[str, Any]], ...]] = {
 
 
 def _wait_usable(lab: Lab) -> None:
-    """Wait until a stream can be placed wherever the layout allows one."""
+    """Wait until a stream can be placed everywhere in the layout."""
     deadline = time.monotonic() + _READY_TIMEOUT
     probes: list[tuple[Context, str, dict[str, Any]]] = []
     for name, context in lab.contexts.items():
@@ -167,7 +167,7 @@ def _can_place(context: Context, api: str, config: Mapping[str, Any]) -> bool:
 def _ask(
     context: Context, subject: str, body: Mapping[str, Any], timeout: float = _ASK_TIMEOUT
 ) -> dict[str, Any] | None:
-    """One request over a connection of its own; None when nobody answers."""
+    """Send one request over a new connection; None if nobody answers."""
     host, _, port = context.url.split(",")[0].removeprefix("nats://").rpartition(":")
     connect: dict[str, object] = {"verbose": False, "headers": True, "no_responders": True}
     connect |= {"user": context.user, "pass": context.password} if context.user else {}

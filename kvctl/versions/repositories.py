@@ -57,7 +57,7 @@ class Repositories:
 
     def _check_writable(self) -> None:
         if self._client.connection.context.read_only:
-            raise ReadOnly("The connection is for reading only")
+            raise ReadOnly("The connection is read-only")
 
 
 async def create(api: Api, config: RepositoryConfig, *, author: str | None = None) -> tuple[Repository, bool]:

@@ -75,7 +75,7 @@ async def run(
     content = parser.parse(session.read_input(file), "standard input" if file == "-" else file)
     declared = read_declared(content, _folder_of(file))
     if session.context.read_only and isinstance(declared.sink, Bucket) and not dry_run:
-        raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
+        raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
     target = spark_target(master, remote, conf)
     connection = source_options(session, target)
     await job.check(declared, connection, dry_run=dry_run)

@@ -263,7 +263,7 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
 
 async def _writable(session: Session) -> Any:
     if session.context.read_only:
-        raise ReadOnly("The connection is for reading only", hint="`--read-only` or the context's `read_only` is set")
+        raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
     return (await session.client()).api
 
 

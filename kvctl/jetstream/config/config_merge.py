@@ -1,7 +1,7 @@
-"""One editor's change of a stream configuration, made on the configuration as another editor left it. [pure]
+"""Three-way merge of a stream configuration: one editor's change applied to another editor's result. [pure]
 
-JetStream has no compare-and-set on configurations: an update replaces the whole. So what is written is never what was
-planned, but what is there now with the planned change made to it.
+JetStream has no compare-and-set on configurations: an update replaces all of it. So the planned change is applied to
+the current configuration, rather than writing the planned configuration.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kvctl.jetstream.stream_source import Source, SourceConfig
 Config = dict[str, Any]
 
 _MERGED = ("metadata", "placement")
-"""Objects whose members are changed one by one."""
+"""Objects whose members are merged one by one."""
 _ABSENT = object()
 
 
 def merge(before: Config, after: Config, live: Config) -> Config:
-    """Make the change from `before` to `after` to `live`. Raises ConflictError for a field that both changed."""
+    """Apply the change from `before` to `after` to `live`. Raises ConflictError for a field changed on both sides."""
     merged = dict(live)
     for name in dict.fromkeys([*before, *after]):
         if _same(before.get(name), after.get(name)):
@@ -48,9 +48,9 @@ def _set(merged: Config, name: str, before: Any, after: Any, field: str) -> None
         return
     if not _same(there, before):
         raise ConflictError(
-            f"`{field}` was changed in the meantime: it was {_text(before)}, is {_text(there)}, and was to be "
+            f"`{field}` was changed in the meantime: it was {_text(before)}, is now {_text(there)}, and was to become "
             f"{_text(wanted)}",
-            hint="Look at it again, then run the command again",
+            hint="Check its current value, then run the command again",
         )
     if after is _ABSENT:
         merged.pop(name, None)
@@ -59,7 +59,7 @@ def _set(merged: Config, name: str, before: Any, after: Any, field: str) -> None
 
 
 def _sources(before: list[SourceConfig], after: list[SourceConfig], live: list[SourceConfig]) -> list[SourceConfig]:
-    """Take away, replace and add what the change does, and leave all other sources as they are."""
+    """Remove, replace and add sources as the change does, and keep all others."""
     gone = [source for source in before if source not in after]
     new = [source for source in after if source not in before]
     replacements = {_identity(source): source for source in new}
@@ -74,13 +74,13 @@ def _sources(before: list[SourceConfig], after: list[SourceConfig], live: list[S
 
 
 def _identity(source: SourceConfig) -> tuple[Any, ...]:
-    """What servers tell a source by: where it reads, and what it takes to where; not where it begins."""
+    """Return a source's identity for servers: origin and transforms, but not the start position."""
     found = Source.parse(source)
     return found.name, found.api, found.filter_subject, found.transforms
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether both say the same: servers leave out what is empty."""
+    """Return True if both are equal: servers omit empty fields."""
     return one == other or (not one and not other)
 
 

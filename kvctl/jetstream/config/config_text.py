@@ -1,4 +1,4 @@
-"""The configuration of a stream or consumer as people write it: files, `path=value`, differences. [pure]
+"""Text form of stream and consumer configurations: files, `path=value`, differences. [pure]
 
 Configurations are the server's own JSON. Durations may be written as `90s`, sizes as `10MB`, times as RFC 3339.
 """
@@ -28,7 +28,7 @@ from kvctl.units import (
 
 Config = dict[str, Any]
 Schema = Mapping[str, Any]
-"""Field to what it holds: the name of a kind, the words it is one of, a schema for an object, or a list of these."""
+"""Type of each field: the name of a kind, its allowed words, a schema for an object, or a list of these."""
 
 TEXT, NUMBER, FLAG, DURATION, SIZE, TIME, WORDS = "text", "number", "true or false", "duration", "size", "time", "map"
 
@@ -66,7 +66,7 @@ SERVER_METADATA = "_nats."
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One field that differs; durations in seconds, None for unset."""
+    """One differing field; durations in seconds, None for unset."""
 
     field: str
     before: Any
@@ -75,7 +75,7 @@ class Change:
 
     @property
     def words(self) -> tuple[str, str]:
-        """Both values as people read them."""
+        """Format both values for people."""
         return _shown(self.before, self.kind), _shown(self.after, self.kind)
 
     def __str__(self) -> str:
@@ -83,34 +83,34 @@ class Change:
 
 
 def assign(config: Config, text: str, schema: Schema) -> None:
-    """Set what `path=value` says: `max_age=1h`, `placement.tags=a,b`, `sources.0.name=X`; no value, or null, unsets.
+    """Apply `path=value`: `max_age=1h`, `placement.tags=a,b`, `sources.0.name=X`; no value, or null, unsets.
 
-    Raises UsageError for a path that does not exist, naming the nearest, and for a value of another kind.
+    Raises UsageError for an unknown path, naming the nearest one, and for a value of another kind.
     """
     path, equals, value = text.partition("=")
     if not equals or not path:
         raise UsageError(
-            f"`{text}` is not PATH=VALUE", hint="As in `--set max_age=1h` or `--set placement.cluster=lon`"
+            f"`{text}` is not PATH=VALUE", hint="Write it as `--set max_age=1h` or `--set placement.cluster=lon`"
         )
     _assign(config, path.split("."), value, schema, path)
 
 
 def read(document: Any, schema: Schema, source: Callable[..., str]) -> Config:
-    """A configuration from a file: an object, or what `show -o json` prints, which has one.
+    """Parse a configuration from a file: an object, or the output of `show -o json`, which contains one.
 
-    `source` gives the place of a path in the file. Raises UsageError.
+    `source` returns the position of a path in the file. Raises UsageError.
     """
     path: tuple[str | int, ...] = ()
     if isinstance(document, dict) and isinstance(document.get("config"), dict):
         document, path = document["config"], ("config",)
     if not isinstance(document, dict):
-        raise UsageError(f"{source()}: This is no object with the fields of a configuration")
+        raise UsageError(f"{source()}: This is not an object with the fields of a configuration")
     found: Config = _value(document, schema, path, source)
     return found
 
 
 def changes(before: Config, after: Config, schema: Schema) -> list[Change]:
-    """The fields in which two configurations say something else; what is left out, empty or unlimited says nothing."""
+    """Return the fields in which two configurations differ; missing, empty and unlimited values are equal."""
     kinds: dict[str, Any] = {}
     first, second = _flat(before, schema, kinds), _flat(after, schema, kinds)
     return [
@@ -121,27 +121,27 @@ def changes(before: Config, after: Config, schema: Schema) -> list[Change]:
 
 
 def missing(wanted: Config, found: Config, schema: Schema) -> list[Change]:
-    """The fields that were asked for and are not so, from what is to what was asked."""
+    """Return the requested fields with another value, from the current to the requested one."""
     asked = _flat(wanted, schema, {})
     return [change for change in changes(found, wanted, schema) if change.field in asked]
 
 
 def copied(config: Config) -> Config:
-    """A copy to change, without the metadata that the server adds by itself."""
+    """Return a copy to edit, without the server's own metadata."""
     copy = deepcopy(config)
     metadata = {name: text for name, text in (copy.pop("metadata", None) or {}).items() if not _servers(name)}
     return copy | ({"metadata": metadata} if metadata else {})
 
 
 def is_relative(value: Any) -> bool:
-    """Whether a configuration has times that count back from now."""
+    """Return True if a configuration has times relative to now."""
     if isinstance(value, dict | list):
         return any(map(is_relative, value.values() if isinstance(value, dict) else value))
     return isinstance(value, RelativeTime)
 
 
 def dated(value: Any, now_ns: int) -> Any:
-    """The configuration with its relative times counted back from the server's time."""
+    """Resolve the configuration's relative times by the server's time."""
     if isinstance(value, dict):
         return {name: dated(item, now_ns) for name, item in value.items()}
     if isinstance(value, list):
@@ -162,7 +162,7 @@ def _assign(target: Any, steps: list[str], text: str, schema: Any, path: str) ->
     if isinstance(schema, list):
         key = int(step)
         if key > len(target):
-            raise UsageError(f"`{path}`: the list has {len(target)} items", hint=f"`{len(target)}` adds one")
+            raise UsageError(f"`{path}`: the list has {len(target)} items", hint=f"Use `{len(target)}` to append one")
     if not rest:
         _assign_leaf(target, key, text, kind, path)
         return
@@ -178,7 +178,7 @@ def _assign(target: Any, steps: list[str], text: str, schema: Any, path: str) ->
 def _kind_of(step: str, schema: Any, path: str) -> Any:
     if isinstance(schema, list):
         if not step.isdecimal():
-            raise UsageError(f"`{path}`: `{step}` is no position in a list", hint="They count from 0")
+            raise UsageError(f"`{path}`: `{step}` is not a position in a list", hint="Positions start at 0")
         return schema[0]
     if step not in schema:
         raise unknown_field(step, schema, f"`{path}`" if path != step else "")
@@ -197,7 +197,7 @@ def _assign_leaf(target: Any, key: Any, text: str, kind: Any, path: str) -> None
 
 def _assign_word(target: dict[str, Any], name: str, text: str, path: str) -> None:
     if _servers(name):
-        raise UsageError(f"`{path}` is the server's own")
+        raise UsageError(f"`{path}` is reserved for the server")
     if text:
         target[name] = text
     else:
@@ -205,17 +205,21 @@ def _assign_word(target: dict[str, Any], name: str, text: str, path: str) -> Non
 
 
 def unknown_field(name: str, schema: Schema, where: str) -> UsageError:
-    """The error for a field that does not exist; names the nearest one."""
+    """Build the error for an unknown field; names the nearest one."""
     near = get_close_matches(name, schema, n=1)
-    hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(f'`{field}`' for field in sorted(schema))}"
-    return UsageError(f"{where}: there is no field `{name}`" if where else f"There is no field `{name}`", hint=hint)
+    hint = (
+        f"Did you mean `{near[0]}`?"
+        if near
+        else f"The fields are {', '.join(f'`{field}`' for field in sorted(schema))}"
+    )
+    return UsageError(f"{where}: `{name}` is not a field" if where else f"`{name}` is not a field", hint=hint)
 
 
 # -- values --------------------------------------------------------------------------------------------------
 
 
 def _parsed(text: str, kind: Any, path: str) -> Any:
-    """The value that a text stands for."""
+    """Parse the text of a value."""
     if isinstance(kind, list) and not text.startswith("["):
         if not isinstance(kind[0], str):
             raise UsageError(f"`{path}` is a list of objects: give JSON, or set its fields, as in `{path}.0.name=X`")
@@ -225,26 +229,26 @@ def _parsed(text: str, kind: Any, path: str) -> Any:
             return _value(json.loads(text), kind, (), lambda *_: f"`{path}`")
         except ValueError:
             raise UsageError(
-                f"`{path}` takes JSON, not `{text}`", hint=f"Or set its fields: `{path}.FIELD=VALUE`"
+                f"`{path}` must be JSON, not `{text}`", hint=f"Or set its fields with `{path}.FIELD=VALUE`"
             ) from None
     if isinstance(kind, tuple):
         return _word(text, kind, path)
     if kind == FLAG:
         if text not in _FLAGS:
-            raise UsageError(f"`{path}` is true or false, not `{text}`")
+            raise UsageError(f"`{path}` must be true or false, not `{text}`")
         return _FLAGS[text]
     if kind == NUMBER or (kind in (SIZE, DURATION) and text.lstrip("-").isdecimal()):
         try:
             return int(text)
         except ValueError:
-            raise UsageError(f"`{path}` is a whole number, not `{text}`") from None
+            raise UsageError(f"`{path}` must be a whole number, not `{text}`") from None
     return _from_text(text, kind)
 
 
 def _word(value: Any, words: tuple[str, ...], where: str) -> Any:
     if value not in words:
         listed = ", ".join(f"`{word}`" for word in words[:-1])
-        raise UsageError(f"`{where}` is {listed} or `{words[-1]}`, not `{value}`")
+        raise UsageError(f"`{where}` must be {listed} or `{words[-1]}`, not `{value}`")
     return value
 
 
@@ -261,7 +265,7 @@ def _from_text(text: str, kind: str) -> Any:
 
 
 class RelativeTime(str):
-    """A time that was written as `-15m`: by the client's clock, until `dated` counts back from the server's."""
+    """Time written as `-15m`: by the client's clock, until `dated` resolves it by the server's."""
 
     ago: Ago
 
@@ -276,7 +280,7 @@ def _time(text: str) -> str:
 
 
 def _value(value: Any, kind: Any, path: tuple[str | int, ...], source: Callable[..., str]) -> Any:
-    """A value from a document, checked against its kind."""
+    """Check a value from a document against its kind and convert it."""
     if value is None:
         return None
     if isinstance(kind, Mapping):
@@ -301,20 +305,22 @@ def _value(value: Any, kind: Any, path: tuple[str | int, ...], source: Callable[
     wanted = {FLAG: bool, NUMBER: int, DURATION: int, SIZE: int}.get(kind, str)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         what = _kind_name(kind)
-        raise UsageError(f"{source(*path)}: `{path[-1] if path else value}` is a {what}, not `{json.dumps(value)}`")
+        raise UsageError(
+            f"{source(*path)}: `{path[-1] if path else value}` must be a {what}, not `{json.dumps(value)}`"
+        )
     return value
 
 
 def _expect(value: Any, kind: type, text: str, path: tuple[str | int, ...], source: Callable[..., str]) -> None:
     if not isinstance(value, kind):
-        raise UsageError(f"{source(*path)}: `{path[-1] if path else 'this'}` is {text}")
+        raise UsageError(f"{source(*path)}: `{path[-1] if path else 'this'}` must be {text}")
 
 
 # -- differences ---------------------------------------------------------------------------------------------
 
 
 def _flat(config: Config, schema: Schema, kinds: dict[str, Any]) -> dict[str, Any]:
-    """The values that say something by their paths; adds their kinds."""
+    """Return the non-default values by path; adds their kinds."""
     flat = {}
     for path, value, kind in _said(config, schema):
         flat[path], kinds[path] = value, kind
@@ -322,7 +328,7 @@ def _flat(config: Config, schema: Schema, kinds: dict[str, Any]) -> dict[str, An
 
 
 def _said(config: Config, schema: Schema, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The paths that say something, their values as output has them, and their kinds."""
+    """Yield the paths with non-default values, the values as in output, and their kinds."""
     for name, kind in schema.items():
         value, path = config.get(name), f"{prefix}{name}"
         if isinstance(kind, Mapping):
@@ -334,7 +340,7 @@ def _said(config: Config, schema: Schema, prefix: str = "") -> Iterator[tuple[st
 
 
 def _default(config: Config, name: str) -> Any:
-    """A default that the configuration spells out, as servers do: it says nothing, but can be shown."""
+    """Return a default that the configuration spells out, as servers do: not a difference, but shown."""
     return config.get(name) if name in _DEFAULTS else None
 
 
@@ -348,7 +354,7 @@ def _output(value: Any, kind: Any) -> Any:
     if kind == [DURATION]:
         return [_output(item, DURATION) for item in value]
     if kind == TIME:
-        return format_time(parse_time(value))  # servers leave zeros out at the end
+        return format_time(parse_time(value))  # servers omit trailing zeros
     if isinstance(kind, list) and isinstance(kind[0], Mapping):
         return [_flat(item, kind[0], {}) for item in value]
     return value

@@ -1,8 +1,8 @@
-"""A lock on a stream's configuration that every kvctl takes while it edits it.
+"""Lock on a stream's configuration that every kvctl holds while it edits it.
 
-It is a consumer of a fixed name: servers create one atomically, refuse a second one of another content (10148), and
-remove it by themselves when nobody has used it for a while, so that an editor that was killed blocks nobody. It reads
-nothing. Other tools do not know it: against these an edit is read back.
+It is a consumer of a fixed name: servers create one atomically, refuse a second one with other content (10148), and
+remove it by themselves when nobody has used it for a while, so that a killed editor blocks nobody. It reads nothing.
+Other tools do not know it: conflicts with these are found by reading the edit back.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kvctl.jetstream.consumers import admin
 
 NAME = "kvctl-edit"
 LEASE_S = 3.0
-"""After so long without being released the lock is free: an edit takes milliseconds."""
+"""Seconds after which an unreleased lock is free: an edit takes milliseconds."""
 _MARGIN_S = 0.5
 _PAUSE_S = 0.05
 
 
 @asynccontextmanager
 async def edit_lock(api: Api, stream: str) -> AsyncIterator[None]:
-    """Hold the lock of a stream; where the server does not give one (rights, limits), go on without it.
+    """Hold the lock of a stream; if the server refuses it (permissions, limits), continue without it.
 
     Raises ConflictError when another editor holds it longer than the connection's timeout.
     """
@@ -35,13 +35,13 @@ async def edit_lock(api: Api, stream: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        if taken is not None and time.monotonic() - taken < LEASE_S - _MARGIN_S:  # later it may be another's
+        if taken is not None and time.monotonic() - taken < LEASE_S - _MARGIN_S:  # later it may be another editor's
             with suppress(KvctlError):
                 await asyncio.shield(admin.delete(api, stream, NAME))
 
 
 async def _take(api: Api, stream: str) -> float | None:
-    """When it was taken; None when there is none to be had."""
+    """Take the lock and return the time; None if it cannot be had."""
     config: dict[str, Any] = {
         "name": NAME, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True, "num_replicas": 1,
         "inactive_threshold": round(LEASE_S * 10**9), "metadata": {"kvctl.editor": os.urandom(8).hex()},
@@ -54,7 +54,7 @@ async def _take(api: Api, stream: str) -> float | None:
         except ConflictError:
             if time.monotonic() > deadline:
                 raise ConflictError(
-                    f"`{stream}` is being changed by another kvctl",
+                    f"Another kvctl is editing `{stream}`",
                     hint="Run the command again when that one has ended",
                 ) from None
             await asyncio.sleep(_PAUSE_S)

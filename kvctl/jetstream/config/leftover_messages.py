@@ -1,9 +1,9 @@
 """Creation of streams that a server fills with the messages of a deleted one of the same name.
 
-Servers up to 2.15 remove a deleted stream's files in the background. One that is created under the same name in the
-meantime may be read from these files (seen up to a tenth of a second later), and what removes them may take new files
-along. So the stream is deleted once more and created when the server has had time. The removal may also take the new
-stream's folder while the server fills it: then the creation fails (10049), and is tried again.
+Servers up to 2.15 remove a deleted stream's files in the background. A stream created under the same name in the
+meantime may be read from these files (seen up to a tenth of a second later), and the removal may delete new files, too.
+So the stream is deleted once more and created again after a pause. The removal may also delete the new stream's folder
+while the server fills it: then the creation fails (10049) and is tried again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.units import parse_time
 
 PAUSES_S = (0.2, 0.5, 1.0, 3.0)
-"""Seconds that the server has to remove the files before the next attempt."""
+"""Seconds given to the server to remove the files before the next attempt."""
 NO_STORE = 10049
-"""The server could not make the stream's files."""
+"""Server error: the stream's files could not be created."""
 
 
 def _has_older_messages(created: StreamInfo) -> bool:

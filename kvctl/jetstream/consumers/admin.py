@@ -1,4 +1,4 @@
-"""Consumers on the server: create, update, info, list, pause, delete. Configurations are the server's own JSON."""
+"""Administration of consumers: create, update, info, list, pause, delete, in the server's own JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kvctl.jetstream.streams import require_writable
 from kvctl.tokens import check_filter_subject, check_name
 
 _SHORT = 5 * 10**9
-"""Nanoseconds after which a consumer that was made for its count goes by itself."""
+"""Nanoseconds after which a consumer created for counting removes itself."""
 
 
 async def create(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Create a consumer and return its info; the same again is no error.
+    """Create a consumer and return its info; succeed if an equal one exists.
 
     Raises ConflictError (another configuration), StreamNotFound, ServerError, ReadOnly.
     """
@@ -26,17 +26,17 @@ async def create(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, 
 
 
 async def update(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a consumer's configuration; returns its info. Raises ConsumerNotFound, ServerError, ReadOnly."""
+    """Replace a consumer's configuration; return its info. Raises ConsumerNotFound, ServerError, ReadOnly."""
     return await _send(api, stream, config, "update")
 
 
 async def create_or_update(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Create the consumer, or give the one that exists this configuration. Raises as both."""
+    """Create the consumer, or apply the configuration to the existing one. Raises as both."""
     return await _send(api, stream, config, "")
 
 
 async def info(api: Api, stream: str, consumer: str, *, timeout: float | None = None) -> dict[str, Any]:
-    """The consumer's info: config, delivered, ack_floor, counts. Raises ConsumerNotFound, StreamNotFound."""
+    """Return the consumer's info: config, delivered, ack_floor, counts. Raises ConsumerNotFound, StreamNotFound."""
     with _naming(stream, consumer):
         return await api.call(f"CONSUMER.INFO.{stream}.{consumer}", timeout=timeout, retry=True)
 
@@ -49,7 +49,7 @@ async def delete(api: Api, stream: str, consumer: str) -> None:
 
 
 async def count(api: Api, stream: str, **selection: Any) -> int:
-    """How many messages a consumer of this configuration would deliver: one is made for it, and nothing is read.
+    """Return the number of messages that a consumer of this configuration would deliver, by creating one.
 
     Raises StreamNotFound, ServerError.
     """
@@ -66,7 +66,7 @@ async def count(api: Api, stream: str, **selection: Any) -> int:
 
 
 async def pause(api: Api, stream: str, consumer: str, until: str | None) -> dict[str, Any]:
-    """Deliver nothing until a time (RFC 3339); None goes on. Returns `{paused, pause_until, pause_remaining}`.
+    """Pause delivery until a time (RFC 3339); None resumes. Returns `{paused, pause_until, pause_remaining}`.
 
     Raises ConsumerNotFound, ReadOnly.
     """
@@ -76,7 +76,7 @@ async def pause(api: Api, stream: str, consumer: str, until: str | None) -> dict
 
 
 async def names(api: Api, stream: str) -> list[str]:
-    """The names of a stream's consumers, every page. Raises StreamNotFound."""
+    """Return the names of a stream's consumers, every page. Raises StreamNotFound."""
 
     async def page(offset: int) -> tuple[dict[str, None], int]:
         with _naming(stream):
@@ -87,7 +87,7 @@ async def names(api: Api, stream: str) -> list[str]:
 
 
 async def listing(api: Api, stream: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """The infos of a stream's consumers, every page, and the names of those that do not answer.
+    """Return the infos of a stream's consumers, every page, and the names of those that do not answer.
 
     Raises StreamNotFound.
     """
@@ -107,7 +107,7 @@ async def listing(api: Api, stream: str) -> tuple[list[dict[str, Any]], list[str
 
 
 def new_name() -> str:
-    """A name for a consumer that nobody names."""
+    """Return a random name for an unnamed consumer."""
     return f"kvctl-{os.urandom(6).hex()}"
 
 
@@ -117,7 +117,7 @@ async def _send(api: Api, stream: str, config: Mapping[str, Any], action: str) -
     for subject in filter(None, (config.get("filter_subject"), *(config.get("filter_subjects") or ()))):
         check_filter_subject(subject)
     endpoint = f"CONSUMER.CREATE.{stream}.{name}"
-    if config.get("filter_subject") and not config.get("filter_subjects"):  # of both the server says what is wrong
+    if config.get("filter_subject") and not config.get("filter_subjects"):  # the server reports the error for both
         endpoint += f".{config['filter_subject']}"
     body: dict[str, Any] = {"stream_name": stream, "config": {**config, "name": name}}
     if action:
@@ -128,7 +128,7 @@ async def _send(api: Api, stream: str, config: Mapping[str, Any], action: str) -
 
 @contextmanager
 def _naming(stream: str, consumer: str = "") -> Iterator[None]:
-    """Errors say which consumer or stream it is that does not exist, or exists already. Raises UsageError for names."""
+    """Rewrite errors to name the consumer or stream that is missing or exists. Raises UsageError for invalid names."""
     check_name(stream, "stream")
     if consumer:
         check_name(consumer, "consumer")
@@ -137,14 +137,14 @@ def _naming(stream: str, consumer: str = "") -> Iterator[None]:
     except ConsumerNotFound:
         raise ConsumerNotFound(
             f"Consumer `{consumer}` of stream `{stream}` does not exist",
-            hint=f"`kvctl consumer ls {stream}` lists its consumers",
+            hint=f"List its consumers with `kvctl consumer ls {stream}`",
         ) from None
     except StreamNotFound:
         raise StreamNotFound(
-            f"Stream `{stream}` does not exist", hint="`kvctl stream ls` lists those that do"
+            f"Stream `{stream}` does not exist", hint="List the streams with `kvctl stream ls`"
         ) from None
     except ConflictError:
         raise ConflictError(
-            f"Consumer `{consumer}` of stream `{stream}` exists with another configuration",
-            hint=f"`kvctl consumer show {stream} {consumer}` shows it, `kvctl consumer edit` changes it",
+            f"Consumer `{consumer}` of stream `{stream}` already exists with another configuration",
+            hint=f"See it with `kvctl consumer show {stream} {consumer}`, change it with `kvctl consumer edit`",
         ) from None

@@ -1,17 +1,17 @@
-"""Whether a reading comes nearer to the end of a stream that is being written, or never will. [pure]"""
+"""Decide if a reading catches up with the end of a stream that is being written. [pure]"""
 
 from __future__ import annotations
 
 import time
 
 MANY, LONG = 10_000, 1.0
-"""Messages, and seconds, that a reading is behind when that is more than the time between question and answer."""
+"""Messages, and seconds, of lag that are more than the time between question and answer."""
 TRIES, ROUNDS = 5, 500
-"""How often a reading may fall further behind, and how often it may come to what was the end."""
+"""How often a reading may fall further behind, and how often it may reach the previous end."""
 
 
 class Chase:
-    """The end that a reading is after: whenever it gets there, the end has moved on."""
+    """Moving end of a stream that a reading tries to reach."""
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -20,7 +20,7 @@ class Chase:
         self._failed = self._rounds = 0
 
     def hopeless(self, end: int) -> bool:
-        """The reading has come to `self.end`, and now the end is this: whether to give up."""
+        """Record that `self.end` was reached and `end` is the new end; return True if it is time to give up."""
         distance, now = end - self.end, time.monotonic()
         far = distance >= MANY or now - self._begun >= LONG
         if far and self._distance is not None and distance >= self._distance:

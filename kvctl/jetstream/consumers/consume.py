@@ -1,4 +1,4 @@
-"""Consume: messages without end from one consumer, through whatever happens to servers and connections (ADR-37)."""
+"""Consume: endless messages from one consumer, across failures of servers and connections (ADR-37)."""
 
 from __future__ import annotations
 
@@ -31,23 +31,22 @@ from kvctl.tokens import check_name
 from kvctl.wire import header_value
 
 REFUSALS = 12
-"""Refused pulls in a row, some 35 seconds of them, after which a warning is repeated; and after which a message that is
-larger than the buffer ends consuming."""
+"""Refused pulls in a row (35 s) before a warning is repeated, or a message larger than the buffer ends consuming."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 CHECK = 2.0
-"""Seconds for asking whether the consumer is there; without an answer it is asked again later."""
+"""Seconds to check that the consumer exists; without an answer it is checked again later."""
 _GRACE = 0.25
-"""Seconds for what has arrived to be read by a program that was busy."""
+"""Seconds for a busy program to read messages that have already arrived."""
 
 
 class Consumption(MessageIteration):
-    """One consume under way: an async context manager, and an iterator over messages.
+    """Consumption of one consumer's messages: an async context manager, and an iterator.
 
-    A message counts as dealt with when the next one is asked for. Raises ConsumerNotFound when the consumer or its
-    stream is deleted, PermissionDenied when pulls are not allowed, ServerError when it pushes its messages and for a
-    message that is larger than `max_bytes`. Everything else is recovered from, for as long as it takes (ADR-37), and
-    reported to `on_event`.
+    A message counts as processed when the next one is requested. Raises ConsumerNotFound when the consumer or its
+    stream is deleted, PermissionDenied when pulls are not allowed, ServerError when it is a push consumer and for a
+    message larger than `max_bytes`. Everything else is recovered from, however long that takes (ADR-37), and reported
+    to `on_event`.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Consumption(MessageIteration):
         self._in_hand: tuple[RawFrame, ...] = ()
         self._failure: KvctlError | None = None
         self._doubtful = False
-        """Whether the consumer may be gone."""
+        """True if the consumer may have been deleted."""
         self._refusals = 0
         self._not_before = 0.0
         self._told = ""
@@ -100,7 +99,7 @@ class Consumption(MessageIteration):
             yield Message(frame, connection)
 
     async def batches(self) -> AsyncGenerator[list[Message], None]:
-        """Messages as they come, all that are there at once."""
+        """Yield messages in batches, as they arrive."""
         connection = self._connection
         while not self._stopped:
             self._count_off()
@@ -112,12 +111,12 @@ class Consumption(MessageIteration):
             yield [Message(frame, connection) for frame in frames]
 
     def stop(self) -> None:
-        """End the iteration at once. What was delivered and not answered comes again after the consumer's ack wait."""
+        """End the iteration immediately. Unacknowledged messages are redelivered after the consumer's ack wait."""
         self._stopped = True
         self._puller.wake()
 
     async def drain(self) -> None:
-        """Ask for nothing more, and end the iteration after what has been delivered."""
+        """Request nothing more, and end the iteration after the messages already delivered."""
         self._draining = True
         with suppress(UnreachableError):
             await self._puller.stop()
@@ -125,7 +124,7 @@ class Consumption(MessageIteration):
         self._puller.wake()
 
     def _count_off(self) -> None:
-        """What was handed out last has been dealt with."""
+        """Count the messages handed out last as processed."""
         for frame in self._in_hand:
             self._puller.count_off(1, size_of(frame))
         self._in_hand = ()
@@ -133,7 +132,7 @@ class Consumption(MessageIteration):
     # -- one round -----------------------------------------------------------------------------------------
 
     async def _receive(self) -> list[RawFrame]:
-        """The next messages, one at least; none at the end."""
+        """Return the next messages, at least one; none at the end."""
         while not (self._stopped or self._left == 0):
             self._refill()
             drained = self._drained
@@ -163,7 +162,7 @@ class Consumption(MessageIteration):
         return messages
 
     def _refill(self) -> None:
-        """Send a pull if there is too little under way."""
+        """Send a pull if too little is in flight."""
         puller = self._puller
         pull = self._buffer.next_pull(puller.messages, puller.bytes, self._left, self._pin)
         if pull is None or self._draining or self._doubtful or time.monotonic() < self._not_before:
@@ -173,7 +172,7 @@ class Consumption(MessageIteration):
             self._buffer.cautious = False
 
     def _wait(self) -> float:
-        """Seconds until something is to be done though nothing comes."""
+        """Return the seconds until something is due even if nothing arrives."""
         if self._drained:
             return 0
         if self._doubtful:
@@ -213,15 +212,15 @@ class Consumption(MessageIteration):
             return
         self._buffer.cautious = True
         if self._buffer.never_fits(status):
-            self._tell("warning", f"The next message is larger than `max_bytes`, which is {status.bytes}", status.code)
+            self._tell("warning", f"The next message is larger than `max_bytes` ({status.bytes})", status.code)
             self._refused()
             if self._refusals >= REFUSALS:
                 self._failure = ServerError(
-                    f"The server goes on refusing pulls of consumer `{self.consumer}`: {status}", code=status.code
+                    f"The server keeps refusing pulls of consumer `{self.consumer}`: {status}", code=status.code
                 )
 
     def _refused(self) -> None:
-        """Pull again after a pause that grows, and report it again from time to time."""
+        """Pull again after a growing pause, and repeat the warning from time to time."""
         self._refusals += 1
         self._not_before = time.monotonic() + min(FIRST_PAUSE * 2 ** min(self._refusals - 1, 16), LONGEST_PAUSE)
         if self._refusals % REFUSALS == 0:
@@ -231,7 +230,7 @@ class Consumption(MessageIteration):
         self._refusals, self._not_before, self._told = 0, 0.0, ""
 
     def _tell(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
-        """Say it once, however often it happens in a row."""
+        """Report an event once, however often it happens in a row."""
         if self._on_event is not None and text != self._told:
             self._told = text
             self._on_event(Event(severity, text, code, final))
@@ -239,7 +238,7 @@ class Consumption(MessageIteration):
     # -- disturbances --------------------------------------------------------------------------------------
 
     async def _mend(self) -> None:
-        """See to a lost connection, a consumer that may be gone, heartbeats that do not come."""
+        """Handle a lost connection, a possibly deleted consumer, and missed heartbeats."""
         if self._epoch != self._connection.epoch or not self._connection.online:
             await self._reconnect()
         elif self._doubtful:
@@ -247,14 +246,14 @@ class Consumption(MessageIteration):
         elif self._puller.messages and time.monotonic() - self._puller.heard >= 2 * self._buffer.heartbeat:
             self._told = ""
             hint = single_reply.suspicion(self._puller.asked, self._puller.answers)
-            text = f"Nothing was heard of consumer `{self.consumer}` for two heartbeats; pulling anew"
+            text = f"Consumer `{self.consumer}` missed two heartbeats; pulling again"
             self._tell("warning", f"{text}. {hint}" if hint else text)
             self._puller.forget()
             self._doubtful = True
 
     async def _reconnect(self) -> None:
-        """Wait for the connection, however long it takes; heartbeats are not missed meanwhile."""
-        self._tell("warning", "The connection to the server was lost; consuming goes on when it is back")
+        """Wait for the connection, however long it takes; heartbeats do not count as missed until then."""
+        self._tell("warning", "The connection to the server was lost; consuming continues when it is back")
         while not self._connection.online:
             if self._stopped or self._draining:
                 return
@@ -270,7 +269,7 @@ class Consumption(MessageIteration):
         self._doubtful = True
 
     async def _check(self) -> None:
-        """Ask whether the consumer is there: only a clear no ends consuming, a denial or silence does not."""
+        """Check that the consumer exists: only a definite no ends consuming, not a denial or silence."""
         try:
             await admin.info(self._api, self.stream, self.consumer, timeout=min(CHECK, self._connection.timeout))
         except (ConsumerNotFound, StreamNotFound) as error:
@@ -279,5 +278,5 @@ class Consumption(MessageIteration):
         except ConnectionLost:
             return  # the next round waits for it
         except KvctlError:
-            pass  # the next pull tells
+            pass  # the next pull shows it
         self._doubtful = False

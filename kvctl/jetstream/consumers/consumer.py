@@ -1,4 +1,4 @@
-"""A consumer of a stream: its info, and the three ways to its messages (ADR-37)."""
+"""Consumer of a stream: its info, and the three ways to get its messages (ADR-37)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from kvctl.units import format_time
 
 
 class Consumer:
-    """One pull consumer of a stream."""
+    """Pull consumer of a stream."""
 
     def __init__(self, api: Api, stream: str, name: str, info: dict[str, Any] | None = None) -> None:
         self.api = api
         self.stream = stream
         self.name = name
         self.cached_info = info
-        """The info that was asked for last; None if none was."""
+        """Last info requested; None before the first request."""
         self._pins: dict[str, str] = {}
-        """Who we are to it, by priority group, where it is pinned to one of its clients."""
+        """This client's pin ids by priority group, for a consumer pinned to one of its clients."""
 
     async def info(self) -> dict[str, Any]:
-        """The server's info: config, delivered, ack_floor, counts. Raises ConsumerNotFound, StreamNotFound."""
+        """Request the server's info: config, delivered, ack_floor, counts. Raises ConsumerNotFound, StreamNotFound."""
         self.cached_info = await admin.info(self.api, self.stream, self.name)
         return self.cached_info
 
@@ -41,7 +41,7 @@ class Consumer:
         await admin.delete(self.api, self.stream, self.name)
 
     async def pause(self, until_ns: int) -> dict[str, Any]:
-        """Deliver nothing until a time, in nanoseconds since the epoch (servers 2.11 on). Raises ConsumerNotFound."""
+        """Pause delivery until a time in nanoseconds since the epoch (servers since 2.11). Raises ConsumerNotFound."""
         return await admin.pause(self.api, self.stream, self.name, format_time(until_ns))
 
     async def resume(self) -> dict[str, Any]:
@@ -59,10 +59,11 @@ class Consumer:
         group: str = "",
         on_event: OnEvent | None = None,
     ) -> Fetch:
-        """One pull: up to so many messages, or bytes, or both, within `expires`; `async for message in it`.
+        """Send one pull for at most some messages, or bytes, or both, within `expires`; `async for message in it`.
 
-        Over 30 s it has heartbeats. `no_wait` takes what is there. Raises UsageError without a limit, and for an
-        `idle_heartbeat` that is not 0.5 to 30 s.
+        Longer than 30 s, it has heartbeats. `no_wait` takes only available messages. Raises UsageError without a limit,
+        and
+        for an `idle_heartbeat` outside 0.5 to 30 s.
         """
         options = FetchOptions(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,
@@ -78,7 +79,7 @@ class Consumer:
         group: str = "",
         on_event: OnEvent | None = None,
     ) -> Message | None:
-        """One message; None when none came in time. Raises as `fetch` and its iteration."""
+        """Return one message; None if none came in time. Raises as `fetch` and its iteration."""
         pull = self.fetch(1, expires=expires, idle_heartbeat=idle_heartbeat, group=group, on_event=on_event)
         async with pull as messages:
             async for message in messages:
@@ -98,12 +99,15 @@ class Consumer:
         group: str = "",
         on_event: OnEvent | None = None,
     ) -> Consumption:
-        """Messages without end, with a buffer of 500 unless `max_messages` or `max_bytes` says otherwise.
+        """Iterate over messages endlessly, with a buffer of 500 unless `max_messages` or `max_bytes` is given.
 
-        More is asked for when half of it is left, or a threshold. What happens beside the messages is told to
-        `on_event`. With `max_bytes`, servers up to 2.15 may skip a message of a consumer that delivers the last per
-        subject of a stream with history. Raises UsageError for both limits at once, a threshold above its limit, an
-        `expires` under 1 s, an `idle_heartbeat` that is not 0.5 to 30 s.
+        More are requested when half of it, or a threshold, is left. Events beside the messages are reported to
+        `on_event`.
+        With `max_bytes`, servers up to 2.15 may skip a message of a consumer that delivers the last per subject of a
+        stream
+        with history. Raises UsageError for both limits together, a threshold above its limit, an `expires` under 1 s,
+        an
+        `idle_heartbeat` outside 0.5 to 30 s.
         """
         options = ConsumeOptions(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,

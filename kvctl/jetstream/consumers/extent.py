@@ -1,4 +1,4 @@
-"""How far a stream reaches on some subjects, and how much it holds of them: what a finite reading is compared with."""
+"""Extent of a stream on some subjects: last sequence and number of subjects, to verify a finite reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def last_matching(api: Api, stream: str, subjects: Sequence[str]) -> int:
 
 
 async def subjects(api: Api, stream: str, filters: Sequence[str]) -> int:
-    """Return how many subjects that match a filter the stream holds messages on."""
+    """Return the number of subjects that match a filter and have messages in the stream."""
     found: set[str] = set()
     for subject in filters:
         found.update(await streams.subjects(api, stream, subject))
@@ -30,5 +30,5 @@ async def subjects(api: Api, stream: str, filters: Sequence[str]) -> int:
 
 
 def unchanged(before: StreamState, after: StreamState) -> bool:
-    """Return whether a stream's state says that nothing was written or removed in between."""
+    """Return True if, by a stream's states, nothing was written or removed in between."""
     return all(before.get(name) == after.get(name) for name in _CHANGES)

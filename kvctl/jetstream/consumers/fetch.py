@@ -1,4 +1,4 @@
-"""Fetch and next: one pull, and what comes of it (ADR-37)."""
+"""Fetch and next: one pull and its messages (ADR-37)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from kvctl.tokens import check_name
 from kvctl.wire import header_value
 
 MARGIN = 2.0
-"""Seconds by which we wait longer than the server, whose word is the last."""
+"""Seconds that we wait longer than the server, which ends the pull."""
 
 
 class Fetch(MessageIteration):
     """One fetch: an async context manager and an iterator, which ends when the pull does.
 
     Raises ConsumerNotFound, ServerError for a pull that the server does not understand, PermissionDenied,
-    ConnectionLost and RequestTimeout; after the messages that came before.
+    ConnectionLost and RequestTimeout; after the messages received before.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Fetch(MessageIteration):
         on_event: OnEvent | None = None,
         pins: dict[str, str] | None = None,
     ) -> None:
-        """`pins` are the consumer's, by priority group: what one fetch learns, the next one sends (ADR-42)."""
+        """`pins` are the consumer's, by priority group: a pin received by one fetch is sent by the next (ADR-42)."""
         self.stream = check_name(stream, "stream")
         self.consumer = check_name(consumer, "consumer")
         self.refusal: Status | None = None
-        """The limit of the consumer that the pull was over, or what ended it early."""
+        """Limit of the consumer that the pull exceeded, or the reason why it ended early."""
         self._api = api
         self._connection = api.connection
         self._pins = {} if pins is None else pins
@@ -83,7 +83,7 @@ class Fetch(MessageIteration):
         await self._puller.__aexit__(*exit)
 
     async def batches(self) -> AsyncGenerator[list[Message], None]:
-        """Messages as they come, all that are there at once."""
+        """Yield messages in batches, as they arrive."""
         connection = self._connection
         while frames := await self._receive():
             yield [Message(frame, connection) for frame in frames]
@@ -105,7 +105,7 @@ class Fetch(MessageIteration):
         return []
 
     def _taken(self, messages: list[RawFrame]) -> None:
-        """Count what came: of a pull whose bytes are used up to the last, the server says nothing more."""
+        """Count received messages: when a pull's bytes are used up exactly, the server sends no status."""
         self._left -= len(messages)
         if self._bytes_left is not None:
             self._bytes_left -= sum(map(size_of, messages))
@@ -115,10 +115,10 @@ class Fetch(MessageIteration):
                 self._pins[self._pull.group] = pin.decode()
 
     def _ask_again(self, **changes: Any) -> None:
-        """Send the pull anew, as the server takes it."""
+        """Send the pull again, adapted to the server's limits."""
         self._pull = replace(self._pull, **changes)
         self._left = min(self._left, self._pull.batch)
-        with suppress(NoServer):  # silence tells
+        with suppress(NoServer):  # silence shows it
             self._puller.ask(self._pull)
 
     def _wait(self) -> float:
@@ -151,13 +151,13 @@ class Fetch(MessageIteration):
             self._tell("error", self._failure.message, status.code, final=True)
 
     def _check_silence(self) -> None:
-        """Nothing came: is the connection lost, were heartbeats missed, is it simply too late?"""
+        """Handle silence: a lost connection, missed heartbeats, or simply the end of the time."""
         now = time.monotonic()
         if self._epoch != self._connection.epoch:
-            self._failure = ConnectionLost("The connection to the server was lost under a fetch")
+            self._failure = ConnectionLost("The connection to the server was lost during a fetch")
         elif self._pull.heartbeat and now - self._puller.heard >= 2 * self._pull.heartbeat:
-            self._tell("warning", f"Nothing was heard of consumer `{self.consumer}` for two heartbeats")
-            self._failure = RequestTimeout(f"Consumer `{self.consumer}` has fallen silent")
+            self._tell("warning", f"Consumer `{self.consumer}` missed two heartbeats")
+            self._failure = RequestTimeout(f"Consumer `{self.consumer}` stopped responding")
         elif now >= self._deadline:
             self._failure = RequestTimeout(
                 f"The server did not end the pull of consumer `{self.consumer}` in time",
@@ -166,7 +166,7 @@ class Fetch(MessageIteration):
         self._over = self._failure is not None
 
     async def _explained(self, error: KvctlError) -> KvctlError:
-        """Nobody answers: because there is no such consumer, or another reason that its info gives."""
+        """Explain why nobody answers: the consumer does not exist, or another reason from its info."""
         if isinstance(error, NoResponders):
             try:
                 await admin.info(self._api, self.stream, self.consumer)

@@ -1,4 +1,4 @@
-"""How much consume keeps under way, and when it asks for more: ADR-37's limits and thresholds. [pure]"""
+"""Flow control of consume: amount in flight and time of the next pull, by ADR-37's limits and thresholds. [pure]"""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from kvctl.units import parse_duration
 
 
 class Buffer:
-    """The buffer of one consume: by number of messages, or by their size."""
+    """Buffer of a consume: by number of messages, or by their size."""
 
     def __init__(self, options: ConsumeOptions) -> None:
         self.heartbeat = options.heartbeat.total_seconds()
         self.cautious = False
-        """Whether the last pull was too small for the next message: then only an empty buffer asks again, for all."""
+        """True if the last pull was too small for the next message: then only an empty buffer pulls again, for all."""
         self._expires = options.expires
         self._messages = options.most
         self._batch = PLENTY if options.max_bytes else options.most
-        """What one pull may ask for."""
+        """Maximum of one pull."""
         self._bytes = options.max_bytes or 0
         self.low = -1 if self._bytes else _half(options.threshold_messages, self._messages)
-        """The messages left at which more is asked for; none when it goes by size."""
+        """Number of messages left at which more are requested; none if limited by size."""
         self.low_bytes = _half(options.threshold_bytes, self._bytes) if self._bytes else -1
         self._group = options.group
 
     def next_pull(self, messages: int, size: int, left: int | None = None, pin: str = "") -> Pull | None:
-        """What to ask for beside what is pending; None while there is enough. `left` bounds the messages in all."""
+        """Return the next pull in addition to the pending ones; None while they suffice. `left` bounds the total."""
         if self._bytes:
             if not size:
-                messages = 0  # pulls that have no bytes left are over, whatever they had left in number
+                messages = 0  # pulls without bytes left have ended, whatever number of messages was left
             missing, batch = self._bytes - size, self._batch
             enough = size > (0 if self.cautious else self.low_bytes)
         else:
@@ -57,11 +57,11 @@ class Buffer:
         )
 
     def never_fits(self, status: Status) -> bool:
-        """Whether the next message is larger than the whole buffer."""
+        """Return True if the next message is larger than the entire buffer."""
         return bool(self._bytes) and status.bytes >= self._bytes
 
     def adapt(self, status: Status) -> bool:
-        """Stay within the consumer's limit that a refusal names; whether that makes another pull worth a try."""
+        """Adapt to the consumer's limit that a refusal names; return True if another pull may succeed."""
         what, text = status.exceeded
         if what == "Expires":
             return self._shorten(text)

@@ -1,4 +1,4 @@
-"""A message from a consumer, and the five answers that it can be given (ADR-37, ADR-15)."""
+"""Message from a consumer, and its five possible acknowledgements (ADR-37, ADR-15)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from kvctl.wire import decode_headers
 
 
 class Message:
-    """One message of a stream, as a consumer delivered it.
+    """Message of a stream, delivered by a consumer.
 
-    It waits for an answer, unless the consumer's ack policy is `none`: without one it is delivered again after the
-    consumer's `ack_wait`. An answer is sent and not confirmed, save that of `double_ack`; it raises NoServer while the
-    connection is down, and then the message comes again.
+    Unless the consumer's ack policy is `none`, it must be acknowledged, or it is redelivered after the consumer's
+    `ack_wait`. Acknowledgements are sent without confirmation, except for `double_ack`; they raise NoServer while the
+    connection is down, and the message is redelivered.
     """
 
     __slots__ = ("_connection", "_metadata", "frame")
 
     def __init__(self, frame: RawFrame, connection: Connection) -> None:
         self.frame = frame
-        """Subject, reply, header and payload as they came."""
+        """Subject, reply, header and payload in wire form."""
         self._connection = connection
         self._metadata: Metadata | None = None
 
     @property
     def subject(self) -> str:
-        """The subject it was stored under; bytes that are no UTF-8 as surrogates."""
+        """Subject under which it was stored; bytes that are not UTF-8 as surrogates."""
         return self.frame[0].decode(errors="surrogateescape")
 
     @property
@@ -45,12 +45,12 @@ class Message:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers; repeated ones joined by a comma."""
+        """Headers; repeated ones joined by a comma."""
         return decode_headers(self.frame[2])
 
     @property
     def metadata(self) -> Metadata:
-        """Stream, consumer, sequences, time, how often it was delivered, and what is pending behind it."""
+        """Stream, consumer, sequences, time, number of deliveries, and number of pending messages."""
         if self._metadata is None:
             self._metadata = metadata(self.frame[1])
         return self._metadata
@@ -61,27 +61,27 @@ class Message:
         return delivery(self.frame[1])[0]
 
     async def ack(self) -> None:
-        """It is done: never deliver it again."""
+        """Acknowledge it as processed: it is not delivered again."""
         self._answer(b"+ACK")
 
     async def double_ack(self, *, timeout: float | None = None) -> None:
-        """As `ack`, and wait until the server has heard of it. Raises RequestTimeout, ConnectionLost, NoServer."""
+        """Acknowledge it and wait for the server's confirmation. Raises RequestTimeout, ConnectionLost, NoServer."""
         self._check_writable()
         await self._connection.request(self._reply, b"+ACK", timeout=timeout)
 
     async def nak(self, delay: timedelta | None = None) -> None:
-        """It failed: deliver it again, at once or after the delay."""
+        """Report a failure: it is redelivered immediately, or after the delay."""
         if delay is not None and delay < timedelta():
             raise UsageError("A delay cannot be negative")
         body = b"" if not delay else b" " + json.dumps({"delay": duration_ns(delay)}).encode()
         self._answer(b"-NAK" + body)
 
     async def term(self, reason: str = "") -> None:
-        """It can never be done: do not deliver it again. The reason goes into the server's advisory."""
+        """Report that it can never be processed: it is not delivered again. The server's advisory has the reason."""
         self._answer(b"+TERM" + (f" {reason}".encode() if reason else b""))
 
     async def in_progress(self) -> None:
-        """It is being worked on: `ack_wait` begins anew."""
+        """Report work in progress: `ack_wait` starts over."""
         self._answer(b"+WPI")
 
     @property
@@ -97,7 +97,7 @@ class Message:
     def _check_writable(self) -> None:
         if self._connection.context.read_only:
             raise ReadOnly(
-                "The connection is for reading only, and an answer changes the consumer",
+                "The connection is read-only, and an acknowledgement changes the consumer",
                 hint="`--read-only` or the context's `read_only` is set",
             )
 

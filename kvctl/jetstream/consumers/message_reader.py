@@ -1,4 +1,4 @@
-"""An ordered reading of a stream as messages: each once, in order (ADR-37's ordered consumer)."""
+"""Ordered reader of a stream's messages: each once, in order (ADR-37's ordered consumer)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLICIES = ("all", "last_per_subject", "new", "by_start_sequence")
 
 
 class StreamReading(MessageIteration):
-    """An async context manager and iterator. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
+    """Async context manager and iterator. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
 
     def __init__(
         self,
@@ -30,9 +30,9 @@ class StreamReading(MessageIteration):
         headers_only: bool = False,
     ) -> None:
         if deliver not in _POLICIES:
-            raise UsageError(f"`deliver` is one of {', '.join(_POLICIES)}, not `{deliver}`")
+            raise UsageError(f"`deliver` must be one of {', '.join(_POLICIES)}, not `{deliver}`")
         if (deliver == "by_start_sequence") != bool(start):
-            raise UsageError("`start` goes with `by_start_sequence`, and only with that")
+            raise UsageError("`start` and `by_start_sequence` must be used together")
         check_name(stream, "stream")
         for subject in subjects:
             check_filter_subject(subject)
@@ -52,12 +52,12 @@ class StreamReading(MessageIteration):
         await self._ordered.__aexit__(*exit)
 
     async def batches(self) -> AsyncGenerator[list[Message], None]:
-        """Messages as they come, all that are there at once."""
+        """Yield messages in batches, as they arrive."""
         async for frames in self._ordered.batches():
             fresh = []
             for frame in frames:
                 sequence = delivery(frame[1])[0]
-                if sequence > self._last:  # messages repeat when the consumer is made anew
+                if sequence > self._last:  # messages repeat when the consumer is recreated
                     self._last = sequence
                     fresh.append(Message(frame, self._connection))
             if fresh:

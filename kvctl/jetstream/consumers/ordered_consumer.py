@@ -1,8 +1,8 @@
-"""Ordered reading by pull consumers: everything that matches, once, in order, in bounded memory.
+"""Ordered reading by pull consumers: every matching message once, in order, in bounded memory.
 
-Unlike the client library's ordered consumer, nothing is lost when the reader is slow (it pulls when it is ready for
-more), a consumer that a restart or a cut connection took away is made anew from where it was heard last, and the end
-of what was there at the start is always found (ADR-8's end of initial data).
+Unlike with the client library's ordered consumer, a slow reader loses nothing (it pulls when it is ready for more), a
+consumer lost by a restart or a broken connection is recreated from the last message received, and the end of the
+initial data is always found (ADR-8).
 """
 
 from __future__ import annotations
@@ -43,34 +43,33 @@ from kvctl.wire import MAX_CONTROL_LINE, header_value
 BATCH = 10_000
 MAX_BYTES = 4 << 20
 NET_BYTES = 64 << 20
-"""What a pull of a list of last entries may hold at the most."""
+"""Maximum bytes of a pull from a list of last entries."""
 EXPIRES = 30.0
 HEARTBEAT = 2.0
 IDLE = 0.25
-"""Seconds without a message after which a reading asks whether anything is left."""
+"""Seconds without a message after which a reading checks if anything is left."""
 PATIENCE = 15.0
-"""Seconds at the least for which a reading waits for a server that is gone."""
+"""Minimum seconds that a reading waits for an unavailable server."""
 STEP, STEPPING, STEPPED = 0.000_2, 0.5, 0.05
-"""Seconds that a server rests at an entry of its list that is gone, for which one pull makes it go on, and for which
-it does so where a pull has a single answer."""
+"""Seconds of a server's pause at a deleted list entry, of the pull that ends it, and of one with a single answer."""
 STEPS, AS_LONG = 500, 50
-"""Rests after which a new list is quicker, and how many entries are read while the server rests once."""
+"""Pauses after which a new list is faster, and entries read in the time of one pause."""
 AT_ONCE = 64
-"""Pulls that are kept under way where each brings few messages."""
+"""Pulls in flight where each delivers few messages."""
 DOUBTS, RESTARTS = 3, 30
-"""How often the server may deliver fewer messages than it counts, and a list begin anew without coming further."""
+"""How often the server may deliver fewer messages than it counts, and a list start over without progress."""
 SOMEWHERE = 1 << 63
-"""A sequence that none reaches."""
+"""Sequence that no stream reaches."""
 INACTIVE = 30.0
-"""Seconds after which the server forgets a consumer whose client died."""
+"""Seconds after which the server removes a consumer whose client died."""
 
-_SLOWER = "Read a part of it at once, by a filter, or from nearer to the server"
+_SLOWER = "Read fewer keys at once with a filter, or read from nearer to the server"
 _GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStreamDisabled, NoServer, ServerError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What to read of a stream: subjects, from where, with or without payloads."""
+    """Selection of a stream's messages: subjects, start, with or without payloads."""
 
     subjects: tuple[str, ...]
     deliver: str = "last_per_subject"
@@ -80,76 +79,77 @@ class Selection:
 
 
 class OrderedConsumer:
-    """One ordered reading of a stream; an async context manager.
+    """Ordered reading of a stream; an async context manager.
 
-    Consumer messages repeat after a resume, and in one rare race of the server; whoever reads entries rather than a
-    set of names skips what is not above the last sequence seen.
+    Messages repeat after a resume, and in one rare race of the server; readers of entries rather than of a set of names
+    skip those not above the last sequence seen.
     """
 
     def __init__(
         self, api: Api, stream: str, selection: Selection, *, follow: bool = False, patient: bool | None = None
     ) -> None:
-        """`patient` is whether it waits for the server for ever; what follows does, unless it is said."""
+        """`patient` makes it wait for the server without limit; the default if it follows."""
         self.stream = stream
         self.info: StreamInfo | None = None
-        """The stream's info as of the start; None where it may not be asked."""
+        """Stream info at the start; None without permission to read it."""
         self.expected: int | None = None
-        """How many messages matched when the consumer was made, which was before `info` was asked for."""
+        """Number of matching messages when the consumer was created, before `info` was requested."""
         self._api = api
         self._connection = api.connection
         self._selection = selection
         self._follow = follow
         self._single = single_reply.known(api)
-        """Whether a pull may have one answer only."""
+        """True if a pull may have one answer only."""
         self._most = 1 if self._single else BATCH
-        """What the server lets a pull ask for."""
+        """The server's maximum for a pull."""
         self._ask(BATCH, MAX_BYTES + self._connection.max_payload)
         waits = follow if patient is None else patient
         self._patience = float("inf") if waits else max(PATIENCE, 3 * self._connection.timeout)
         self._created: str | None = None
         self._state: StreamState | None = None
-        """The stream's state when the consumer was made."""
+        """State of the stream when the consumer was created."""
         self._last = max(selection.start - 1, 0)
         self._aim(0)
         self._highest = 0
-        """The last sequence known of the stream, on whatever subject."""
+        """Last known sequence of the stream, on any subject."""
         self._current = selection.deliver == "new"
         self._announced = False
-        """Whether it was said that all there was has been delivered."""
+        """True once the end of the initial data was reported."""
         self._heard: tuple[int, int] | None = None
-        """Sequence and time of the message that came last."""
+        """Sequence and time of the last message received."""
         self._hushed = 0
         """How often a consumer fell silent after one answer to each pull."""
         self._doubts = self._furthest = self._restarts = 0
-        # A key overwritten under a list moves behind the end it had. None is missing where the server found nothing
-        # more to send, of which it tells a pull that does not wait; its count of what is pending drifts.
+        # A key overwritten during a list moves behind the list's end. Nothing is missing if the server found nothing
+        # more to send, which it reports to a pull that does not wait; its pending count drifts.
         self._strict = selection.deliver == "last_per_subject" and not follow
         self._steps = STEPS
-        """How many rests of the server are put up with before the list begins anew: ever more."""
+        """Pauses of the server that are tolerated before the list starts over; it grows."""
         self._resumed = False
         self._overflowed = False
-        """Whether a list of last entries came to the end of a pull's bytes."""
+        """True if a list of last entries reached the end of a pull's bytes."""
         self._trouble: float | None = None
-        """Since when nothing works."""
+        """Start of the current outage."""
         self._begin()
 
     @property
     def _listed(self) -> bool:
-        """Whether the server goes by a list of last messages; without history every message is a last one."""
+        """True if the server uses a list of last messages; without history every message is a last one."""
         without = self.info is not None and self.info["config"].get("max_msgs_per_subject") == 1
         return self._selection.deliver == "last_per_subject" and not self._current and not without
 
     def _ask(self, batch: int, max_bytes: int) -> None:
-        """How much to pull at once."""
+        """Set the size of pulls."""
         self._batch = min(batch, self._most)
         self._max_bytes = max_bytes
 
     def _ask_carefully(self) -> None:
         """Pull lists of last entries by number rather than size.
 
-        Where a pull's `max_bytes` end before the list of a stream with history, the server drops the message that did
-        not fit (2.15; it puts the message back for consumers that go by sequence). So the size is but a net, and when
-        it holds, the list is read again in pulls that cannot reach it.
+        If a pull's `max_bytes` end before the list of a stream with history, the server drops the message that did not
+        fit
+        (2.15; it keeps the message for consumers that go by sequence). So the size is only a safety net, and when it is
+        reached, the list is read again by pulls that cannot reach it.
         """
         if not self._listed:
             return
@@ -166,23 +166,23 @@ class OrderedConsumer:
         self._puller = Puller(self._connection, f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self._name}")
         self._next = 1
         self._end: int | None = None
-        """The sequence after which the server had nothing more to send, when it says so."""
+        """Sequence after which the server had nothing more to send, if reported."""
         self._stepping = False
-        """Whether the server has come to entries of its list that are gone."""
+        """True if the server has come to deleted entries of its list."""
         self._position = 0
-        """How far it came with that."""
+        """Position that it reached then."""
         self._moved = False
         self._rests = 0
         self._lost = False
         self._missing = False
-        """Whether the server says that it sent messages that did not come."""
+        """True if the server reports messages as sent that did not arrive."""
         self._due: int | None = None
-        """How many messages this consumer is to deliver, by the server's count."""
+        """Number of messages that this consumer is to deliver, by the server's count."""
         self._pending = 0
         self._epoch = self._connection.epoch
 
     async def __aenter__(self) -> OrderedConsumer:
-        """Make the consumer. Raises StreamNotFound, PermissionDenied, and what a request raises."""
+        """Create the consumer. Raises StreamNotFound, PermissionDenied, and errors of a request."""
         self._stack = AsyncExitStack()
         try:
             await self._open()
@@ -198,7 +198,7 @@ class OrderedConsumer:
         await self._stack.aclose()
 
     async def batches(self) -> AsyncIterator[list[RawFrame]]:
-        """Messages in order, as many as have come; an empty list, once, where everything there was has been delivered.
+        """Yield messages in order, as they arrive; an empty list, once, when the initial data is complete.
 
         Ends there unless it follows. Raises StreamReplaced when the stream is deleted, recreated or emptied.
         """
@@ -225,7 +225,7 @@ class OrderedConsumer:
                 idle = False
 
     def _in_sequence(self, messages: list[RawFrame]) -> bool:
-        """Note how far these messages go; False, and all is read again, where some before them were lost on the way."""
+        """Record the position of these messages; return False, to start over, if earlier ones were lost."""
         sequence, number, time_ns, pending = delivery(messages[-1][1])
         if number != self._next + len(messages) - 1:
             self._lost = True
@@ -239,14 +239,14 @@ class OrderedConsumer:
         return True
 
     def _wanted(self, messages: list[RawFrame]) -> list[RawFrame]:
-        """Without those below the start: servers begin at the end of the stream where that comes first."""
+        """Drop messages below the start: servers begin at the end of the stream if that comes first."""
         start = self._selection.start
         if not start or delivery(messages[0][1])[0] >= start:
             return messages
         return [frame for frame in messages if delivery(frame[1])[0] >= start]
 
     async def _receive(self) -> list[RawFrame]:
-        """Keep two batches asked for, and take what has come."""
+        """Keep two batches requested, and return what has arrived."""
         with suppress(NoServer):
             while self._puller.messages < self._ahead:
                 self._puller.ask(self._pull())
@@ -257,24 +257,24 @@ class OrderedConsumer:
 
     @property
     def _ahead(self) -> int:
-        """How many messages are kept asked for: two batches, or more where a pull brings one or few."""
+        """Return the number of messages to keep requested: two batches, or more where a pull delivers few."""
         if not self._single and self._most >= AT_ONCE:
             return self._batch + 1
         return max(self._batch + 1, min(self._pending, AT_ONCE, NET_BYTES // self._size))
 
     @property
     def _size(self) -> int:
-        """Bytes of a message on average; the most there can be where that is not known."""
+        """Return the average bytes of a message; the maximum while unknown."""
         if self._state is None:
             return self._connection.max_payload
         return int(self._state["bytes"]) // max(int(self._state["messages"]), 1) + 1
 
     def _pull(self) -> Pull:
-        """The next pull; one that is allowed a single answer asks for one message, and is over before it is missed."""
+        """Build the next pull; one limited to a single answer requests one message and expires before it is missed."""
         waits = self._follow or self._stepping
         if self._single:
             return Pull(batch=1, expires=STEPPED if self._stepping else HEARTBEAT * waits, no_wait=not waits)
-        if self._most < BATCH and not waits:  # one that comes after the last message is to end at once
+        if self._most < BATCH and not waits:  # one that arrives after the last message should end immediately
             return Pull(batch=self._batch, max_bytes=self._max_bytes, no_wait=True)
         return Pull(
             batch=self._batch,
@@ -285,7 +285,7 @@ class OrderedConsumer:
         )
 
     async def _heed_silence(self, seconds: float) -> None:
-        """Nothing comes: is the consumer's server gone, or does an import pass on one answer to each pull?"""
+        """Handle silence: the consumer's server is gone, or an import passes on one answer per pull."""
         self._lost = seconds > 2 * HEARTBEAT + 1
         if self._single or not 0 < self._puller.answers <= self._puller.asked or not self._connection.online:
             return
@@ -320,7 +320,7 @@ class OrderedConsumer:
         return messages
 
     def _status(self, header: bytes, sequence: int) -> None:
-        """A pull's end or a sign of life, after the message of this sequence."""
+        """Handle a pull's end or a heartbeat, after the message of this sequence."""
         found = self._puller.settle(header)
         if found.meaning is Meaning.REFUSED and self._within(found.most("Batch")):
             return
@@ -334,14 +334,14 @@ class OrderedConsumer:
             self._stepped(int(header_value(header, b"Nats-Last-Stream") or 0), sequence)
 
     def _within(self, limit: int | None) -> bool:
-        """Ask for no more messages at once than this; whether that is fewer than before."""
+        """Limit the number of messages per pull; return True if that is fewer than before."""
         if not limit or limit >= self._batch:
             return False
         self._most = self._batch = limit
         return True
 
     def _stepped(self, position: int, sequence: int) -> None:
-        """The server rests at that position; beyond the list it does so only where it found nothing more."""
+        """Handle a pause of the server at that position; beyond the list it pauses only if nothing is left."""
         if position > self._position:
             self._position, self._moved, self._trouble = position, True, None
             self._rests += 1
@@ -352,11 +352,13 @@ class OrderedConsumer:
             self._steps *= 4
 
     def _step_over(self) -> None:
-        """Have the server go on behind entries of its list that are gone.
+        """Make the server continue past deleted entries of its list.
 
-        At each of them it ends the pulls that do not wait, and rests until something wakes it (2.15): a message, a
-        pull that it takes, or a pull's next heartbeat. So pulls that wait, with heartbeats in quick succession, take it
-        over all of them, and their heartbeats tell how far it came.
+        At each of them it ends the pulls that do not wait, and pauses until something wakes it (2.15): a message, a
+        pull
+        that it accepts, or a pull's next heartbeat. So pulls that wait, with frequent heartbeats, take it past all of
+        them,
+        and their heartbeats tell its position.
         """
         self._stepping = True
         self._puller.forget()
@@ -373,10 +375,10 @@ class OrderedConsumer:
             if self._listed:
                 self._lost = self._overflowed = True
             elif found.messages == self._batch:
-                self._max_bytes *= 4  # one message is larger than a whole pull
+                self._max_bytes *= 4  # one message is larger than an entire pull
 
     async def _open(self) -> None:
-        """Create the consumer, then learn how far the stream reaches: in this order, so that nothing falls between."""
+        """Create the consumer, then read the stream's extent: in this order, so that nothing is missed in between."""
         await self._stack.enter_async_context(self._puller)
         made = await self._create_consumer()
         self.expected = self._due
@@ -387,7 +389,7 @@ class OrderedConsumer:
         self._ask_carefully()
 
     async def _look(self) -> StreamInfo | None:
-        """Learn how far the stream reaches; returns its info, None where that may not be asked."""
+        """Read the stream's extent; return its info, None without permission."""
         try:
             info = await streams.info(self._api, self.stream)
         except (PermissionDenied, JetStreamDisabled):
@@ -399,12 +401,12 @@ class OrderedConsumer:
         return info
 
     def _aim(self, last: int) -> None:
-        """What is there reaches this far."""
+        """Set the end of the initial data."""
         self._target = self._goal = last
         self._bounded = False
-        """Whether the target is that of the subjects that are read."""
+        """True if the target is that of the subjects being read."""
         self._beyond = last
-        """The last sequence that a list of last messages may hold."""
+        """Last sequence that a list of last messages may contain."""
         self._chase = Chase(last)
 
     async def _create_consumer(self) -> dict[str, Any]:
@@ -438,12 +440,12 @@ class OrderedConsumer:
         return made
 
     async def _resume(self) -> None:
-        """Make the consumer anew, from the last message heard, once the server is back."""
+        """Recreate the consumer, from the last message received, once the server is back."""
         await self._stack.aclose()
         self._resumed = True
         self._count_restart()
         if self._selection.deliver == "last_per_subject" and not self._current:
-            self._last = 0  # a list begins anew
+            self._last = 0  # a list starts over
         self._trouble = self._trouble or time.monotonic()
         pause = 0.05
         while True:
@@ -468,12 +470,12 @@ class OrderedConsumer:
                 pause = min(2 * pause, 1.0)
 
     def _count_restart(self) -> None:
-        """Raises ServerError for a finite reading that begins again and again without coming further."""
+        """Raise ServerError for a finite reading that starts over repeatedly without progress."""
         self._restarts = 0 if self._last > self._furthest else self._restarts + 1
         self._furthest = max(self._furthest, self._last)
         if self._restarts > RESTARTS and not self._follow and self._connection.online:
             raise ServerError(
-                f"The server does not deliver what stream `{self.stream}` holds after message {self._furthest}"
+                f"The server does not deliver the messages of stream `{self.stream}` after message {self._furthest}"
             )
 
     def _out_of_patience(self) -> bool:
@@ -483,7 +485,7 @@ class OrderedConsumer:
         return StreamReplaced(f"The stream `{self.stream}` was deleted while it was being read")
 
     async def _same_stream(self) -> None:
-        """Raises StreamReplaced when the stream under this name is no longer the one that was being read."""
+        """Raise StreamReplaced if the stream of this name is another stream instance than the one being read."""
         if self._created is None:
             return
         info = await streams.info(self._api, self.stream, timeout=1)
@@ -496,7 +498,7 @@ class OrderedConsumer:
             )
 
     async def _caught_up(self, idle: bool) -> bool:
-        """Whether all that was there at the start has been delivered; `idle` when nothing more seems to come."""
+        """Return True if all initial data has been delivered; `idle` when nothing more seems to come."""
         end, self._end = self._end, None
         reached = end if self._strict or self._stepping else self._last
         if reached is not None and reached >= self._target:
@@ -508,7 +510,7 @@ class OrderedConsumer:
         if not idle and (end is None or self._bounded):
             return False
         try:
-            # The stream may go on with other subjects, or end with messages that are gone.
+            # The stream may continue on other subjects, or end with deleted messages.
             last = await self._last_matching()
             if (self._last if end is None else end) >= last:
                 return True
@@ -520,11 +522,11 @@ class OrderedConsumer:
                 raise
         self._trouble = self._trouble or time.monotonic()
         if self._out_of_patience():
-            raise ServerError(f"The server holds messages of `{self.stream}` that it does not deliver")
+            raise ServerError(f"The server has messages of `{self.stream}` that it does not deliver")
         return False
 
     async def _keep_up(self) -> None:
-        """Raises ServerError where the stream is written faster than it is read."""
+        """Raise ServerError if the stream is written faster than it is read."""
         last = 0
         with suppress(*_GONE):
             last = await self._last_matching()
@@ -532,7 +534,7 @@ class OrderedConsumer:
             raise ServerError(f"The stream `{self.stream}` is written faster than it can be read", hint=_SLOWER)
 
     async def _same_message(self) -> bool:
-        """Whether the message that came last is still what it was; a stream restored from a snapshot is as old."""
+        """Return True if the last message received is unchanged; a stream restored from a snapshot is equally old."""
         if self._heard is None:
             return True
         sequence, time_ns = self._heard
@@ -543,13 +545,13 @@ class OrderedConsumer:
         return found is None or found.time_ns == time_ns
 
     async def _complete(self) -> bool:
-        """Whether as many messages came as the server counted, unless the stream has changed since.
+        """Return True if as many messages arrived as the server counted, unless the stream has changed since.
 
-        Raises ServerError when it goes on counting more than it delivers.
+        Raises ServerError when it keeps counting more than it delivers.
         """
         came = self._next - 1
         if self._last >= self._goal:
-            return True  # in order, so all that was there at the start; a new consumer counts what came since, too
+            return True  # in order, so all initial data; a new consumer counts later messages, too
         if self._due is None or came >= self._due or self._state is None:
             return True
         try:
@@ -558,7 +560,7 @@ class OrderedConsumer:
             self._doubts += 1
             if self._doubts < DOUBTS:
                 return False
-            if self._selection.deliver == "last_per_subject":  # a second opinion on how long its list is
+            if self._selection.deliver == "last_per_subject":  # a second opinion on the length of its list
                 self._due = await extent.subjects(self._api, self.stream, self._selection.subjects)
         except StreamNotFound:
             raise self._deleted() from None
@@ -567,26 +569,26 @@ class OrderedConsumer:
         if came >= self._due:
             return True
         raise ServerError(
-            f"The server delivered {came} of the {self._due} messages that it counts in stream `{self.stream}`",
+            f"The server delivered {came} of {self._due} messages that it counts in stream `{self.stream}`",
             hint="Run the command again; if it fails again, restart the server that leads the stream",
         )
 
     async def _last_matching(self) -> int:
-        """The last sequence on the subjects that are read, 0 for none."""
+        """Return the last sequence on the subjects being read, 0 for none."""
         try:
             return await extent.last_matching(self._api, self.stream, self._selection.subjects)
         except PermissionDenied:
             return await self._last_by_consumer()
 
     async def _last_by_consumer(self) -> int:
-        """Without the permission to read messages: this consumer's count decides; it cannot say how far it goes."""
+        """Set the end by the consumer's count, without permission to read messages; it does not give a sequence."""
         info = await self._api.call(f"CONSUMER.INFO.{self.stream}.{self._name}", retry=True)
         on_its_way = info["delivered"]["consumer_seq"] >= self._next
         return SOMEWHERE if info["num_pending"] or on_its_way else self._last
 
 
 async def read(api: Api, stream: str, selection: Selection) -> AsyncIterator[list[RawFrame]]:
-    """All batches of a finite reading, without the end marker."""
+    """Yield all batches of a finite reading, without the end marker."""
     async with OrderedConsumer(api, stream, selection) as consumer:
         async for batch in consumer.batches():
             if batch:

@@ -1,6 +1,6 @@
-"""Pulls of one consumer over one subscription, with what was asked for and is still to come (ADR-37).
+"""Pulls of one consumer over one subscription, with the amounts requested and still outstanding (ADR-37).
 
-Fetch, consume and the ordered consumer stand on this: each decides when to ask, and what a status means for it.
+Fetch, consume and the ordered consumer build on this: each decides when to pull and what a status means for it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _REMEMBERED = 16
 
 
 class Puller:
-    """Asks one consumer for messages and receives them; an async context manager."""
+    """Sender of one consumer's pulls and receiver of its messages; an async context manager."""
 
     def __init__(self, connection: Connection, subject: str) -> None:
         self.subject = subject
         self.messages = 0
-        """Asked for, and neither counted off nor given back by the server."""
+        """Amount requested, and neither counted off nor returned by the server."""
         self.bytes = 0
         self.asked = self.answers = 0
-        """Pulls that were sent, and what came of them: messages, statuses and signs of life."""
+        """Number of pulls sent, and of answers: messages, statuses and heartbeats."""
         self.heard = time.monotonic()
-        """When the last frame came, or the first pull went out."""
+        """Time of the last frame, or of the first pull."""
         self._connection = connection
         self._sent: list[Pull] = []
         self._stack = AsyncExitStack()
@@ -54,7 +54,7 @@ class Puller:
         del self._sent[:-_REMEMBERED]
 
     async def receive(self, timeout: float) -> list[RawFrame]:
-        """Messages and statuses, all that have come; none when the time is up or the connection changes.
+        """Return messages and statuses that have arrived; none when the time is up or the connection changes.
 
         Raises PermissionDenied.
         """
@@ -67,7 +67,7 @@ class Puller:
         return frames
 
     def _check_denials(self) -> None:
-        """Raises PermissionDenied when pulls may not be sent, or what was delivered may not be answered."""
+        """Raise PermissionDenied when pulls may not be sent, or delivered messages may not be acknowledged."""
         if denied := self._subscription.denied(self.subject):
             raise denied
         name = self.subject.split(".MSG.NEXT.")[-1]
@@ -76,17 +76,17 @@ class Puller:
                 raise permission_denied("publish", f"$JS.ACK.{name}.>")
 
     def count_off(self, messages: int, size: int = 0) -> None:
-        """Messages have come, or have been dealt with: whichever the caller counts."""
+        """Count messages as received, or as processed: the caller decides."""
         self.messages = max(self.messages - messages, 0)
         self.bytes = max(self.bytes - size, 0)
 
     def settle(self, header: bytes) -> Status:
-        """Read a status and take what it ends off the count."""
+        """Parse a status and subtract what it ends from the count."""
         found = read_status(header)
         if found.messages is not None:
             self.count_off(found.messages, found.bytes)
         elif found.meaning in (Meaning.REFUSED, Meaning.BAD) or found.code in (404, 503):
-            # It does not say which pull it was: what is refused is refused at once, so the newest.
+            # It does not name the pull: refusals come immediately, so it is the newest.
             if self._sent:
                 newest = self._sent.pop()
                 self.count_off(newest.batch, newest.max_bytes)
@@ -95,16 +95,16 @@ class Puller:
         return found
 
     def wake(self) -> None:
-        """Let a waiting `receive` come back."""
+        """Make a waiting `receive` return."""
         self._subscription.inbox.wake()
 
     def forget(self) -> None:
-        """None of the pulls is kept by anybody any more."""
+        """Count no pull as outstanding any more."""
         self.messages = self.bytes = 0
         self._sent.clear()
 
     async def stop(self) -> None:
-        """Want nothing more; what the server had sent is received before `receive` comes back empty.
+        """Stop pulling; messages already sent by the server are received before `receive` returns empty.
 
         Raises RequestTimeout, ConnectionLost, NoServer.
         """
@@ -112,12 +112,12 @@ class Puller:
 
 
 def gone(stream: str, consumer: str, status: Status) -> KvctlError:
-    """The error for a consumer that answers no pull any more: it was deleted, or pushes its messages."""
+    """Build the error for a consumer that does not answer pulls any more: deleted, or a push consumer."""
     if status.text.startswith("Consumer Deleted"):
         return ConsumerNotFound(f"Consumer `{consumer}` of stream `{stream}` was deleted")
-    return ServerError(f"Consumer `{consumer}` pushes its messages: it cannot be pulled", code=status.code)
+    return ServerError(f"Consumer `{consumer}` is a push consumer and cannot be pulled", code=status.code)
 
 
 def size_of(frame: RawFrame) -> int:
-    """The bytes of a message as servers count them: subject, reply, header and payload."""
+    """Return the bytes of a message as servers count them: subject, reply, header and payload."""
     return len(frame[0]) + len(frame[1]) + len(frame[2]) + len(frame[3])

@@ -1,4 +1,4 @@
-"""What a server says about a pull instead of a message: ADR-37's table, and the statuses that it lacks. [pure]"""
+"""Statuses of pulls: ADR-37's table, and those it lacks. [pure]"""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _LIMIT = re.compile(r"Exceeded MaxRequest(Batch|Expires|MaxBytes) of (\S+)")
 
 
 class Meaning(Enum):
-    """What a status says of the pull that it answers."""
+    """Meaning of a status for its pull."""
 
     ALIVE = "alive"
-    """An idle heartbeat: nothing has ended."""
+    """Idle heartbeat: nothing has ended."""
     ENDED = "ended"
-    """The pull is over, as pulls are: nobody needs to know."""
+    """Ordinary end of the pull: not reported."""
     REFUSED = "refused"
-    """A limit of the consumer stands against the pull: a warning."""
+    """The pull exceeds a limit of the consumer: a warning."""
     BAD = "bad"
     """The server does not understand the pull: an error."""
     GONE = "gone"
-    """No pull will ever be answered again: an error that ends consuming."""
+    """No pull will be answered any more: an error that ends consuming."""
     UNPINNED = "unpinned"
-    """The consumer is pinned to another client now: nobody needs to know, pull anew without the pin."""
+    """The consumer is now pinned to another client: not reported, pull again without the pin."""
     LOST = "lost"
-    """Whoever kept the pulls keeps them no more: a warning, and a reason to pull anew."""
+    """The server that kept the pulls dropped them: a warning, and a reason to pull again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One status; `messages` and `bytes` are what was left of the pull, None where it does not say."""
+    """Status of a pull; `messages` and `bytes` are the remainder of the pull, None where not reported."""
 
     code: int
     text: str
@@ -42,12 +42,12 @@ class Status:
 
     @property
     def exceeded(self) -> tuple[str, str]:
-        """The limit that the pull was over, `Batch`, `Expires` or `MaxBytes`, and its value; empty for none."""
+        """Limit that the pull exceeded, `Batch`, `Expires` or `MaxBytes`, and its value; empty for none."""
         named = _LIMIT.match(self.text)
         return (named[1], named[2]) if named else ("", "")
 
     def most(self, what: str) -> int:
-        """The limit of that name as a number; 0 where the pull was not over it."""
+        """Return the limit of that name as a number; 0 if the pull did not exceed it."""
         name, text = self.exceeded
         return int(text) if name == what and text.isdigit() else 0
 
@@ -56,7 +56,7 @@ class Status:
 
 
 def read_status(header: bytes) -> Status:
-    """The status that a header block holds."""
+    """Parse the status in a header block."""
     code, text = status(header)
     left = header_value(header, b"Nats-Pending-Messages")
     size = header_value(header, b"Nats-Pending-Bytes")
@@ -64,7 +64,7 @@ def read_status(header: bytes) -> Status:
 
 
 def meaning_of(code: int, text: str) -> Meaning:
-    """What a code and its text say: many of 409 are told apart by their text alone."""
+    """Return the meaning of a code and its text: many of 409 differ by their text alone."""
     if code == 409:
         return next((meaning for begin, meaning in _CONFLICTS.items() if text.startswith(begin)), Meaning.LOST)
     return _CODES.get(code, Meaning.LOST)

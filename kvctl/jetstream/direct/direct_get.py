@@ -1,4 +1,4 @@
-"""Direct get (ADR-31), answered by the nearest replica, and the leader's STREAM.MSG.GET beside it: one message."""
+"""Direct get (ADR-31) from the nearest replica, and STREAM.MSG.GET from the leader: one message."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kvctl.units import format_time, parse_utc
 from kvctl.wire import status
 
 MANY_LIMIT = 1024
-"""Subjects that one `multi_last` may match."""
+"""Maximum number of subjects that one `multi_last` may match."""
 
 _PLAIN = b"NATS/1.0"
 _SERVERS = b"\r\nNats-Stream: "
-# What the server adds stands last: a republished message that was stored again carries older ones.
+# The server's headers come last: a republished message that was stored again has older ones.
 _TOLD = re.compile(
     rb"\r\nNats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
     rb"(?:Nats-Num-Pending: (\d+)\r\nNats-Last-Sequence: (\d+)\r\n)?"
@@ -37,11 +37,11 @@ class NotUnderstood(ServerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectRequest:
-    """What to read, in the forms of ADR-31; `check` says which fields go together.
+    """Selection of messages in the forms of ADR-31; `check` says which fields can be combined.
 
-    `sequence`, `last_for`, `next_for` (with `sequence`: from there on) and `start_time_ns` name one message; `batch`
-    makes them, but for `last_for`, the first of so many. `last_of` are subjects, wildcards allowed, of which the last
-    messages are asked, as of `up_to_sequence` or `up_to_time_ns` where these are given.
+    `sequence`, `last_for`, `next_for` (with `sequence`: from there on) and `start_time_ns` select one message; `batch`
+    makes it the first of that many, except for `last_for`. `last_of` are subjects, wildcards allowed, whose last
+    messages are requested, as of `up_to_sequence` or `up_to_time_ns` if given.
     """
 
     sequence: int | None = None
@@ -53,38 +53,38 @@ class DirectRequest:
     last_of: tuple[str, ...] = ()
     up_to_sequence: int | None = None
     up_to_time_ns: int | None = None
-    """Inclusive: a message of this very time counts (the server's `up_to_time` excludes it)."""
+    """Inclusive: a message of exactly this time counts (the server's `up_to_time` excludes it)."""
 
     @property
     def many(self) -> bool:
-        """Whether more than one message is asked for."""
+        """True if more than one message is requested."""
         return self.batch is not None or bool(self.last_of)
 
     def check(self) -> None:
-        """Raises UsageError for what servers refuse (408), or would take for something else."""
+        """Raise UsageError for combinations that servers refuse (408) or misunderstand."""
         numbers = (self.sequence, self.batch, self.max_bytes, self.up_to_sequence)
         if any(number is not None and number < 1 for number in numbers):
-            raise UsageError("Sequences, batches and sizes count from 1")
+            raise UsageError("Sequences, batches and sizes start at 1")
         if self.last_for is not None and (self.next_for is not None or self.sequence or self.many):
-            raise UsageError("The last message of a subject is one message: no sequence, no batch")
+            raise UsageError("`last_for` cannot be combined with a sequence or a batch")
         if self.start_time_ns is not None and (self.sequence or self.last_for is not None or self.last_of):
-            raise UsageError("A start time excludes a sequence and last messages")
+            raise UsageError("A start time cannot be combined with a sequence or with last messages")
         if self.last_of and self.next_for is not None:
-            raise UsageError("The last messages of subjects exclude the next of one")
+            raise UsageError("`last_of` and `next_for` cannot be combined")
         if (self.up_to_sequence or self.up_to_time_ns is not None) and not self.last_of:
-            raise UsageError("Only the last messages of subjects can be asked as of a sequence or time")
+            raise UsageError("A sequence or time to read up to needs `last_of`")
         if self.up_to_sequence and self.up_to_time_ns is not None:
-            raise UsageError("A sequence and a time exclude each other")
+            raise UsageError("A sequence and a time cannot be combined")
         if self.max_bytes and not self.many:
-            raise UsageError("A size limits a batch")
+            raise UsageError("A size limit needs a batch")
         if not self.many and (self.sequence, self.last_for, self.next_for, self.start_time_ns) == (None,) * 4:
-            raise UsageError("Neither sequence, subject nor time is given")
+            raise UsageError("Give a sequence, a subject or a time")
         for subject in (self.last_for, self.next_for, *self.last_of):
             if subject is not None:
                 check_subject(subject.encode(errors="surrogatepass"))
 
     def body(self) -> dict[str, Any]:
-        """The request's JSON."""
+        """Return the request's JSON."""
         fields = {
             "seq": self.sequence, "last_by_subj": self.last_for, "next_by_subj": self.next_for,
             "start_time": _time(self.start_time_ns), "batch": self.batch, "max_bytes": self.max_bytes,
@@ -92,15 +92,15 @@ class DirectRequest:
             "up_to_time": _time(None if self.up_to_time_ns is None else self.up_to_time_ns + 1),
         }  # fmt: skip
         if self.batch and not self.last_of and (self.sequence, self.next_for, self.start_time_ns) == (None,) * 3:
-            fields["seq"] = 1  # a batch alone is an empty request to servers
+            fields["seq"] = 1  # servers take a batch alone for an empty request
         return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(slots=True)
 class StoredMessage:
-    """One message of a stream. `stream` is the replica that answered; `time_ns` since the epoch.
+    """Message stored in a stream. `stream` is the replica that answered; `time_ns` counts from the epoch.
 
-    `header` is the writer's own, empty for none: what the server adds to an answer is in the other fields.
+    `header` is the writer's own, empty for none: the server's additions are in the other fields.
     """
 
     stream: str
@@ -110,18 +110,18 @@ class StoredMessage:
     header: bytes
     payload: bytes
     pending: int | None = None
-    """In a batch: how many messages that match are left after this one."""
+    """In a batch: number of matching messages after this one."""
     last_sequence: int | None = None
-    """In a batch: the sequence of the message before this one, 0 for none."""
+    """In a batch: sequence of the previous message, 0 for none."""
 
 
 async def get(
     api: Api, stream: str, request: DirectRequest, *, leader: bool = False, timeout: float | None = None
 ) -> StoredMessage | None:
-    """One message, by any of ADR-31's forms; with `leader` from the stream's leader, never stale. None for none.
+    """Get one message in any of ADR-31's forms; with `leader`, from the stream's leader, never stale. None for none.
 
-    Raises UsageError, NoResponders where the stream has no direct get (or is gone), NotUnderstood (servers before 2.11
-    know no start time), with `leader` StreamNotFound; PermissionDenied.
+    Raises UsageError, NoResponders if the stream has no direct get (or does not exist), NotUnderstood (servers before
+    2.11 do not know start times), with `leader` StreamNotFound; PermissionDenied.
     """
     request.check()
     if leader:
@@ -130,14 +130,15 @@ async def get(
         answers = [await _get(api, stream, json.dumps(asked).encode(), timeout) for asked in _in_parts(request.body())]
         found = max(filter(None, answers), key=lambda message: message.sequence, default=None)
     if found is not None and request.start_time_ns is not None and found.time_ns < request.start_time_ns:
-        raise NotUnderstood("The server does not know requests by time")  # it went by the subject alone
+        raise NotUnderstood("The server does not know requests by time")  # it used the subject alone
     return found
 
 
 async def last(api: Api, stream: str, subject: str, *, timeout: float | None = None) -> StoredMessage | None:
-    """The last message on one subject, in the form that permissions can allow subject by subject.
+    """Get the last message on one subject, in the form that permissions can allow subject by subject.
 
-    None when there is none. Raises NoResponders where the stream has no direct get (or is gone), PermissionDenied.
+    Returns None if there is none. Raises NoResponders if the stream has no direct get (or does not exist),
+    PermissionDenied.
     """
     if subject == ">":
         return await get(api, stream, DirectRequest(last_for=subject), timeout=timeout)
@@ -145,9 +146,9 @@ async def last(api: Api, stream: str, subject: str, *, timeout: float | None = N
 
 
 async def from_leader(api: Api, stream: str, **request: Any) -> StoredMessage | None:
-    """One message by `seq`, `last_by_subj`, `next_by_subj` or `start_time` from the stream's leader: never stale.
+    """Get one message by `seq`, `last_by_subj`, `next_by_subj` or `start_time` from the stream's leader: never stale.
 
-    None when there is none. Raises StreamNotFound, PermissionDenied.
+    Returns None if there is none. Raises StreamNotFound, PermissionDenied.
     """
     found = []
     for asked in _in_parts(request):
@@ -160,10 +161,10 @@ async def from_leader(api: Api, stream: str, **request: Any) -> StoredMessage | 
 
 
 def _in_parts(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """The last message of all is asked for in two parts.
+    """Split a request for the last message of all subjects in two.
 
-    Servers answer `>` by their last sequence alone: where that message was deleted or has expired, they say that there
-    is none (2.10 to 2.15). By any other filter they look for the last that is there.
+    Servers answer `>` by their last sequence alone: if that message was deleted or has expired, they report that there
+    is none (2.10 to 2.15). For any other filter they look for the last existing one.
     """
     if request.get("last_by_subj") != ">":
         return [request]
@@ -171,7 +172,7 @@ def _in_parts(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def told_by_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
-    """The message in the reply to a STREAM.MSG.GET."""
+    """Parse the reply to a STREAM.MSG.GET."""
     message = reply["message"]
     return StoredMessage(
         stream, message["subject"], int(message["seq"]), parse_utc(message["time"]),
@@ -180,7 +181,7 @@ def told_by_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
 
 
 def told(header: bytes, payload: bytes) -> StoredMessage | None:
-    """The message in an answer to a direct get; None where there is none (404).
+    """Parse the answer to a direct get; None if there is no message (404).
 
     Raises TooManySubjects (413), NotUnderstood (408), ServerError.
     """
@@ -198,7 +199,7 @@ def told(header: bytes, payload: bytes) -> StoredMessage | None:
 
 
 def _check(code: int, text: str) -> None:
-    """Raises the error for a status that is more than that nothing is there."""
+    """Raise the error for a status other than an absent message."""
     if code == 404:
         return
     if code == 413:
@@ -216,7 +217,7 @@ async def _get(api: Api, endpoint: str, request: bytes, timeout: float | None = 
         try:
             frame = await connection.request(f"{api.prefix}.DIRECT.GET.{endpoint}", request, timeout=left)
             return told(frame.header, frame.payload)
-        except ConnectionLost:  # reading may be repeated
+        except ConnectionLost:  # a read may be repeated
             if time.monotonic() > deadline:
                 raise
 

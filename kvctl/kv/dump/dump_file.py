@@ -1,4 +1,4 @@
-"""A dump as a file: written with its hash, and verified before it is believed."""
+"""Dump files: written with a hash, and verified before use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BLOCK = 1 << 20
 _LONGEST_TRAILER = 4096
 _BEGIN = b'{"kvctl": "dump"'
 _MARKS = (b'"kvctl"', b'"dump"', b'"config"', b'"cut"', b'"version"')
-"""What a header holds; a damaged one lacks some of it."""
+"""Parts of a header; a damaged one lacks some of them."""
 
 
 class DumpWriter:
-    """Writes a dump into a file that can be read and rewritten, from where it stands."""
+    """Writer of a dump into a file that can be read and rewritten, from its current position."""
 
     def __init__(self, file: BinaryIO, header: dict[str, Any]) -> None:
         self._file = file
@@ -30,12 +30,12 @@ class DumpWriter:
         self._write(header_line(header, exact=True))
 
     def add(self, lines: bytes, count: int) -> None:
-        """So many entries as lines."""
+        """Append `count` entries as lines."""
         self.entries += count
         self._write(lines)
 
     def finish(self, *, exact: bool) -> str:
-        """Write the last line; returns the hash. Whether the dump is exact stands in the first line, known only now."""
+        """Write the last line and return the hash; rewrite the first line, which says if the dump is exact."""
         if not exact:
             self._file.seek(self._begin)
             self._file.write(header_line(self._header, exact=False))
@@ -55,24 +55,24 @@ class DumpWriter:
 
 @dataclass(frozen=True, slots=True)
 class DumpFile:
-    """What a file says that begins like a dump."""
+    """Header, extent and damage of a dump file."""
 
     header: dict[str, Any]
     body: int
-    """Where the entries begin."""
+    """Offset of the first entry in bytes."""
     end: int
-    """Where they end."""
+    """Offset of the end of the entries."""
     damage: str | None
-    """What is wrong with it, if anything is."""
+    """Description of the damage; None for an intact file."""
 
     @property
     def history(self) -> bool:
-        """Whether it holds every entry rather than the last of each key."""
+        """True if it has every entry rather than the last of each key."""
         return bool(self.header.get("history"))
 
 
 def is_dump(first_line: bytes) -> bool:
-    """Whether a file that begins with this line is a dump, whole or damaged."""
+    """Return True if a file that begins with this line is a dump, intact or damaged."""
     marks = sum(mark in first_line for mark in _MARKS)
     return first_line.startswith(_BEGIN) or (marks > 2 and b'"key":' not in first_line)
 
@@ -87,11 +87,12 @@ def inspect(file: BinaryIO, name: str) -> DumpFile:
         return DumpFile({}, len(first), size, "its first line is not a header")
     if header["version"] > VERSION:
         raise ConflictError(
-            f"The dump `{name}` has version {header['version']}, this kvctl knows {VERSION}", hint="Use a newer kvctl"
+            f"The dump `{name}` has version {header['version']}; this kvctl supports version {VERSION}",
+            hint="Use a newer kvctl",
         )
     trailer, end = _last_line(file, size)
     if trailer is None:
-        return DumpFile(header, len(first), size, "its last line is missing: it was cut off")
+        return DumpFile(header, len(first), size, "its last line is missing: the file is truncated")
     return DumpFile(header, len(first), end, _difference(file, len(first), end, trailer))
 
 
@@ -104,7 +105,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _last_line(file: BinaryIO, size: int) -> tuple[dict[str, Any] | None, int]:
-    """The last line, if it is one that ends a dump, and where it begins."""
+    """Return the trailer and its offset; None if the last line is not a trailer."""
     start = max(size - _LONGEST_TRAILER, 0)
     file.seek(start)
     tail = file.read(_LONGEST_TRAILER)

@@ -1,4 +1,4 @@
-"""The form of a dump: a header line, a line for each entry, a line with their number and hash. [pure]"""
+"""Format of a dump: a header line, a line for each entry, and a line with their number and hash. [pure]"""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _FRACTION = 9
 
 
 def header_line(header: dict[str, Any], *, exact: bool) -> bytes:
-    """The first line; it is as long for either value of `exact`, so that one can take the other's place."""
+    """Return the first line; its length does not depend on `exact`, so that it can be rewritten in place."""
     return _text({"kvctl": "dump", "version": VERSION, **header})[:-1].encode("utf-8", "backslashreplace") + (
         b', "exact": true }\n' if exact else b', "exact": false}\n'
     )
 
 
 def trailer_line(entries: int, sha256: str) -> bytes:
-    """The last line: how many entries there are, and the hash of every byte before it."""
+    """Return the last line: the number of entries and the hash of every byte before it."""
     return _text({"entries": entries, "sha256": sha256}).encode() + b"\n"
 
 
 def entry_line(bucket: str, key: str, value: bytes) -> bytes:
-    """The line of an entry that is key and value alone."""
+    """Return the line of an entry that has only key and value."""
     row: dict[str, Any] = {"bucket": bucket, "key": key, "operation": str(Operation.PUT)}
     _add_value(row, value)
     return f"{_text(row)}\n".encode("utf-8", "backslashreplace")
 
 
 class EntryLines:
-    """Writes a bucket's messages as the lines of a dump."""
+    """Formatter of a bucket's messages as the lines of a dump."""
 
     def __init__(self, bucket: str, prefix: str, clock: ServerClock) -> None:
         self._bucket = bucket
@@ -52,7 +52,7 @@ class EntryLines:
         self._seconds, self._shown = "", ""
 
     def of_frames(self, frames: Sequence[RawFrame]) -> bytes:
-        """The lines of a consumer's messages."""
+        """Format a consumer's messages."""
         try:
             text = "".join(self._lines(frames))
         except UnicodeDecodeError:
@@ -60,13 +60,13 @@ class EntryLines:
         return text.encode("utf-8", "backslashreplace")
 
     def of_entries(self, entries: Sequence[Entry]) -> bytes:
-        """The lines of entries."""
+        """Format entries."""
         return "".join([self._full_line(entry) for entry in entries]).encode("utf-8", "backslashreplace")
 
     def _lines(self, frames: Sequence[RawFrame]) -> list[str]:
-        """Each message by the shortest way, but by way of its entry where it has headers.
+        """Format messages without headers directly, others by way of their entry.
 
-        Raises UnicodeDecodeError for a value that is no text.
+        Raises UnicodeDecodeError for a value that is not text.
         """
         begin, cut, seconds, shown = self._begin, self._cut, self._seconds, self._shown
         lines = []
@@ -110,7 +110,7 @@ def _add_value(row: dict[str, Any], value: bytes) -> None:
 
 
 def _add_headers(row: dict[str, Any], entry: Entry, clock: ServerClock) -> None:
-    """What the headers say: reason, what is left of a ttl, the writer's own, and a purge that erased nothing."""
+    """Add what the headers say: reason, remaining ttl, the writer's own headers, and a purge that erased nothing."""
     if entry.reason is not None:
         row["reason"] = entry.reason
     left = ttl_left(entry, clock.now_ns())

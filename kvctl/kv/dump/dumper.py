@@ -1,4 +1,4 @@
-"""Dump a bucket as of one revision, in one pass and bounded memory, and tell truthfully whether that succeeded."""
+"""Dump a bucket as of one revision, in one pass and bounded memory, and report if the snapshot is consistent."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.units import format_time
 
 Advance = Callable[[int], None]
-"""Told of entries done."""
+"""Called with the number of entries done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dumped:
-    """What a dump came to."""
+    """Result of a dump."""
 
     entries: int
     cut: int | str
-    """A revision; of a repository a commit's id."""
+    """Snapshot revision; for a repository, a commit's id."""
     sha256: str
     lost: list[str] = field(default_factory=list)
-    """Keys of which something was overwritten before it could be read, or may have been."""
+    """Keys with entries that were, or may have been, overwritten before they could be read."""
     vanished: int = 0
-    """Entries that went without a trace: removed by somebody."""
+    """Number of entries that were removed without a trace."""
     caveat: str | None = None
-    """Of a dump of the past: what may be missing all the same, as a sentence."""
+    """For a dump of the past: a sentence on entries that may nevertheless be missing."""
 
     @property
     def exact(self) -> bool:
-        """Whether it is the bucket as it was at the cut, but for what expired while it was read."""
+        """True if it equals the bucket at the snapshot revision, except for entries that expired during the dump."""
         return not (self.lost or self.vanished)
 
 
@@ -48,16 +48,16 @@ async def dump(
     bucket: Bucket, file: BinaryIO, filters: Sequence[str] = (), *, history: bool = False,
     advance: Advance = lambda _: None, expecting: Callable[[int | None], None] = lambda _: None,
 ) -> Dumped:  # fmt: skip
-    """Write the living keys, or with `history` every entry, as of the bucket's last revision, into an empty file.
+    """Write the live keys, or with `history` every entry, as of the bucket's last revision, into an empty file.
 
-    `expecting` is told once how many there may be, where that is known.
-    Raises BucketNotFound, RefusedError for what an interrupted restore left, OSError.
+    `expecting` is called once with the expected number of entries, if known.
+    Raises BucketNotFound, RefusedError for the leftovers of an interrupted restore, OSError.
     """
     binding = await bucket.locate(fresh=True)
     assert binding.info is not None
     clock = ServerClock.from_info(binding.info)
     if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
-        raise RefusedError(f"`{bucket.name}` is what an interrupted restore or copy left: it is not whole")
+        raise RefusedError(f"`{bucket.name}` is incomplete: an interrupted restore or copy left it")
     cut = int(binding.info["state"]["last_seq"])
     writer = DumpWriter(file, header(binding, filters, cut, clock, history=history))
     lines = EntryLines(bucket.name, binding.prefix, clock)
@@ -80,9 +80,9 @@ async def dump(
 async def dump_past(
     bucket: Bucket, moment: Moment, file: BinaryIO, filters: Sequence[str] = (), *, advance: Advance = lambda _: None
 ) -> Dumped:
-    """Write the keys that lived at a moment of the past into an empty file.
+    """Write the keys that lived at a past moment into an empty file.
 
-    Raises HistoryLost where the bucket no longer holds them all, RevisionNotFound, BucketNotFound, OSError.
+    Raises HistoryLost if the bucket no longer has them all, RevisionNotFound, BucketNotFound, OSError.
     """
     past = await bucket.as_of(moment)
     writer = DumpWriter(file, header(bucket.binding, filters, past.revision, past.clock, history=False))
@@ -95,7 +95,7 @@ async def dump_past(
 
 
 def header(binding: Binding, filters: Sequence[str], cut: int, clock: ServerClock, *, history: bool) -> dict[str, Any]:
-    """What a dump's first line says, beside its kind and version."""
+    """Build the fields of a dump's first line, except its kind and version."""
     assert binding.info is not None
     return {
         "bucket": binding.bucket,

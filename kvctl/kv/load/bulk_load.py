@@ -1,4 +1,4 @@
-"""A whole load: the input checked, the target compared with it, an interrupted one gone on with, the rows written."""
+"""A complete load: check the input, compare it with the target, resume an interrupted load, write the rows."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ SHORTER_HISTORY = "shorter-history"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """How to load."""
+    """Options of a load."""
 
     mode: Mode = Mode.PUT
     strict: bool = False
-    """Check every row first, and write nothing when one is bad."""
+    """Check every row first, and write nothing if one is invalid."""
     dry_run: bool = False
     resume: bool = False
     shorter_history: bool = False
     """Allow a dump with more history than the bucket keeps."""
     progress: Path | None = None
-    """What the name of the file begins with that notes the position, so that `resume` can go on from there."""
+    """Base name of the checkpoint file, from which `resume` continues."""
     anew: Callable[[], None] = field(default=lambda: None)
-    """Told when an interrupted load of the same file into the same target begins at the first row again."""
+    """Called when an interrupted load of the same file into the same target starts over at the first row."""
     rejected: Callable[[BadRow], None] = field(default=lambda _: None)
-    """Told of every row that is not written."""
+    """Called with every row that is not written."""
     advance: Callable[[int], None] = field(default=lambda _: None)
-    """Told of bytes of the input that are done with."""
+    """Called with the number of input bytes done."""
     checked: Callable[[int], None] = field(default=lambda _: None)
-    """Told of bytes that are checked."""
+    """Called with the number of bytes checked."""
 
 
 async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> Loaded:
-    """Write the rows of the input into the bucket; rows that cannot be written are told of and counted.
+    """Write the rows of the input into the bucket; rejected rows are reported and counted.
 
-    Raises UsageError (with `strict` for a bad row, too), HazardRefused, BucketNotFound, ReadOnly, PartlyDone,
-    OutcomeUnknown, what the server refuses, and ConflictError: `resume` without a position of the same load, or the
+    Raises UsageError (with `strict` also for an invalid row), HazardRefused, BucketNotFound, ReadOnly, PartlyDone,
+    OutcomeUnknown, errors of the server, and ConflictError: `resume` without a checkpoint of the same load, or the
     same load is running.
     """
     _check_history(source, options.mode)
@@ -72,33 +72,33 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> Loade
 
 
 def read(source: LoadInput, after: int = 0) -> AsyncIterator[Batch]:
-    """The rows of an input after a line; what comes through a pipe does not hold the connection up."""
+    """Return the rows of an input after a line; waiting for a pipe does not block the connection."""
     batches = source.batches(after)
     return _at_hand(batches) if source.repeatable else _arriving(batches)
 
 
 def _check_history(source: LoadInput, mode: Mode) -> None:
     if source.dump is not None and source.dump.history and mode is not Mode.PUT:
-        raise UsageError(f"`--{mode}` is for rows or a dump of living keys; this dump holds their history")
+        raise UsageError(f"`--{mode}` needs rows or a dump of live keys; this dump contains history")
 
 
 def _check_depth(source: LoadInput, target: Target, options: LoadOptions) -> None:
-    """Raises HazardRefused for a dump whose bucket kept more of each key than this one will."""
+    """Raise HazardRefused for a dump whose bucket kept more of each key than this one will."""
     if source.dump is None or not source.dump.history or options.shorter_history:
         return
     depth = source.dump.header.get("config", {}).get("max_msgs_per_subject", 0)
     if depth > target.history:
         raise HazardRefused(
             SHORTER_HISTORY,
-            f"The dump holds up to {depth} entries of a key, bucket `{target.binding.bucket}` keeps {target.history}: "
+            f"The dump has up to {depth} entries per key, bucket `{target.binding.bucket}` keeps {target.history}: "
             "the oldest would be lost",
-            hint=f"`kvctl bucket edit {target.binding.bucket} --history {depth}` keeps them, "
-            f"`--force {SHORTER_HISTORY}` loses them",
+            hint=f"Keep them with `kvctl bucket edit {target.binding.bucket} --history {depth}`, "
+            f"or drop them with `--force {SHORTER_HISTORY}`",
         )
 
 
 async def _check_rows(source: LoadInput, target: Target, options: LoadOptions) -> None:
-    """Raises UsageError when some row cannot be written."""
+    """Raise UsageError if a row cannot be written."""
     count = 0
     async for batch in _at_hand(source.batches()):
         found = list(batch.bad)
@@ -112,7 +112,7 @@ async def _check_rows(source: LoadInput, target: Target, options: LoadOptions) -
         count += len(found)
         options.checked(batch.size)
     if count:
-        raise UsageError(f"{count} row{'s are' if count > 1 else ' is'} bad: nothing was written")
+        raise UsageError(f"{count} row{'s are' if count > 1 else ' is'} invalid: nothing was written")
 
 
 async def _progress_file(source: LoadInput, target: Target, options: LoadOptions) -> ProgressFile | None:
@@ -131,7 +131,7 @@ async def _progress_file(source: LoadInput, target: Target, options: LoadOptions
 
 
 def _start(progress: ProgressFile, options: LoadOptions) -> Position | None:
-    """Return where to go on; None for the beginning. Raises ConflictError."""
+    """Return the position to continue from; None for the beginning. Raises ConflictError."""
     if options.resume:
         return progress.load()
     if progress.exists:
@@ -145,9 +145,9 @@ async def _at_hand(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
 
 
 async def _arriving(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
-    """Batches that may be long in coming: a thread waits for them, and the connection stays alive."""
+    """Yield batches of a slow input: a thread waits for them, and the connection stays alive."""
     loop = asyncio.get_running_loop()
-    # Its own, since the loop would wait for the thread when it is closed.
+    # Its own thread: closing the loop would wait for one of its pool.
     waiting = ThreadPoolExecutor(1, "input")
     while (batch := await loop.run_in_executor(waiting, next, batches, None)) is not None:
         yield batch

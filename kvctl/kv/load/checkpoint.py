@@ -1,7 +1,7 @@
-"""How far a load has come, in a file beside its input: what an interrupted one goes on from.
+"""Checkpoints of a load: the position of a load in a file beside its input, from which an interrupted one resumes.
 
-Each target has a file of its own, `FILE.kvctl-progress-<tag>`, which the load keeps locked while it runs. A save writes
-another file, locked before it takes the name, so that a kill leaves the old position or the new one.
+Each target has its own file, `FILE.kvctl-progress-<tag>`, which stays locked while the load runs. A save writes
+another file and locks it before renaming it, so that a kill leaves the old position or the new one.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from kvctl.jetstream.stream_info import StreamInfo
 SUFFIX = ".kvctl-progress"
 VERSION = 2
 _GENERATED_NAME = re.compile(r"N[A-Z2-7]{55}\Z")
-"""The name of a server that was given none: another one after each start."""
+"""Generated name of an unnamed server, which changes at each start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is loaded into what; a load goes on only with the same."""
+    """Input and target of a load; a load resumes only the same task."""
 
     input: str
     """Size and hash of the file."""
     bucket: str
     stream: str
     server: str
-    """Cluster or server that holds the stream, as far as it has a name that outlives a restart."""
+    """Cluster or server that has the stream, if its name survives a restart."""
     created: str
-    """When the target's stream was created: a recreated one holds nothing of an earlier load."""
+    """Creation time of the target's stream: a recreated one has no rows of an earlier load."""
     mode: str
 
     @property
     def tag(self) -> str:
-        """A short name of the target."""
+        """Short name of the target."""
         return hashlib.sha256(f"{self.server}\n{self.stream}\n{self.created}".encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Every row up to `line` is done; what comes after it has revisions above `revision`, if it is there."""
+    """Position in the input: rows up to `line` are done; later ones, if stored, are above `revision`."""
 
     line: int = 0
     until: int = 0
-    """The last row that may have been sent."""
+    """Last row that may have been sent."""
     revision: int = 0
     written: int = 0
     unchanged: int = 0
@@ -62,12 +62,12 @@ class Position:
 
 
 def path_for(file: str) -> Path:
-    """Return what the names of an input file's progress files begin with."""
+    """Return the common prefix of an input file's checkpoint files."""
     return Path(file + SUFFIX)
 
 
 def noted(base: Path) -> list[Path]:
-    """Return the progress files of an input file, one for each target of which a load was interrupted."""
+    """Return the checkpoint files of an input file, one for each target with an interrupted load."""
     with suppress(OSError):
         found = base.parent.glob(f"{escape(base.name)}-*")
         return sorted(path for path in found if path.suffix != atomic_file.PARTIAL and path.stat().st_size)
@@ -75,7 +75,7 @@ def noted(base: Path) -> list[Path]:
 
 
 def identity(file: BinaryIO) -> str:
-    """Return what tells this input from another: size and hash. The file stands anywhere afterwards."""
+    """Return size and hash of an input. The file's position afterwards is undefined."""
     file.seek(0)
     digest = hashlib.file_digest(cast(Any, file), "blake2b")
     return f"{file.tell()}-{digest.hexdigest()[:32]}"
@@ -96,7 +96,7 @@ def task_of(info: StreamInfo, bucket: str, *, input: str, mode: str) -> Task:
 
 
 class ProgressFile:
-    """The position of one load of a file into a target. A context manager that holds the lock."""
+    """Checkpoint file of one load into a target. A context manager that holds the lock."""
 
     def __init__(self, base: Path, task: Task) -> None:
         self.path = base.with_name(f"{base.name}-{task.tag}")
@@ -106,7 +106,7 @@ class ProgressFile:
 
     def __enter__(self) -> ProgressFile:
         """Lock it. Raises ConflictError while another process loads the same file into the same target."""
-        with suppress(OSError):  # then it loads without notes
+        with suppress(OSError):  # then it loads without checkpoints
             self._lock = self._locked()
             self._clear_away()
         return self
@@ -120,16 +120,16 @@ class ProgressFile:
 
     @property
     def exists(self) -> bool:
-        """Whether a load into this target was interrupted."""
+        """Return True if a load into this target was interrupted."""
         return self._lock >= 0 and os.fstat(self._lock).st_size > 0
 
     def load(self) -> Position:
-        """Return the position of the interrupted load. Raises ConflictError where there is none of the same task."""
+        """Return the position of the interrupted load. Raises ConflictError if none of the same task exists."""
         if not self.exists:
             raise self._none()
         found = _read(self.path)
         if found is None:
-            raise _refusal(f"The progress file `{self.path}` cannot be read")
+            raise _refusal(f"The checkpoint file `{self.path}` cannot be read")
         task, position = found
         if task != self._task:
             raise _refusal(f"The interrupted load of this file was {_differences(task, self._task)}")
@@ -142,7 +142,7 @@ class ProgressFile:
         try:
             with atomic_file.replacing(self.path) as file:
                 _lock(file.fileno())
-                descriptor = os.dup(file.fileno())  # which keeps the lock
+                descriptor = os.dup(file.fileno())  # keeps the lock
                 file.write(json.dumps(document).encode())
         except BaseException:
             if descriptor >= 0:
@@ -153,7 +153,7 @@ class ProgressFile:
         self._lock = descriptor
 
     def remove(self) -> None:
-        """Forget the position: the load is complete."""
+        """Delete the checkpoint: the load is complete."""
         with suppress(OSError):
             self.path.unlink()
 
@@ -164,7 +164,7 @@ class ProgressFile:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             except OSError as error:
                 if self.path.is_symlink():
-                    raise UsageError(f"`{self.path}` is a link: a load does not follow it") from None
+                    raise UsageError(f"`{self.path}` is a symbolic link, which a load does not follow") from None
                 raise error
             try:
                 _lock(descriptor)
@@ -173,15 +173,15 @@ class ProgressFile:
             except BlockingIOError:
                 os.close(descriptor)
                 raise ConflictError(
-                    f"The file is being loaded into bucket `{self._task.bucket}` by another process",
-                    hint="Wait until that load has ended",
+                    f"Another process is loading the file into bucket `{self._task.bucket}`",
+                    hint="Wait until that load ends",
                 ) from None
             except FileNotFoundError:
                 pass  # the other load has just ended
             os.close(descriptor)
 
     def _clear_away(self) -> None:
-        """Remove what a kill in the middle of a save left."""
+        """Remove leftovers of a kill during a save."""
         for path in self.path.parent.glob(f".{escape(self.path.name)}.*{atomic_file.PARTIAL}"):
             path.unlink()
 
@@ -189,7 +189,7 @@ class ProgressFile:
         others = [found[0] for found in map(_read, noted(self._base)) if found is not None]
         closest = min(others, key=lambda task: len(_differing(task, self._task)), default=None)
         if closest is None:
-            return _refusal(f"No interrupted load of this file into bucket `{self._task.bucket}` is recorded")
+            return _refusal(f"No interrupted load of this file into bucket `{self._task.bucket}` was found")
         return _refusal(f"The interrupted load of this file was {_differences(closest, self._task)}")
 
 
@@ -204,11 +204,11 @@ def _lock(descriptor: int) -> None:
 
 
 def _read(path: Path) -> tuple[Task, Position] | None:
-    """Return what the file says; None when it cannot be read. Raises ConflictError for a newer version."""
+    """Parse the file; None if it cannot be read. Raises ConflictError for a newer version."""
     try:
         document: dict[str, Any] = json.loads(path.read_bytes())
         if document["version"] > VERSION:
-            raise ConflictError(f"`{path}` has version {document['version']}, this kvctl knows {VERSION}")
+            raise ConflictError(f"`{path}` has version {document['version']}; this kvctl supports version {VERSION}")
         return Task(**document["task"]), Position(**document["position"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -219,7 +219,7 @@ def _differing(before: Task, now: Task) -> list[str]:
 
 
 def _differences(before: Task, now: Task) -> str:
-    """Return what differs, in words that follow `was`."""
+    """Return the differences, worded to follow `was`."""
     return ", and ".join(_worded(before, now))
 
 
@@ -240,6 +240,6 @@ def _worded(before: Task, now: Task) -> Iterator[str]:
 def _refusal(what: str) -> ConflictError:
     return ConflictError(
         what,
-        hint="Without `--resume` the load begins at the first row and overwrites what was written since; "
-        "`--create-only` leaves keys alone that exist",
+        hint="Load without `--resume` to start over at the first row and overwrite later changes, "
+        "or with `--create-only` to keep existing keys",
     )

@@ -1,4 +1,4 @@
-"""The input of a load: what kind of file it is, whether it is whole, and its rows from any line on."""
+"""Input of a load: its format, its integrity, and its rows from any line on."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ BROKEN_DUMP = "broken-dump"
 
 @dataclass(frozen=True, slots=True)
 class LoadInput:
-    """A file opened for a load."""
+    """File opened for a load."""
 
     name: str
     file: BinaryIO
     layout: Layout
     dump: DumpFile | None = None
     size: int | None = None
-    """Bytes; None for what comes through a pipe and is read once."""
+    """Size in bytes; None for a pipe, which is read once."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether it can be read twice."""
+        """True if it can be read twice."""
         return self.size is not None
 
     def batches(self, after: int = 0) -> Iterator[Batch]:
-        """Its rows after a line. Raises UsageError for what is no such input."""
+        """Yield its rows after a line. Raises UsageError for another kind of input."""
         if self.repeatable:
             self.file.seek(0)
         if self.layout.format != "ndjson":
@@ -50,16 +50,16 @@ def open_input(
     name: str, file: BinaryIO, *, format: str | None = None, key: str | None = None, value: str | None = None,
     twice: bool = False, forced: bool = False,
 ) -> LoadInput:  # fmt: skip
-    """Look at a file that stands at its beginning; a dump is verified, `twice` makes it one that can be read again.
+    """Open the input from a file at its beginning; a dump is verified. With `twice`, a pipe is spooled to be reread.
 
     Raises ConflictError for a damaged dump, unless `forced`, and for one of a newer version; UsageError.
     """
     wanted = format or row_reader.format_of(name)
     if wanted not in row_reader.FORMATS:
-        raise UsageError(f"`{wanted}` is not a format of rows", hint=f"One of {', '.join(row_reader.FORMATS)}")
+        raise UsageError(f"`{wanted}` is not a format of rows", hint=f"Use one of {', '.join(row_reader.FORMATS)}")
     named = (key or "key", value or "value")
     if named[0] == named[1]:
-        raise UsageError(f"`{named[0]}` cannot hold both key and value")
+        raise UsageError(f"`{named[0]}` cannot be both key and value")
     first = b""
     if format in (None, "ndjson"):
         file, first = _first_line(file)
@@ -70,18 +70,18 @@ def open_input(
     if not dump:
         return LoadInput(name, file, Layout(wanted, *named), None, size)
     if key or value:
-        raise UsageError("`--key` and `--value` are for rows; the input is a dump")
+        raise UsageError("`--key` and `--value` apply to rows; the input is a dump")
     found = dump_file.inspect(file, name)
     if found.damage and not forced:
         raise ConflictError(
             f"The dump `{name}` is damaged: {found.damage}",
-            hint=f"Nothing was written; `--force {BROKEN_DUMP}` loads what can be read of it",
+            hint=f"Nothing was written. Load the readable part with `--force {BROKEN_DUMP}`",
         )
     return LoadInput(name, file, Layout(literal=True), found, size)
 
 
 def _first_line(file: BinaryIO) -> tuple[BinaryIO, bytes]:
-    """A file that stands at its beginning again, and its first line."""
+    """Return a file at its beginning again, and its first line."""
     first = file.readline(1 << 20)
     if file.seekable():
         file.seek(0)
@@ -90,7 +90,7 @@ def _first_line(file: BinaryIO) -> tuple[BinaryIO, bytes]:
 
 
 class _Prefixed(io.RawIOBase):
-    """A stream of which the beginning has been read already."""
+    """Stream whose beginning has already been read."""
 
     def __init__(self, begin: bytes, rest: BinaryIO) -> None:
         self._begin = begin
@@ -111,15 +111,15 @@ class _Prefixed(io.RawIOBase):
 
 
 def _spooled(file: BinaryIO) -> BinaryIO:
-    """A temporary file with the same content."""
+    """Return a temporary file with the same content."""
     try:
         spool = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process or by its last reader
         shutil.copyfileobj(file, spool, 1 << 20)
         spool.flush()
     except OSError as error:
         raise KvctlError(
-            f"The input does not go into the temporary directory `{tempfile.gettempdir()}`: {error.strerror}",
-            hint="`TMPDIR` names another one",
+            f"The input does not fit into the temporary directory `{tempfile.gettempdir()}`: {error.strerror}",
+            hint="Set `TMPDIR` to another directory",
         ) from None
     return cast(BinaryIO, spool)
 

@@ -1,4 +1,4 @@
-"""What a bucket holds for the rows of a load at the moment, asked of the leader, few enough at a time for memory."""
+"""Current state of the keys of a load, read from the leader in chunks that fit in memory."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from kvctl.kv.names import is_plain
 from kvctl.kv.resolve import Binding
 
 AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisabled)
-"""Errors after which the server is asked again: it, its leader or the connection is missing for the moment."""
+"""Errors after which the request is repeated: the server, its leader or the connection is unavailable for now."""
 PATIENCE = 15.0
-"""Seconds for which a server that is away is waited for."""
+"""Seconds to wait for an unavailable server."""
 AT_ONCE = 1000
 FEW = 8
-"""Keys that are as quickly asked for one by one."""
+"""Number of keys that are as fast to read one by one."""
 MAX_BYTES = 8 << 20
-"""What the answers may come to, by the bucket's average."""
+"""Maximum size of the answers, estimated by the bucket's average."""
 
 
 class Current:
-    """Compares rows with what is there."""
+    """Reader that compares rows with the stored state."""
 
     def __init__(self, binding: Binding, info: StreamInfo) -> None:
         self.binding = binding
         state, config = info["state"], info["config"]
         self._sole = bool(config.get("allow_direct")) and config.get("num_replicas", 1) == 1
-        """Whether a direct get that the stream itself answers is as good as asking its leader."""
+        """True if a direct get answered by the stream itself is as good as asking its leader."""
         self._known: StoredMessage | None = None
-        """A small one that is there, or was when it was read."""
+        """A small message that exists, or did when it was read."""
         average = state["bytes"] // max(state["messages"], 1) + 1
         self._at_once = max(1, min(AT_ONCE, MAX_BYTES // average))
 
     def chunks(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
-        """The rows in order, as many as may be asked for at once, and no key twice."""
+        """Split the rows, in order, into chunks for one request each, with no key twice in a chunk."""
         chunk: dict[str, Row] = {}
         for row in rows:
             if row.key in chunk or len(chunk) == self._at_once:
@@ -57,17 +57,17 @@ class Current:
             yield list(chunk.values())
 
     async def unchanged(self, rows: Sequence[Row]) -> set[int]:
-        """Lines of the rows that would change nothing: the same value, or the deletion of what does not live."""
+        """Return the lines of rows that change nothing: an equal value, or the deletion of a key not live."""
         found = await self.last(rows)
         return {row.line for row in rows if changes_nothing(row, found.get(row.key))}
 
     async def living(self, rows: Sequence[Row]) -> set[int]:
-        """Lines of the rows whose keys live."""
+        """Return the lines of rows whose keys live."""
         found = await self.last(rows)
         return {row.line for row in rows if _lives(found.get(row.key))}
 
     async def last(self, rows: Sequence[Row]) -> dict[str, StoredMessage | None]:
-        """The last message of each key, None for none; a key of which nobody knew anything is left out."""
+        """Return the last message of each key, None for none; keys without an answer are omitted."""
         from kvctl.jetstream.direct.per_subject import last_of_each
 
         binding = self.binding
@@ -86,9 +86,9 @@ class Current:
                 await asyncio.sleep(0.1)
 
     async def _at_once_from(self, subjects: list[str]) -> dict[str, StoredMessage | None]:
-        """The last messages in one request, in a tenth of the time; nothing where a mirror answered, or nobody.
+        """Return the last messages by one request, ten times faster; nothing if a mirror answered, or nobody.
 
-        Messages say who answered. Where none of the keys need be there, one that is there is asked for, too.
+        Messages name the stream that answered. Where all keys may be missing, a key that exists is requested, too.
         """
         from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages
         from kvctl.jetstream.direct.page import MomentLost
@@ -99,12 +99,12 @@ class Current:
         try:
             known = self._known or await self._first()
             if known is None:
-                return found  # there is nothing at all
+                return found  # the bucket is empty
             request = DirectRequest(last_of=(*subjects, known.subject))
             async with aclosing(pages(self.binding.api, self.binding.stream, request)) as answers:
                 async for page in answers:
                     if not page.messages or page.messages[0].stream != self.binding.stream:
-                        self._known = None  # it may be gone
+                        self._known = None  # it may have been deleted
                         return {}
                     found |= {message.subject: message for message in page.messages}
                     self._known = min((known, *page.messages), key=lambda message: len(message.payload))
@@ -113,13 +113,13 @@ class Current:
         return {subject: found[subject] for subject in subjects}
 
     async def _first(self) -> StoredMessage | None:
-        """The bucket's oldest message, from the leader."""
+        """Return the bucket's oldest message, from the leader."""
         subjects = self.binding.subject(">")
         return await from_leader(self.binding.api, self.binding.stream, seq=1, next_by_subj=subjects)
 
 
 async def last_literal(binding: Binding, key: str) -> StoredMessage | None:
-    """The last message of a key that a request would take for a wildcard, or cannot name."""
+    """Return the last message of a key that a request would take for a wildcard or cannot name."""
     from kvctl.kv.read.listing import entry_batches
 
     found = None
@@ -132,7 +132,7 @@ async def last_literal(binding: Binding, key: str) -> StoredMessage | None:
 
 
 def changes_nothing(row: Row, last: StoredMessage | None) -> bool:
-    """Whether the key, by its last message, has the row's value, or does not live where the row deletes it."""
+    """Return True if the key already has the row's value, or is not live and the row deletes it."""
     if row.operation is not Operation.PUT:
         return not _lives(last)
     return last is not None and _lives(last) and last.payload == row.value

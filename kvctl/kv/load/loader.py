@@ -1,4 +1,4 @@
-"""Load rows into a bucket: thousands in flight, in order, each with an outcome that is known."""
+"""Load rows into a bucket: thousands in flight, in order, each with a known outcome."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from kvctl.kv.write.identity import Series, most_bytes
 WINDOW = 8_000
 SAVE_ROWS = 10_000
 SAVE_BYTES = 8 << 20
-"""Rows and bytes after which the position is saved. No row is sent that is further ahead of what was saved."""
+"""Rows and bytes between saves of the position. No row further ahead of the saved position is sent."""
 FLOOR_ROWS = 500
 RECENT = 20_000
-"""Acknowledged rows whose keys are remembered: more than were in flight with one that got no answer."""
+"""Number of acknowledged rows whose keys are remembered: more than can be in flight with an unacknowledged one."""
 
 _LOST = (RequestTimeout, ConnectionLost, NoResponders, JetStreamDisabled)
 _OF_THE_ROW = (10054, 10165, 10166)
-"""Errors of the server about one message: too large, or a ttl that it does not take."""
+"""Server errors about a single message: too large, or an invalid ttl."""
 _FULL = (10077,)
-"""Nothing more goes into the bucket."""
+"""Server errors of a full bucket."""
 
 
 class Mode(StrEnum):
-    """Which rows are written."""
+    """Selection of the rows to write."""
 
     PUT = "put"
     CREATE_ONLY = "create-only"
@@ -58,7 +58,7 @@ class Mode(StrEnum):
 
 @dataclass(slots=True)
 class Loaded:
-    """What became of the rows, those of an interrupted load that was gone on with included."""
+    """Row counts of a load, resumed runs included."""
 
     written: int = 0
     unchanged: int = 0
@@ -66,7 +66,7 @@ class Loaded:
 
 
 class Loader:
-    """One load. `rejected` is told of every row that is not written."""
+    """A load. `rejected` is called with every row that is not written."""
 
     def __init__(
         self, bucket: Bucket, target: Target, mode: Mode = Mode.PUT, *, dry_run: bool = False,
@@ -88,35 +88,36 @@ class Loader:
         self._careful = bool(target.info["config"].get("max_msg_size", -1) > 0)
         self._revision = int(target.info["state"]["last_seq"])
         self._line = 0
-        """The last line of which all rows have been sent."""
+        """Last line of which all rows have been sent."""
         self._done_line = 0
-        """The highest line that was acknowledged."""
+        """Highest acknowledged line."""
         self._ceiling = 0
-        """The last line that may be sent before the position is saved again."""
+        """Last line that may be sent before the position is saved again."""
         self._unsaved_bytes = 0
         self._bad: deque[int] = deque()
-        """Lines of rejected rows above the last position saved."""
+        """Lines of rejected rows above the last saved position."""
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
-        """By their lines, the rows of which nobody knows what became, and why."""
+        """Rows with an unknown outcome and the cause, by line."""
         self._conflicts: list[Row] = []
         self._fatal: tuple[Row, KvctlError] | None = None
         self._sending: Row
         self._stored = Stored()
         self._saved = Position()
-        """What stands in the progress file: every row that is stored and after its line is above its revision."""
+        """Position in the checkpoint file: every stored row after its line is above its revision."""
         self._recent: dict[str, tuple[int, int]] = {}
-        """Line and revision of the last acknowledged row of a key; `_earlier` has those of some time before."""
+        """Line and revision of the last acknowledged row of each key; `_earlier` has those of an earlier period."""
         self._earlier: dict[str, tuple[int, int]] = {}
         self._floors: deque[tuple[int, int]] = deque([(0, self._revision)], maxlen=64)
-        """Line and revision, every so often: rows after this line, if they are stored, are above this revision."""
+        """Samples of line and revision: later rows, if stored, are above this revision."""
 
     async def run(
         self, batches: AsyncIterator[Batch], *, start: Position | None = None, stored: Stored | None = None
     ) -> Loaded:
-        """Load what comes, up to its end; after `start`, where rows are stored already.
+        """Load all batches; continue after `start`, where later rows may be stored already.
 
-        Raises PartlyDone or the server's error when it cannot go on, OutcomeUnknown; then, and when it is cancelled,
-        the position is saved.
+        Raises PartlyDone or the server's error when it cannot continue, OutcomeUnknown; the position is saved then, and
+        on
+        cancellation.
         """
         if start is not None:
             self.loaded = Loaded(start.written, start.unchanged, start.rejected)
@@ -186,10 +187,10 @@ class Loader:
         return kept
 
     def _certain(self, row: Row) -> bool:
-        """Whether the row cannot be one that is stored already and was overwritten by somebody else."""
+        """Return True if the row cannot be stored and overwritten by somebody else already."""
         if row.key not in self._stored.doubtful or row.line > self._stored.until:
             return True
-        text = f"`{row.key}` was written by somebody else since the load was interrupted; the row may be stored already"
+        text = f"`{row.key}` was written by another client since the interruption; the row may already be stored"
         self._reject(row.line, text)
         return False
 
@@ -227,7 +228,7 @@ class Loader:
         return self._lost or self._fatal
 
     async def _conditionally(self, rows: list[Row]) -> None:
-        """Rows of distinct keys, compared with what is there."""
+        """Write rows of distinct keys that differ from the stored state."""
         if self._mode is Mode.IF_DIFFERENT:
             await self._settle()
             same = await self._current.unchanged(rows)
@@ -269,7 +270,7 @@ class Loader:
     # -- outcomes ------------------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """Wait for every outcome; find out those that did not come. Raises what keeps the load from going on."""
+        """Wait for every outcome and resolve lost ones. Raises the error that stops the load."""
         await self._window.finish()
         create = self._mode is Mode.CREATE_ONLY
         if any(isinstance(error, ConnectionLost) for _, error in self._lost.values()):
@@ -291,7 +292,7 @@ class Loader:
             raise self._stopped(*self._fatal)
 
     def _floor(self, row: Row) -> int:
-        """The revision above which the row is, if it is stored; -1 when a later one of its key was stored before it."""
+        """Return the revision that the row is above, if stored; -1 if a later row of its key was stored before it."""
         line, revision = self._recent.get(row.key) or self._earlier.get(row.key) or (0, 0)
         if line > row.line:
             self._told(row, Outcome.SUPERSEDED, revision)
@@ -305,19 +306,19 @@ class Loader:
         elif outcome is Outcome.EXISTS:
             self.loaded.unchanged += 1
         elif isinstance(outcome, Outcome) and self._target.history != 1:
-            self._reject(row.line, f"A later write of `{row.key}` came before it")
+            self._reject(row.line, f"A later write of `{row.key}` was stored before it")
         elif outcome is Outcome.SUPERSEDED:
-            self.loaded.written += 1  # without history, what a later row overwrites leaves no trace
+            self.loaded.written += 1  # without history, a row overwritten by a later one leaves no trace
         elif outcome is Outcome.OVERTAKEN:
-            text = f"`{row.key}` was written by somebody else after the connection was lost"
-            self._reject(row.line, f"{text}; the row may be stored already")
+            text = f"`{row.key}` was written by another client after the connection was lost"
+            self._reject(row.line, f"{text}; the row may already be stored")
         elif _of_the_row(outcome):
             self._reject(row.line, outcome.message)
         else:
             self._fatal = self._fatal or (row, outcome)
 
     async def _resolve_conflicts(self) -> None:
-        """Keys that are there: those that live stay, a deleted one is created."""
+        """Handle keys that exist: live ones stay, deleted ones are created."""
         conflicts, self._conflicts = self._conflicts, []
         for chunk in self._current.chunks(conflicts):
             living = await self._current.living(chunk)
@@ -328,8 +329,8 @@ class Loader:
     def _unknown(self, error: OutcomeUnknown, cause: KvctlError) -> KvctlError:
         line, count = min(self._lost), len(self._lost)
         return OutcomeUnknown(
-            f"It is not known whether {count} row{'s' if count > 1 else ''} from line {line} on "
-            f"{'were' if count > 1 else 'was'} stored ({cause.message}); {self.loaded.written} are written",
+            f"Could not find out if {count} row{'s' if count > 1 else ''} from line {line} on "
+            f"{'were' if count > 1 else 'was'} stored ({cause.message}); {self.loaded.written} were written",
             hint=self._way_on,
         )
 
@@ -337,40 +338,41 @@ class Loader:
         message, hint = error.message, error.hint
         if isinstance(error, ServerError) and error.err_code in _FULL:
             message = f"The bucket is full: {message}"
-            hint = f"Make room: `kvctl bucket edit {self._binding.bucket} --max-bytes SIZE`; then: {self._way_on}"
+            hint = f"Make room with `kvctl bucket edit {self._binding.bucket} --max-bytes SIZE`. {self._way_on}"
         elif isinstance(error, ServerError) and error.err_code in NO_STORAGE:
             message = f"The server's storage is full: {message}"
-            hint = f"Raise the limit of the server or account, or delete what it holds; then: {self._way_on}"
+            hint = f"Raise the limit of the server or account, or delete data. {self._way_on}"
         if not self.loaded.written:
             error.message, error.hint = f"Line {row.line}: {message}", hint
             return error
         return PartlyDone(
-            f"{self.loaded.written} rows are written, then in line {row.line}: {message}", hint=hint or self._way_on
+            f"{self.loaded.written} rows were written, then line {row.line} failed: {message}",
+            hint=hint or self._way_on,
         )
 
     def _cut_off(self, error: UnreachableError) -> KvctlError:
-        """Nobody answers what has to be asked to go on."""
+        """Return the error for a request without an answer that the load needs to continue."""
         if self._dry_run or not self.loaded.written:
             return error
-        return PartlyDone(f"{self.loaded.written} rows are written, then: {error.message}", hint=self._way_on)
+        return PartlyDone(f"{self.loaded.written} rows were written, then: {error.message}", hint=self._way_on)
 
     @property
     def _way_on(self) -> str:
         if self._progress is not None:
-            return "The same with `--resume` finds out what is stored and goes on from there"
-        return "The same with `--if-different` writes what is not there yet"
+            return "Run it again with `--resume` to find out what was stored and continue"
+        return "Run it again with `--if-different` to write the missing rows"
 
     # -- position ------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Note how far everything is done; where that cannot be written, the load goes on without."""
+        """Save the position up to which everything is done; if that fails, the load continues without."""
         if self._progress is None or self._dry_run:
             return
         undone = [*self._lost, *(row.line for row in self._conflicts)]
         undone += [self._fatal[0].line] if self._fatal else []
         undone += [self._window.oldest.line] if self._window.oldest else []
         line = min(undone, default=max(self._line, self._done_line) + 1) - 1
-        # Rows after one that was lost or refused, or of an earlier run, are stored below the last revision.
+        # Rows after a lost or rejected one, or of an earlier run, are stored below the last revision.
         in_order = not (self._lost or self._conflicts or self._fatal)
         if in_order and line >= self._stored.until:
             later = sum(1 for bad in self._bad if bad > line)

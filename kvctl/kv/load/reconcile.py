@@ -1,7 +1,7 @@
-"""Writes of a bulk write that were not acknowledged: found by their identities, or written if they are not there.
+"""Resolve unacknowledged writes of a bulk write: found by their identities, or written if missing.
 
-A message that was sent once is never simply sent again: it may have been stored, or be stored yet. What is sent again
-expects the key's last revision as it was read, so that the server refuses it if the first one came through after all.
+A message that was sent is never simply sent again: it may have been stored, or may be stored yet. A second attempt
+expects the key's last revision as read, so that the server refuses it if the first one arrived after all.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ PAUSE = 0.1
 
 
 class Outcome(Enum):
-    """What became of a write."""
+    """Outcome of a write."""
 
     WRITTEN = auto()
     EXISTS = auto()
-    """The key lives: a write that only creates was not done."""
+    """The key lives: a create-only write was not applied."""
     SUPERSEDED = auto()
-    """A later row of the same key was stored, and this one, as far as can be seen, was not before it."""
+    """A later row of the same key was stored, and no sign was found that this one was stored before it."""
     OVERTAKEN = auto()
-    """Another write of the key was stored, and this one, as far as can be seen, was not before it."""
+    """Another client's write of the key was stored, and no sign was found that this one was stored before it."""
 
 
 Told = Callable[[Row, Outcome | KvctlError, int], object]
-"""A row, what became of it, and its revision where it was written."""
+"""Called with a row, its outcome, and its revision if it was written."""
 
 
 class Settler:
-    """Settles writes of distinct keys, as many at once as are given."""
+    """Resolver of writes of distinct keys, as many at a time as are given."""
 
     def __init__(self, current: Current, told: Told, ids: Series) -> None:
         self._current = current
@@ -54,10 +54,10 @@ class Settler:
         self._cause: KvctlError | None = None
 
     async def settle(self, rows: Sequence[tuple[Row, int]], *, create: bool) -> None:
-        """Find each row above its revision, or write it; with `create` only where the key does not live.
+        """Find each row above its revision, or write it; with `create` only if the key does not live.
 
-        Each ends in one call of `told`, with the error where the server refuses it. Raises OutcomeUnknown when the
-        server stays away, and earlier when it answers reads but acknowledges nothing that is sent again.
+        Each ends in one call of `told`, with the error if the server refuses it. Raises OutcomeUnknown when the server
+        stays unavailable, or earlier when it answers reads but acknowledges no repeated write.
         """
         self._left = {row.key: (row, after) for row, after in rows}
         deadline = time.monotonic() + PATIENCE
@@ -75,12 +75,12 @@ class Settler:
                 await asyncio.sleep(PAUSE)
 
     async def _look(self, create: bool) -> list[tuple[Row, int]]:
-        """Tell of what is decided by what is there; the others, with the last revisions of their keys."""
+        """Report rows decided by the stored state; return the others with the last revisions of their keys."""
         last = await self._current.last([row for row, _ in self._left.values()])
         missing = []
         for row, after in list(self._left.values()):
             if row.key not in last:
-                continue  # nobody answered
+                continue  # no answer
             message = last[row.key]
             decided = await self._decided(row, after, message, create) if message else None
             if decided:
@@ -95,7 +95,7 @@ class Settler:
                 return Outcome.WRITTEN, last.sequence
             if not create:
                 if not self._ids.fits(row.header, row.value):
-                    raise OutcomeUnknown(f"Row {row.line} has no room for an identity, and another write came after it")
+                    raise OutcomeUnknown(f"Row {row.line} has no room for an identity, and a later write followed it")
                 if found := await self._below(row, after):
                     return Outcome.WRITTEN, found
                 later = (self._ids.number(last.header) or 0) > row.line
@@ -104,7 +104,7 @@ class Settler:
         return (Outcome.EXISTS, last.sequence) if create and lives else None
 
     async def _below(self, row: Row, after: int) -> int:
-        """The revision of the write where it stands under the key's last one; 0 where it does not."""
+        """Return the revision of the write if it is stored below the key's last one; 0 if it is not."""
         sequence = after + 1
         while is_plain(row.key):
             subject = self._target.subject(row.key)
@@ -119,9 +119,9 @@ class Settler:
         return 0
 
     async def _resend(self, rows: list[tuple[Row, int]]) -> bool:
-        """Write what is not there, unless it is stored in the meantime. Return whether nothing answers any write.
+        """Write the missing rows unless they have been stored in the meantime. Return True if no write is answered.
 
-        Ends with the first row that gets no answer: each further window would take the connection's timeout again.
+        Ends with the first row without an answer: each further window would take the connection's timeout again.
         """
         self._cause = None
         prefix = self._target.write_prefix.encode()
@@ -140,7 +140,7 @@ class Settler:
     def _failed(self, row: Row, error: KvctlError) -> None:
         if isinstance(error, AWAY):
             self._cause = error
-        elif not isinstance(error, WrongRevision):  # else the first one came through, or another's
+        elif not isinstance(error, WrongRevision):  # else the first one arrived, or another client's
             self._tell(row, error, 0)
 
     def _is(self, message: StoredMessage, row: Row) -> bool:
@@ -152,6 +152,6 @@ class Settler:
 
 
 def with_expected(header: bytes, revision: int) -> bytes:
-    """The header block with the expectation that this is the key's last revision."""
+    """Add the expected last revision of the key to a header block."""
     expected = encode_headers({EXPECTED: str(revision)})
     return expected[:-2] + header[10:] if header else expected

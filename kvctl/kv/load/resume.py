@@ -1,4 +1,4 @@
-"""Which rows of an interrupted load are stored though it could not note it: those that were in flight when it ended."""
+"""Find the rows of an interrupted load that were in flight when it ended and are stored."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LOOKS, PAUSE = 10, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is known of the rows after the position."""
+    """Stored rows after the checkpoint."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """How many of a key's rows are stored; only keys that have any."""
+    """Number of a key's rows that are stored; only keys that have any."""
     doubtful: frozenset[str] = frozenset()
-    """Keys that somebody else has written since, so that their rows may be stored and overwritten."""
+    """Keys written by others since, whose rows may be stored and overwritten."""
     until: int = 0
-    """The last line that may have been sent."""
+    """Last line that may have been sent."""
 
 
 async def stored_rows(target: Binding, position: Position, batches: Iterator[Batch], history: int) -> Stored:
-    """Compare what each key got since the position with the rows that follow, in their order."""
+    """Compare the entries of each key since the checkpoint with the rows that follow it, in order."""
     await all_arrived(target)
     stored = await _stored_since(target, position.revision)
     if not stored:
@@ -42,9 +42,10 @@ async def stored_rows(target: Binding, position: Position, batches: Iterator[Bat
 
 
 async def all_arrived(target: Binding, looks: int = LOOKS, *, quiet: int = 1) -> None:
-    """Wait until the server has stored what a killed process sent last: it grows no more, or others write anyway.
+    """Wait until the server has stored the last messages of a killed process.
 
-    It grows no more where it did not `quiet` times in 0.1 s; where others write all the time `looks` such times pass.
+    It returns when the stream did not grow for `quiet` intervals of 0.1 s, and after `looks` intervals if others keep
+    writing.
     """
     before, same = -1, 0
     for _ in range(looks):
@@ -57,7 +58,7 @@ async def all_arrived(target: Binding, looks: int = LOOKS, *, quiet: int = 1) ->
 
 
 async def _stored_since(target: Binding, revision: int) -> dict[str, list[int]]:
-    """A digest of every entry above the revision, by key."""
+    """Return digests of every entry above the revision, by key."""
     cut = len(target.prefix.encode())
     stored: dict[str, list[int]] = defaultdict(list)
     selection = Selection(subjects=(target.prefix + ">",), deliver="by_start_sequence", start=revision + 1)
@@ -72,7 +73,7 @@ async def _stored_since(target: Binding, revision: int) -> dict[str, list[int]]:
 
 
 def _coming(batches: Iterator[Batch], keys: Container[str], until: int) -> tuple[dict[str, list[int]], int]:
-    """Return digests of these keys' rows up to the batch that holds the line `until`, and the last line of that."""
+    """Return digests of these keys' rows up to the batch that contains the line `until`, and that batch's last line."""
     coming: dict[str, list[int]] = defaultdict(list)
     line = 0
     for batch in batches:
@@ -86,15 +87,15 @@ def _coming(batches: Iterator[Batch], keys: Container[str], until: int) -> tuple
 
 
 def _aligned(rows: Sequence[int], stored: Sequence[int], history: int) -> int | None:
-    """Return how many of the rows are what the key got, whatever others wrote; None where that cannot be known."""
+    """Return how many of the rows the key received despite other writers; None if that cannot be known."""
     if list(rows[: len(stored)]) == list(stored):
         return len(stored)
-    if len(stored) >= history:  # older ones may have been pushed out
+    if len(stored) >= history:  # older ones may have been evicted
         for end in range(len(stored), len(rows) + 1):
             if list(rows[end - len(stored) : end]) == list(stored):
                 return end
         return rows.index(stored[-1]) + 1 if stored[-1] in rows else None
-    count = at = 0  # others have written the key too
+    count = at = 0  # others have written the key, too
     while count < len(rows) and rows[count] in stored[at:]:
         at = stored.index(rows[count], at) + 1
         count += 1

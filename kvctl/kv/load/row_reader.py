@@ -1,4 +1,4 @@
-"""Reads the input of a load: ndjson, csv or tsv, as batches of rows and of what is wrong with others."""
+"""Reader of a load's input: ndjson, csv or tsv, as batches of rows and of errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXTENSIONS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
 
 BLOCK = 256 << 10
 LONGEST_LINE = 128 << 20
-"""Bytes: twice the largest message that a server can be set to take."""
+"""Bytes: twice the largest message that a server can be configured to accept."""
 ROWS = 2000
 """Rows of a table in one batch."""
 
@@ -31,36 +31,36 @@ _new = tuple.__new__
 
 
 class Batch(NamedTuple):
-    """Some of the input's rows, in order."""
+    """Consecutive rows of the input."""
 
     rows: list[Row]
     bad: list[BadRow]
     line: int
-    """The last line of them."""
+    """Last line of the batch."""
     size: int
-    """The bytes they took."""
+    """Bytes of input in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the input is laid out: its format, and the names of the fields that hold key and value."""
+    """Layout of the input: its format, and the names of the fields for key and value."""
 
     format: str = "ndjson"
     key: str = "key"
     value: str = "value"
     literal: bool = False
-    """Whether keys may be foreign ones, as a dump's may."""
+    """Allow non-conforming keys, as in a dump."""
 
 
 def format_of(name: str) -> str:
-    """The format that a file's extension says; else ndjson."""
+    """Return the format for a file's extension; else ndjson."""
     return _EXTENSIONS.get(os.path.splitext(name)[1].lower(), "ndjson")
 
 
 def batches(file: BinaryIO, layout: Layout, *, line: int = 0, end: int | None = None) -> Iterator[Batch]:
-    """The rows of a file from where it stands, of which `line` lines have been read, up to the offset `end`.
+    """Yield the rows of a file from its position, after `line` lines, up to the offset `end`.
 
-    Raises UsageError for what is no such input at all: a table without these columns, one JSON document.
+    Raises UsageError for another kind of input: a table without these columns, one JSON document.
     """
     if layout.format == "ndjson":
         return _Ndjson(layout, line).batches(file, end)
@@ -116,7 +116,7 @@ class _Ndjson:
         return Batch(rows, bad, line, size)
 
     def _look_closer(self, line: int, text: str, rows: list[Row], bad: list[BadRow]) -> None:
-        """A row that is not of the plainest kind, or none."""
+        """Parse a row that is not of the simplest form, or report it."""
         if not text.strip():
             return
         try:
@@ -128,19 +128,21 @@ class _Ndjson:
 
     def _fields(self, text: str, line: int) -> dict[str, Any]:
         if line == 1 and (text.startswith("[") or text.strip() == "{"):
-            raise _NotRows("This is one JSON document, not a row a line", hint="`jq -c '.[]'` makes rows of an array")
+            raise _NotRows(
+                "The input is one JSON document, not one row per line", hint="Convert an array with `jq -c '.[]'`"
+            )
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "It cannot be read"
-            raise UsageError(f"It is not JSON: {reason}") from None
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "the line cannot be read"
+            raise UsageError(f"The row is not JSON: {reason}") from None
         if not isinstance(fields, dict):
-            raise UsageError("It is not a JSON object")
+            raise UsageError("The row is not a JSON object")
         for name, source in (("key", self._key), ("value", self._value)):
             if name != source:
                 fields = {other: content for other, content in fields.items() if other != name}
                 if source not in fields:
-                    raise UsageError(f"It has no `{source}`")
+                    raise UsageError(f"The row has no `{source}`")
                 fields[name] = fields[source]
         return fields
 
@@ -155,7 +157,7 @@ def _is_plain(fields: dict[str, Any]) -> bool:
 
 
 class _NotRows(UsageError):
-    """Not a bad row, but another kind of file."""
+    """Another kind of file, rather than an invalid row."""
 
 
 def _read(file: BinaryIO, left: int | None) -> bytes:
@@ -167,12 +169,12 @@ def _decoded(line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError:
-        return "\ufffd"  # no JSON
+        return "\ufffd"  # not JSON
 
 
 @dataclass
 class _Columns:
-    """Where the columns of a table stand."""
+    """Positions of the columns of a table."""
 
     names: list[str]
     key: int
@@ -223,7 +225,7 @@ class _Table:
                 problem = "no column" if wanted not in names else "more than one column"
                 shown = ", ".join(f"`{name}`" for name in names)
                 raise UsageError(
-                    f"The table has {problem} `{wanted}`", hint=f"`{option}` names it; the heading has {shown}"
+                    f"The table has {problem} `{wanted}`", hint=f"Name it with `{option}`; the heading has {shown}"
                 )
             found.append(names.index(wanted))
         key, value = found
@@ -232,7 +234,7 @@ class _Table:
 
     def _row(self, line: int, record: list[str], columns: _Columns) -> Row:
         if len(record) != len(columns.names):
-            raise UsageError(f"It has {len(record)} fields, the heading has {len(columns.names)}")
+            raise UsageError(f"The row has {len(record)} fields, the heading has {len(columns.names)}")
         more = {name: record[at] for name, at in columns.more.items() if record[at]}
         key, value = record[columns.key], record[columns.value]
         if more.get("encoding") == "base64":
@@ -242,7 +244,7 @@ class _Table:
 
 
 def _csv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
-    """Records with the line that each ends in, or what is wrong with them."""
+    """Yield records with their last line, or a description of the error."""
     reader = csv.reader(text, strict=True)
     while True:
         try:
@@ -250,7 +252,7 @@ def _csv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield reader.line_num, f"It is not csv: {error}"
+            yield reader.line_num, f"The row is not csv: {error}"
         else:
             yield reader.line_num, record
 
@@ -260,7 +262,7 @@ _MEANT = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
 
 
 def _tsv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
-    r"""Records with their lines: fields between tabs, with `\t \n \r \\` in them."""
+    r"""Yield records with their lines: fields between tabs, with `\t \n \r \\` in them."""
     for number, line in enumerate(_lines(text), 1):
         fields = line.split("\t") if line else []
         if "\\" in line:
@@ -269,7 +271,7 @@ def _tsv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
 
 
 def _lines(text: io.TextIOWrapper) -> Iterator[str]:
-    """Lines that end in a newline, or in a carriage return and one: nothing else ends a line."""
+    """Yield lines that end in LF or CR LF: nothing else ends a line."""
     rest = ""
     while block := text.read(BLOCK):
         *whole, rest = (rest + block).split("\n")

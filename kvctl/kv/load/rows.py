@@ -1,4 +1,4 @@
-"""What a load writes: rows of text made into keys, values and headers, each or the reason why not. [pure]"""
+"""Rows of a load: parsed into keys, values and headers, or into the reason for rejection. [pure]"""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kvctl.units import parse_duration
 from kvctl.wire import encode_headers
 
 SHOWN = 60
-"""Characters of a row's text that a complaint shows."""
+"""Characters of a row's text shown in an error."""
 
 
 class Row(NamedTuple):
-    """One write: a key, its value, and the headers to write it with."""
+    """A write: a key, its value, and the headers to write it with."""
 
     line: int
-    """Where its row ends in the input, from 1."""
+    """Last line of the row in the input, from 1."""
     key: str
     value: bytes
     header: bytes = b""
@@ -32,14 +32,14 @@ class Row(NamedTuple):
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be written, and why."""
+    """Row that cannot be written, with the reason."""
 
     line: int
     reason: str
 
 
 def row_of(line: int, fields: Mapping[str, Any], *, literal: bool = False) -> Row:
-    """The write that an entry object or a bare row stands for; foreign keys only where `literal`. Raises UsageError."""
+    """Parse an entry object or a bare row; non-conforming keys only if `literal`. Raises UsageError."""
     key = _text(fields, "key")
     (check_literal if literal else check_key)(key)
     operation = _operation(fields.get("operation", "PUT"))
@@ -50,7 +50,7 @@ def row_of(line: int, fields: Mapping[str, Any], *, literal: bool = False) -> Ro
 
 
 def header_of(key: str, operation: Operation, fields: Mapping[str, Any]) -> bytes:
-    """The header block that the fields `headers`, `ttl` and `rollup` ask for, in a write of this kind.
+    """Build the header block for the fields `headers`, `ttl` and `rollup` in a write of this kind.
 
     Raises UsageError.
     """
@@ -68,7 +68,7 @@ def header_of(key: str, operation: Operation, fields: Mapping[str, Any]) -> byte
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
     if name not in fields:
-        raise UsageError(f"It has no `{name}`")
+        raise UsageError(f"The row has no `{name}`")
     text = fields[name]
     if not isinstance(text, str):
         raise UsageError(f"`{name}` is not text")
@@ -79,7 +79,7 @@ def _operation(text: Any) -> Operation:
     try:
         return Operation(text)
     except ValueError:
-        raise UsageError(f"`{text}` is no operation: PUT, DEL or PURGE") from None
+        raise UsageError(f"`{text}` is not an operation: use PUT, DEL or PURGE") from None
 
 
 def _value(fields: Mapping[str, Any], *, required: bool) -> bytes:
@@ -94,7 +94,7 @@ def _value(fields: Mapping[str, Any], *, required: bool) -> bytes:
             return text.encode()
     except (binascii.Error, ValueError):
         raise UsageError(f"`value` is not {'base64' if encoding == 'base64' else 'UTF-8 text'}") from None
-    raise UsageError(f"`{encoding}` is no encoding: utf-8 or base64")
+    raise UsageError(f"`{encoding}` is not an encoding: use utf-8 or base64")
 
 
 def _ttl(value: Any) -> timedelta | None:
@@ -104,13 +104,13 @@ def _ttl(value: Any) -> timedelta | None:
         if isinstance(value, str):
             ttl = timedelta(seconds=float(value)) if value.isdecimal() else parse_duration(value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError("`ttl` is neither seconds nor a duration")
+            raise UsageError("`ttl` is neither a number of seconds nor a duration")
         else:
             ttl = timedelta(seconds=value)
     except (OverflowError, ValueError):
-        raise UsageError(f"`{value}` is no ttl") from None
+        raise UsageError(f"`{value}` is not a ttl") from None
     if ttl < timedelta(seconds=1):
-        raise UsageError("The ttl of a key is one second at least")
+        raise UsageError("The ttl of a key must be at least 1 second")
     return ttl
 
 

@@ -1,4 +1,4 @@
-"""What a load writes into: the stream that takes the bucket's writes, and what it takes."""
+"""Target of a load: the stream that takes the bucket's writes, and its limits."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kvctl.kv.write.conditional_write import TTL_SINCE
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The stream that takes the writes."""
+    """Stream that takes the writes."""
 
     binding: Binding
     info: StreamInfo
 
     @property
     def history(self) -> int:
-        """Entries kept of each key."""
+        """Number of entries kept per key."""
         return int(self.info["config"].get("max_msgs_per_subject", 0))
 
     def check(self, row: Row) -> None:
-        """Raises UsageError for a row that this bucket cannot take."""
+        """Raise UsageError for a row that this bucket cannot store."""
         config = self.info["config"]
         size, most = len(row.header) + len(row.value), config.get("max_msg_size", -1)
         if 0 < most < size:
-            raise UsageError(f"It is {size} bytes, the bucket takes {most}")
+            raise UsageError(f"The row takes {size} bytes, the bucket's limit is {most}")
         if row.header and b"\r\nNats-TTL:" in row.header:
             if not config.get("allow_msg_ttl"):
-                remedy = f"`kvctl bucket edit {self.binding.bucket} --marker-ttl 1s` allows it"
-                raise UsageError(f"The bucket has no ttl for single keys ({remedy})")
+                remedy = f"allow them with `kvctl bucket edit {self.binding.bucket} --marker-ttl 1s`"
+                raise UsageError(f"The bucket does not allow per-key TTLs; {remedy}")
             if self.binding.api.connection.server_version < TTL_SINCE:
                 raise UsageError("The server would ignore the ttl")
         if size > 1 << 15 or len(row.key) > 1500:
@@ -43,9 +43,9 @@ class Target:
 
 
 async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
-    """Where the bucket's writes go. Raises BucketNotFound, ReadOnly for an aggregate, RefusedError.
+    """Find the stream that takes the bucket's writes. Raises BucketNotFound, ReadOnly for an aggregate, RefusedError.
 
-    A dry run needs no handle that may write.
+    A dry run also accepts a read-only handle.
     """
     if not dry_run:
         bucket.check_writable(None)
@@ -57,5 +57,5 @@ async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
     except StreamNotFound:
         raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
     if info["config"].get("sealed"):
-        raise RefusedError(f"`{source.bucket}` is sealed: nothing is written to it any more")
+        raise RefusedError(f"`{source.bucket}` is sealed and read-only")
     return Target(source, info)

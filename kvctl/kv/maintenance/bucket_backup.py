@@ -1,8 +1,8 @@
 """Backup and restore of a bucket by the server's snapshot, verified by a manifest before and by counting after.
 
-A server makes a stream that is being restored visible in part, and leaves it so when the restore breaks off. So it is
-restored under a mark in its metadata, without its subjects (nobody can write what a failure would delete again) and
-without what would add or remove messages. Only when it is found whole, it becomes what it was.
+A server makes a stream visible while it is being restored, and leaves it incomplete when the restore is interrupted. So
+it is restored with a mark in its metadata, without its subjects (nobody can write what a failure would delete again)
+and without settings that add or remove messages. It gets its real configuration once it is found complete.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
 from kvctl.units import format_time
 
 Advance = Callable[[int], None]
-"""Told of bytes done."""
+"""Called with the number of bytes done."""
 
 SETTLING = 8.0
-"""Seconds after which a server has given up a restore that nobody feeds any more (it waits for five)."""
+"""Seconds after which a server has abandoned a restore that receives nothing (it waits for five)."""
 QUIET = 5
-"""Looks at nothing after which nothing is expected to come any more."""
+"""Consecutive empty reads after which nothing is expected any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A bucket that was restored."""
+    """Result of a restore."""
 
     manifest: Manifest
     info: StreamInfo
     replaced: bool
-    """Whether the remains of an interrupted restore were removed first."""
+    """True if the leftovers of an interrupted restore were removed first."""
 
 
 async def backup(api: Api, name: str, directory: Path, advance: Advance = lambda _: None) -> Manifest:
     """Write a backup of the bucket or aggregate into the directory, which appears when it is complete.
 
-    Raises BucketNotFound, ConflictError when the directory holds something, RefusedError for a mirror, ServerError.
+    Raises BucketNotFound, ConflictError if the directory is not empty, RefusedError for a mirror, ServerError.
     """
     _require_empty(directory)
     info = await catalog.find(api, name)
@@ -90,10 +90,11 @@ async def backup(api: Api, name: str, directory: Path, advance: Advance = lambda
 async def restore(
     api: Api, directory: Path, *, replicas: int | None = None, advance: Advance = lambda _: None
 ) -> Restored:
-    """Restore a backup under its own name, which must not exist; what breaks off is removed, also by Ctrl-C.
+    """Restore a backup under its own name, which must not exist; a failed or interrupted restore is removed.
 
-    The remains of a restore that was killed are recognised and replaced. Raises UsageError where there is no backup,
-    ConflictError for a damaged one or a bucket that is not whole afterwards, BucketExists, ServerError, OutcomeUnknown.
+    The leftovers of a killed restore are recognised and replaced. Raises UsageError if the directory has no backup,
+    ConflictError for a damaged one or a bucket that is incomplete afterwards, BucketExists, ServerError,
+    OutcomeUnknown.
     """
     expected = await asyncio.to_thread(manifest.read, directory)
     saved = manifest.load(directory / CONFIG)
@@ -108,11 +109,11 @@ async def restore(
         _require_whole(expected, info["state"], wanted)
         info = await catalog.apply_edit(api, catalog.Edit(StreamInfo(**{**info, "config": config}), wanted))
     except OutcomeUnknown:
-        raise  # it may be in use already
+        raise  # it may already be in use
     except BaseException as error:
         await _remove(api, restoring, stream, token)
         if isinstance(error, ServerError) and error.err_code == RESTORE_FAILED:
-            error.hint = f"The backup was made by nats-server {expected.server}, this is {_version(api)}"
+            error.hint = f"The backup was made by nats-server {expected.server}; this server is {_version(api)}"
         raise
     return Restored(expected, info, replaced)
 
@@ -123,7 +124,7 @@ async def restore(
 def _require_empty(directory: Path) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConflictError(
-            f"`{directory}` is not an empty directory", hint="Give a new one; backups are never overwritten"
+            f"`{directory}` is not an empty directory", hint="Use a new directory; backups are never overwritten"
         )
 
 
@@ -132,10 +133,10 @@ def _require_own_data(name: str, config: StreamConfig) -> None:
     if config.get("mirror"):
         origin = config["mirror"]["name"].removeprefix(STREAM_PREFIX)
         raise RefusedError(
-            f"`{name}` is a mirror of `{origin}`", hint=f"Back its origin up: `kvctl bucket backup {origin} DIR`"
+            f"`{name}` is a mirror of `{origin}`", hint=f"Back up its origin with `kvctl bucket backup {origin} DIR`"
         )
     if kind not in (Kind.BUCKET, Kind.AGGREGATE):
-        raise RefusedError(f"`{name}` is no bucket: `kvctl bucket show {name}` tells what it is")
+        raise RefusedError(f"`{name}` is not a bucket", hint=f"See what it is with `kvctl bucket show {name}`")
 
 
 async def _write(api: Api, name: str, snapshot: Snapshot, directory: Path, advance: Advance) -> Manifest:
@@ -199,7 +200,7 @@ def _final(config: StreamConfig, replicas: int | None) -> StreamConfig:
 
 
 def held(wanted: StreamConfig, state: StreamState, token: str) -> StreamConfig:
-    """The configuration to restore with: the mark, no way in, and no limit that the saved messages could exceed."""
+    """Return the configuration to restore with: marked, without subjects, and without limits."""
     moving = ("sources", "republish", "subject_transform", "subject_delete_marker_ttl", "sealed")
     config = {name: value for name, value in wanted.items() if name not in moving}
     config |= {"subjects": [f"_kvctl.restore.{token}"], "max_age": 0, "max_msg_size": -1}
@@ -209,14 +210,15 @@ def held(wanted: StreamConfig, state: StreamState, token: str) -> StreamConfig:
 
 
 async def _make_room(api: Api, stream: str) -> bool:
-    """Remove what an interrupted attempt left. Raises BucketExists, ConflictError when one is under way."""
+    """Remove leftovers of an interrupted attempt. Raises BucketExists, ConflictError when one is in progress."""
     info = await streams.find(api, stream)
     if info is None:
         return False
     if incomplete.mark_of(info) is None:
         name = stream.removeprefix(STREAM_PREFIX)
         raise BucketExists(
-            f"Bucket `{name}` exists", hint=f"Restoring never overwrites: `kvctl bucket delete {name}` makes room"
+            f"Bucket `{name}` already exists",
+            hint=f"A restore never overwrites. Delete it first with `kvctl bucket delete {name}`",
         )
     await incomplete.clear_away(api, info)
     return True
@@ -251,7 +253,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _require_whole(expected: Manifest, state: StreamState, wanted: StreamConfig) -> None:
-    """Raises ConflictError unless the stream holds what the manifest says; keys past their own ttl may be gone."""
+    """Raise ConflictError unless the stream matches the manifest; keys past their own ttl may be missing."""
     found = {"messages": state["messages"], "last_revision": state["last_seq"]}
     if expected.messages:
         found |= {"first_revision": state["first_seq"], "keys": state.get("num_subjects", expected.keys)}
@@ -263,17 +265,17 @@ def _require_whole(expected: Manifest, state: StreamState, wanted: StreamConfig)
             problems.append(f"{name.replace('_', ' ')} {value} instead of {promised}")
     if problems:
         raise ConflictError(
-            f"The restored bucket is not what was backed up: {', '.join(problems)}", hint="It was removed again"
+            f"The restored bucket differs from the backup: {', '.join(problems)}", hint="It was removed again"
         )
 
 
 async def _remove(api: Api, restoring: Restoring, stream: str, token: str) -> None:
-    """Stop the restore and delete what it made, and only that: the stream that bears its token."""
+    """Stop the restore and delete the stream it created, recognised by its token."""
     patience = QUIET
     try:
         restoring.abort()
     except KvctlError:
-        patience = int(SETTLING / 0.1)  # the server has to find out by itself
+        patience = int(SETTLING / 0.1)  # the server has to notice by itself
     deadline = time.monotonic() + SETTLING
     quiet = 0
     while time.monotonic() < deadline and quiet < patience:

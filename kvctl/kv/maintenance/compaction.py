@@ -1,4 +1,4 @@
-"""Remove tombstones: delete and purge markers, limit markers, and what history lies behind them."""
+"""Remove tombstones: delete and purge markers, limit markers, and the history behind them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Tombstones:
-    """The keys of a bucket whose last entry is a deletion, old enough to go."""
+    """Keys of a bucket whose last entry is a deletion of the required age."""
 
     stream: str
     entries: list[Entry]
     kept: list[Entry]
-    """Deleted foreign keys such as `star.*`, which cannot be removed without the keys that they match as a wildcard."""
+    """Deleted non-conforming keys such as `star.*`: removing one would remove keys it matches as a wildcard."""
 
 
 async def find(bucket: Bucket, *, older_than: timedelta = timedelta()) -> Tombstones:
-    """The tombstones of the bucket. Raises BucketNotFound, RefusedError for a mirror."""
+    """Find the tombstones of the bucket. Raises BucketNotFound, RefusedError for a mirror."""
     binding = await bucket.locate(fresh=True)
     if binding.origin is not None:
         raise RefusedError(
-            f"`{bucket.name}` is a mirror: what it holds is `{binding.source.bucket}`'s",
+            f"`{bucket.name}` is a mirror of `{binding.source.bucket}`",
             hint=f"Compact its origin with `kvctl bucket compact {binding.source.bucket}`, then recreate the mirror",
         )
     assert binding.info is not None
@@ -49,9 +49,9 @@ async def find(bucket: Bucket, *, older_than: timedelta = timedelta()) -> Tombst
 
 
 async def remove(bucket: Bucket, tombstones: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
-    """Remove them up to the marker found, so that a key created again meanwhile survives; returns the messages gone.
+    """Remove tombstones up to their marker, so that recreated keys survive; return the number of messages removed.
 
-    Raises PartlyDone when some are gone and others not: running it again completes it.
+    Raises PartlyDone when only some were removed: running it again completes it.
     """
     binding = await bucket.locate()
     done = gone = 0
@@ -76,14 +76,14 @@ def _partly(done: int, total: int, error: BaseException) -> BaseException:
     if not done or not isinstance(error, KvctlError):
         return error
     return PartlyDone(
-        f"{done} of {total} tombstones are removed, then: {error.message}", hint="Run it again to remove the rest"
+        f"{done} of {total} tombstones were removed, then: {error.message}", hint="Run it again to remove the rest"
     )
 
 
 async def _stands_alone(binding: Binding, key: str) -> bool:
-    """Whether a purge that names the key touches no other: to the server, a foreign key `star.*` is a wildcard."""
+    """Return True if a purge of the key affects no other: servers take a key `star.*` for a wildcard."""
     if not any(token in ("*", ">") for token in key.split(".")):
         return True
     subject = binding.subject(key)
-    # One that comes later is stored above the marker, where the purge does not reach.
+    # A later one is stored above the marker, out of the purge's reach.
     return set(await streams.subjects(binding.api, binding.stream, subject)) <= {subject}

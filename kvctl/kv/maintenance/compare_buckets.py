@@ -1,4 +1,4 @@
-"""Compare two buckets key by key: what lives in one and not in the other, or with another value."""
+"""Compare two buckets key by key: keys that are missing, extra, or have another value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGEST = 16
 
 
 class Differing(StrEnum):
-    """How a key of the second bucket differs from the first's."""
+    """Difference of a key in the second bucket."""
 
     MISSING = "missing"
     EXTRA = "extra"
@@ -21,7 +21,7 @@ class Differing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """One key; its revision in each bucket, None where it does not live."""
+    """Difference in one key; its revision in each bucket, None where it does not live."""
 
     key: str
     difference: Differing
@@ -30,9 +30,9 @@ class KeyDifference:
 
 
 async def compare(first: Bucket, second: Bucket) -> list[KeyDifference]:
-    """The keys in which the second bucket differs from the first, by name; deleted keys count as absent.
+    """Return the keys in which the second bucket differs from the first, by name; deleted keys count as absent.
 
-    Holds some 250 bytes for each key of the first. Raises BucketNotFound.
+    Uses some 250 bytes of memory for each key of the first. Raises BucketNotFound.
     """
     known: dict[str, tuple[bytes, int]] = {}
     async for batch in first.entry_batches():

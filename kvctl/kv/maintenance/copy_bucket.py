@@ -1,4 +1,4 @@
-"""Copy a bucket: its configuration, and its current values or all its history, operations and order kept."""
+"""Copy a bucket: its configuration, and its current values or its full history with operations and order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kvctl.units import duration_ns
 from kvctl.wire import encode_headers, header_value
 
 Advance = Callable[[int], None]
-"""Told of entries done."""
+"""Called with the number of entries done."""
 
 LATEST, HISTORY = "latest", "history"
 
@@ -35,16 +35,16 @@ _NOT_OF_A_BUCKET = ("mirror", "sources", "mirror_direct", "first_seq", "sealed",
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy came to."""
+    """Result of a copy."""
 
     info: StreamInfo
     created: bool
-    """False when the target was there already, with the same configuration and nothing in it."""
+    """False if the target existed with the same configuration and was empty."""
     entries: int
 
 
 def copied_config(stream: StreamConfig, name: str, changes: StreamConfig | None = None) -> StreamConfig:
-    """The stream configuration of a copy: an ordinary bucket, also of a mirror or an aggregate; the rest stays."""
+    """Build the stream configuration of a copy: an ordinary bucket, even from a mirror or aggregate."""
     check_bucket(name)
     source = f"{SUBJECT_PREFIX}{stream['name'].removeprefix(STREAM_PREFIX)}."
     target = f"{SUBJECT_PREFIX}{name}."
@@ -73,7 +73,8 @@ async def copy(
 ) -> Copied:  # fmt: skip
     """Create the bucket `name` like the source, and with `data` (`latest` or `history`) fill it.
 
-    Revisions and times are the copy's own; a ttl of a key goes on, that of the bucket begins anew. What breaks off is
+    Revisions and times are the copy's own; a key keeps its remaining ttl, the bucket's ttl starts over. A failed copy
+    is
     removed. Raises BucketExists (with another configuration, or with entries), BucketNotFound, UsageError.
     """
     binding = await source.locate(fresh=True)
@@ -86,7 +87,7 @@ async def copy(
         and api.prefix == binding.api.prefix
         and api.connection is binding.api.connection
     ):
-        raise UsageError(f"`{name}` is the bucket itself", hint="Give another name")
+        raise UsageError(f"`{name}` is the source bucket", hint="Use another name")
     existing = await streams.find(api, wanted["name"])
     if existing is not None and incomplete.mark_of(existing):
         await incomplete.clear_away(api, existing)
@@ -127,7 +128,7 @@ async def _unmark(api: Api, info: StreamInfo) -> StreamInfo:
 
 
 async def _empty_again(api: Api, info: StreamInfo) -> None:
-    with suppress(KvctlError):  # what is left then bears the mark
+    with suppress(KvctlError):  # leftovers then carry the mark
         await streams.purge(api, info["config"]["name"])
         await _unmark(api, await streams.info(api, info["config"]["name"]))
 
@@ -135,22 +136,22 @@ async def _empty_again(api: Api, info: StreamInfo) -> None:
 def _require_bucket(name: str, config: StreamConfig) -> None:
     kind = kind_of(config)
     if kind is Kind.INCOMPLETE:
-        raise RefusedError(f"`{name}` is what an interrupted restore or copy left: it is not whole")
+        raise RefusedError(f"`{name}` is incomplete: an interrupted restore or copy left it")
     if kind is Kind.STREAM:
-        raise RefusedError(f"`{name}` is a stream named like a bucket, and none")
+        raise RefusedError(f"`{name}` is not a bucket, although its stream is named like one")
 
 
 def _require_empty(name: str, existing: StreamInfo, wanted: StreamConfig) -> None:
     catalog.require_same(existing["config"], wanted)
     if existing["state"]["messages"]:
         raise BucketExists(
-            f"Bucket `{name}` is not empty, {existing['state']['messages']} entries are in it",
-            hint="Copy into a new bucket, or leave `--data` out",
+            f"Bucket `{name}` is not empty: it has {existing['state']['messages']} entries",
+            hint="Copy into a new bucket, or omit `--data`",
         )
 
 
 async def _transfer(source: Bucket, api: Api, stream: str, data: str, clock: ServerClock, advance: Advance) -> int:
-    """Send every entry and wait for every acknowledgement; returns how many. Raises ConflictError, KvctlError."""
+    """Send every entry, wait for every acknowledgement, and return their number. Raises ConflictError, KvctlError."""
     target = f"{api.write_prefix}{SUBJECT_PREFIX}{stream.removeprefix(STREAM_PREFIX)}."
     failures: list[tuple[str, KvctlError]] = []
     done = 0
@@ -174,7 +175,7 @@ async def _transfer(source: Bucket, api: Api, stream: str, data: str, clock: Ser
         key, error = failures[0]
         raise type(error)(f"`{key}` could not be copied: {error.message}", hint=error.hint)
     if done != sent:
-        raise ConflictError(f"{done} of {sent} entries were acknowledged")
+        raise ConflictError(f"Only {done} of {sent} entries were acknowledged")
     return done
 
 
@@ -183,7 +184,7 @@ def _batches(source: Bucket, data: str) -> AsyncGenerator[list[Entry]]:
 
 
 def headers_to_keep(entry: Entry, clock: ServerClock) -> bytes:
-    """The headers that the copy is written with: the writer's own, the operation, what is left of a ttl."""
+    """Build the headers of a copied entry: the writer's own, the operation, and the remaining ttl."""
     if not entry.header:
         return b""
     headers = own_headers(entry)

@@ -1,4 +1,4 @@
-"""Streams that are being filled: marked in their metadata, so that what a killed attempt left is known as such."""
+"""Streams being filled: marked in their metadata, so that leftovers of a killed attempt are recognised."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from kvctl.kv.stream_kind import UNFINISHED
 
 _ATTEMPTS = 3
 _PATIENCE = 2.0
-"""Seconds for one look at the server when clearing up: it may be what failed."""
+"""Seconds for one request during cleanup: the server may be what failed."""
 
 
 def new_token() -> str:
-    """Names one attempt."""
+    """Create the name of an attempt."""
     return secrets.token_hex(8)
 
 
 def marked(config: StreamConfig, token: str) -> StreamConfig:
-    """The configuration with the attempt's mark."""
+    """Return the configuration with the attempt's mark."""
     return {**config, "metadata": {**(config.get("metadata") or {}), UNFINISHED: token}}
 
 
 def mark_of(info: StreamInfo | None) -> str | None:
-    """The attempt that the stream was left by, if any."""
+    """Return the attempt that left the stream incomplete, if any."""
     return ((info["config"].get("metadata") or {}) if info else {}).get(UNFINISHED)
 
 
 async def clear_away(api: Api, info: StreamInfo) -> None:
-    """Delete what an attempt left. Raises ConflictError when it is still at work."""
+    """Delete leftovers of an attempt. Raises ConflictError while it is still running."""
     stream = info["config"]["name"]
     await asyncio.sleep(1)
     later = await streams.find(api, stream)
     if later is None:
         return
     if later["state"] != info["state"] or mark_of(later) != mark_of(info):
-        raise ConflictError(f"`{stream.removeprefix(STREAM_PREFIX)}` is being filled by somebody else at the moment")
+        raise ConflictError(f"`{stream.removeprefix(STREAM_PREFIX)}` is being filled by another process")
     await streams.delete(api, stream)
 
 
 async def remove(api: Api, stream: str, token: str) -> bool:
-    """Delete the stream if it bears this attempt's mark; whether it did. Raises nothing: the mark is left at worst."""
+    """Delete the stream if it carries this attempt's mark; return True if so. Raises nothing."""
     for _ in range(_ATTEMPTS):
         try:
             if mark_of(await streams.info(api, stream, timeout=_PATIENCE)) != token:

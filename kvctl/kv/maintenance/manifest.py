@@ -1,4 +1,4 @@
-"""What a backup holds and the proof that it is whole: counts, last revision, a hash of every file."""
+"""Manifest of a backup, which proves it complete: counts, last revision, a hash of every file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvctl.errors import ConflictError, UsageError
 MANIFEST = "manifest.json"
 CONFIG = "backup.json"
 DATA = "stream.tar.s2"
-"""The last two are named and made as the `nats` CLI does it, which can restore them too."""
+"""The last two have the names and format of the `nats` CLI, which can restore them, too."""
 
 VERSION = 1
 _LARGEST = 16 << 20
@@ -31,7 +31,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A backup's description; times as RFC 3339."""
+    """Description of a backup; times as RFC 3339."""
 
     bucket: str
     stream: str
@@ -45,13 +45,13 @@ class Manifest:
     files: tuple[File, ...]
 
     def document(self) -> dict[str, Any]:
-        """The JSON form; its checksum is over everything else in it."""
+        """Return the JSON form; its checksum covers every other field."""
         document = {"kvctl": "backup", "version": VERSION, **asdict(self)}
         return {**document, "checksum": checksum(document)}
 
 
 def hashed(path: Path) -> File:
-    """The file with its size and hash."""
+    """Return the file with its size and hash."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -61,17 +61,18 @@ def hashed(path: Path) -> File:
 
 
 def read(directory: Path) -> Manifest:
-    """The manifest of a backup, compared with its files.
+    """Read the manifest of a backup and compare it with its files.
 
-    Raises UsageError where there is no backup, ConflictError where it is damaged or made by a newer kvctl.
+    Raises UsageError if the directory has no backup, ConflictError if it is damaged or made by a newer kvctl.
     """
     document = _document(directory / MANIFEST)
     version = document.get("version")
     if document.get("kvctl") != "backup" or not isinstance(version, int):
-        raise UsageError(f"`{directory / MANIFEST}` is no manifest of a backup")
+        raise UsageError(f"`{directory / MANIFEST}` is not the manifest of a backup")
     if version > VERSION:
         raise ConflictError(
-            f"The backup in `{directory}` has version {version}, this kvctl knows {VERSION}", hint="Use a newer kvctl"
+            f"The backup in `{directory}` has version {version}; this kvctl supports version {VERSION}",
+            hint="Use a newer kvctl",
         )
     manifest = _parse(document, directory)
     for file in manifest.files:
@@ -80,22 +81,22 @@ def read(directory: Path) -> Manifest:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of a backup. Raises UsageError, ConflictError."""
+    """Read a JSON object from a file of a backup. Raises UsageError, ConflictError."""
     return _document(path)
 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LARGEST:
-            raise _damaged(path.parent, f"`{path.name}` is larger than any that was written")
+            raise _damaged(path.parent, f"`{path.name}` is too large")
         document = json.loads(path.read_bytes())
     except OSError as error:
-        hint = "`kvctl bucket backup BUCKET DIR` makes one"
-        raise UsageError(f"`{path.parent}` holds no backup: `{path.name}`: {error.strerror}", hint=hint) from None
+        hint = "Create one with `kvctl bucket backup BUCKET DIR`"
+        raise UsageError(f"`{path.parent}` is not a backup: `{path.name}`: {error.strerror}", hint=hint) from None
     except ValueError:
         raise _damaged(path.parent, f"`{path.name}` is not JSON") from None
     if not isinstance(document, dict):
-        raise _damaged(path.parent, f"`{path.name}` holds no object")
+        raise _damaged(path.parent, f"`{path.name}` is not a JSON object")
     return document
 
 
@@ -109,7 +110,7 @@ def _parse(document: dict[str, Any], directory: Path) -> Manifest:
     except (TypeError, KeyError) as error:
         raise _damaged(directory, f"`{MANIFEST}`: {error}") from None
     if {file.name for file in files} != {CONFIG, DATA}:
-        raise _damaged(directory, f"`{MANIFEST}` names other files than a backup has")
+        raise _damaged(directory, f"`{MANIFEST}` names files that a backup does not have")
     return manifest
 
 
@@ -131,5 +132,5 @@ def _damaged(directory: Path, how: str) -> ConflictError:
 
 
 def checksum(document: dict[str, Any]) -> str:
-    """SHA-256 of the document's canonical JSON, in hexadecimal."""
+    """Return the SHA-256 of the document's canonical JSON, in hexadecimal."""
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

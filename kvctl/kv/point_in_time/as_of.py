@@ -1,9 +1,9 @@
-"""A bucket as it was at a moment of the past, or a refusal that names what the bucket no longer holds.
+"""A bucket at a past moment, or a refusal that names the keys whose state was lost.
 
 past = await bucket.as_of(1042)             # or a time; RevisionNotFound above the last revision
-past.revision                               # the cut: everything is as it was right after this revision
+past.revision                               # the snapshot revision: everything is as it was right after it
 entry = await past.get("a.b")
-async for entries in past.entries("a.>"):   # living keys, in the order of their revisions; HistoryLost comes first
+async for entries in past.entries("a.>"):   # live keys by revision; HistoryLost is raised before the first one
     ...
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 async def at(handle: Handle, moment: Moment) -> Past:
-    """The bucket, aggregate or mirror as it was; a mirror that lags behind the moment is passed by for its origin.
+    """Return the bucket, aggregate or mirror as it was; for a mirror that lags behind the moment, its origin.
 
     Raises RevisionNotFound for a revision above the last, BucketNotFound, PermissionDenied.
     """
@@ -57,7 +57,7 @@ async def at(handle: Handle, moment: Moment) -> Past:
 
 
 class Past:
-    """What keys were right after `revision`. Its methods raise HistoryLost before they give anything."""
+    """State of the keys right after `revision`. Its methods raise HistoryLost before they return anything."""
 
     def __init__(
         self, bucket: str, binding: Binding, moment: Moment, revision: int, kept: Keeping, clock: ServerClock
@@ -65,22 +65,22 @@ class Past:
         self.bucket = bucket
         self.moment = moment
         self.clock = clock
-        """That of the server which led the stream when this began."""
+        """Time of the server that led the stream at the start."""
         self.revision = revision
         self.caveat = kept.caveat
-        """What may be missing all the same, as a sentence; None for nothing."""
+        """A sentence on keys that may nevertheless be missing; None if there are none."""
         self._binding = binding
         self._kept = kept
 
     async def get(self, key: str, *, literal: bool = False) -> Entry:
-        """What the key was. Raises KeyNotFound, HistoryLost."""
+        """Return the key's entry at the moment. Raises KeyNotFound, HistoryLost."""
         [entry] = await self.get_many([key], literal=literal)
         if entry is None:
             raise KeyNotFound(f"Key `{key}` was not in bucket `{self.bucket}` as of {self.moment}")
         return entry
 
     async def get_many(self, keys: Sequence[str], *, literal: bool = False) -> list[Entry | None]:
-        """What the keys were, in the order asked, None for those that did not live; `literal` for foreign keys."""
+        """Return the keys' entries in the order given, None for keys not live; `literal` for non-conforming keys."""
         for key in keys:
             check_literal(key) if literal else check_key(key)
         found: dict[str, Entry] = {}
@@ -91,9 +91,9 @@ class Past:
         return [found.get(key) for key in keys]
 
     async def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
-        """The keys that matched and lived, of the whole bucket without a filter, in the order of their revisions.
+        """Yield the matching keys that lived, of the whole bucket without a filter, in the order of their revisions.
 
-        With `deleted` also the markers of those that did not live.
+        With `deleted`, also the markers of those that did not live.
         """
         async with aclosing(self.entry_batches(*filters, deleted=deleted)) as batches:
             async for batch in batches:
@@ -103,7 +103,7 @@ class Past:
     async def entry_batches(
         self, *filters: str, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
-        """`entries`, as many at a time as have come; without `values` only what the headers say."""
+        """Yield `entries` in batches, as they arrive; without `values`, only what the headers say."""
         for text in filters:
             check_filter(text)
         async with aclosing(self._entries(choose(self._binding, filters), None, deleted, values)) as batches:
@@ -111,7 +111,7 @@ class Past:
                 yield batch
 
     async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
-        """The names of the same keys, as bytes."""
+        """Yield the names of the same keys, as bytes."""
         async with aclosing(self.entry_batches(*filters, deleted=deleted, values=False)) as batches:
             async for batch in batches:
                 yield [entry.key.encode(errors="surrogateescape") for entry in batch]
@@ -120,7 +120,7 @@ class Past:
         self, choice: Choice, named: Sequence[str] | None, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
         if not self.revision:
-            return  # before the first message of all
+            return  # before the first message
         survey = Survey(self._binding, self.revision, choice, self._kept)
         await survey.run()
         self._check(survey, named)
@@ -128,7 +128,7 @@ class Past:
         async with aclosing(self._read(choice, wanted, values)) as batches:
             async for batch in batches:
                 yield batch
-        if wanted:  # overwritten since the survey
+        if wanted:  # overwritten since the scan
             raise self._lost([survey.key(subject) for subject, trace in survey.traces.items() if trace.found in wanted])
 
     def _check(self, survey: Survey, named: Sequence[str] | None) -> None:
@@ -140,7 +140,7 @@ class Past:
             raise self._lost(lost)
 
     async def _read(self, choice: Choice, wanted: set[int], values: bool) -> AsyncGenerator[list[Entry], None]:
-        """The entries of these revisions, which leave the set as they come."""
+        """Yield the entries of these revisions and remove them from the set."""
         if not wanted:
             return
         cut, last = len(self._binding.prefix.encode()), max(wanted)
@@ -159,12 +159,12 @@ class Past:
     def _lost(self, keys: list[str]) -> HistoryLost:
         what = f"what {_listed(keys)} at" if keys else "all that it held at"
         why = f": {self._kept.dropped}" if self._kept.dropped else ""
-        hint = f"`kvctl history {self.bucket}` shows what is left; a longer history keeps more of what will come"
+        hint = f"See the remaining history with `kvctl history {self.bucket}`; a longer history keeps more from now on"
         return HistoryLost(f"Bucket `{self.bucket}` no longer holds {what} {self.moment}{why}", keys=keys, hint=hint)
 
 
 async def _last_before(binding: Binding, moment: Moment) -> int:
-    """The last revision that is not later than the time: of a mirror's origin, where that can be asked."""
+    """Return the last revision not later than the time: of a mirror's origin, where that answers."""
     assert moment.time_ns is not None
     source = binding.source
     try:
@@ -180,7 +180,7 @@ async def _reached(binding: Binding) -> int:
 
 
 def _listed(keys: list[str]) -> str:
-    """``key `a` was``, ``keys `a`, `b` were``; of many, the first ten."""
+    """Return ``key `a` was``, ``keys `a`, `b` were``; of many, the first ten."""
     if len(keys) == 1:
         return f"key `{keys[0]}` was"
     more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""

@@ -1,7 +1,7 @@
-"""What a bucket still holds of keys, seen from a moment of its past: what they were then, or that it is lost.
+"""Scan of the entries a bucket still has, to reconstruct keys at a past moment or report them as lost.
 
-A key's entries are evicted oldest first, so the last one held up to the cut is what the key was. A key that has none
-counts as created later, if it holds fewer entries than the bucket's history and begins with no purge.
+A key's entries are evicted oldest first, so the last one at or below the snapshot revision is its state there. A key
+without one counts as created later, if it has fewer entries than the bucket's history and does not begin with a purge.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from kvctl.units import duration_from_ns, format_duration, parse_time
 from kvctl.wire import header_value
 
 MANY_SUBJECTS = 64
-"""More of them are picked out of the whole bucket."""
+"""Maximum number of subjects to request; more are selected from the entire bucket."""
 CHECKS_AT_ONCE = 64
 CHECKS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Keys and filters that are asked for, and the subjects to read for them."""
+    """Selection of keys and filters, and the subjects to read for them."""
 
     subjects: tuple[str, ...]
     keys: frozenset[str] = frozenset()
     filters: tuple[str, ...] = ()
     everything: bool = False
-    """Whether whatever comes is wanted."""
+    """True if every key is selected."""
 
     def takes(self, key: str) -> bool:
-        """Whether the key is asked for."""
+        """Return True if the key is selected."""
         return self.everything or key in self.keys or (bool(self.filters) and matches(key, self.filters))
 
 
 def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> Choice:
-    """The choice of these keys and filters, of the whole bucket without any; with `literal` of foreign keys."""
+    """Select these keys and filters, or the entire bucket; with `literal`, non-conforming keys."""
     if literal:
         return Choice(subjects_of(binding, texts, literal=True)[0], keys=frozenset(texts))
     if len(texts) > MANY_SUBJECTS:
@@ -60,22 +60,22 @@ def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> 
 
 @dataclass(slots=True)
 class Trace:
-    """What is held of one key."""
+    """Stored entries of one key."""
 
     count: int = 0
     last: int = 0
-    """The last revision of all."""
+    """Last revision."""
     erased: bool = False
-    """Whether it begins with what erased the rest: a purge, or a marker that the server left."""
+    """True if the first entry erased older ones: a purge, or a marker of the server."""
     found: int = 0
-    """The last revision up to the cut; 0 for none."""
+    """Last revision up to the snapshot; 0 for none."""
     living: bool = False
-    """Whether that one is a value."""
+    """True if that entry is a value."""
     unknown: bool = False
-    """Whether it changed too fast to be looked at."""
+    """True if the key changed too fast to be checked."""
 
     def add(self, sequence: int, header: bytes, cut: int) -> None:
-        """Count the next of the key's entries, in their order; one that comes again is left out."""
+        """Count the next of the key's entries, in order; a repeated one is ignored."""
         if sequence <= self.last:
             return
         if not self.count:
@@ -88,28 +88,28 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How much of the past a stream holds, and the streams that it mirrors have held."""
+    """History that a stream, and the streams it mirrors, retain."""
 
     history: int
-    """Entries of a key."""
+    """Entries per key."""
     dropped: str | None = None
-    """Why whole keys may be gone, if so."""
+    """Reason why entire keys may be missing, if any."""
     caveat: str | None = None
-    """What may be gone without a trace, if so."""
+    """Data that may be missing without a trace, if any."""
 
     def lost(self, trace: Trace) -> bool:
-        """Whether it cannot be told what the key was at the cut."""
+        """Return True if the key's state at the snapshot cannot be determined."""
         if trace.found:
             return trace.unknown
         return trace.unknown or trace.erased or trace.count >= self.history or self.dropped is not None
 
 
 class Survey:
-    """What is held of the chosen keys, up to a cut; keys that are written meanwhile are looked at once more."""
+    """Scan of the selected keys up to a revision; keys written in the meantime are checked once more."""
 
     def __init__(self, binding: Binding, cut: int, choice: Choice, kept: Keeping) -> None:
         self.traces: dict[bytes, Trace] = {}
-        """By subject: some 250 bytes a key."""
+        """By subject: some 250 bytes per key."""
         self._binding = binding
         self._cut = cut
         self._choice = choice
@@ -117,7 +117,7 @@ class Survey:
         self._prefix = len(binding.prefix.encode())
 
     async def run(self) -> None:
-        """Read what is held. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
+        """Read the stored entries. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
         selection = Selection(subjects=self._choice.subjects, deliver="all", headers_only=True)
         end, _ = await self._read(selection)
         written = iter(await self._written_since(end))
@@ -125,7 +125,7 @@ class Survey:
         async def work() -> None:
             for subject in written:
                 trace = self.traces[subject]
-                if not (trace.living or self._kept.lost(trace)):  # a value is read later, and missed if it is gone
+                if not (trace.living or self._kept.lost(trace)):  # a value is read later, and noticed if missing
                     self.traces[subject] = await self._looked_at_again(subject, trace)
 
         tasks = [asyncio.create_task(work()) for _ in range(CHECKS_AT_ONCE)]
@@ -136,15 +136,15 @@ class Survey:
                 task.cancel()
 
     def lost(self) -> list[str]:
-        """The keys of which it cannot be told what they were."""
+        """Return the keys whose state cannot be determined."""
         return [self.key(subject) for subject, trace in self.traces.items() if self._kept.lost(trace)]
 
     def key(self, subject: bytes) -> str:
-        """The key that lives there."""
+        """Return the key of a subject."""
         return subject[self._prefix :].decode(errors="surrogateescape")
 
     async def _read(self, selection: Selection) -> tuple[int, set[bytes]]:
-        """Trace what comes; returns the stream's last sequence as of the start, and the subjects that came."""
+        """Trace the messages; return the stream's last sequence at the start, and the subjects received."""
         came: set[bytes] = set()
         choice, traces, cut = self._choice, self.traces, self._cut
         async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
@@ -160,7 +160,7 @@ class Survey:
         return end, came
 
     async def _written_since(self, end: int) -> set[bytes]:
-        """The subjects written since the survey began, which may have lost what they held up to the cut."""
+        """Return the subjects written since the scan began, which may have lost entries up to the snapshot."""
         state = (await streams.info(self._binding.api, self._binding.stream))["state"]
         if int(state["last_seq"]) == end:
             return set()
@@ -170,28 +170,26 @@ class Survey:
         return (await self._read(selection))[1]
 
     async def _looked_at_again(self, subject: bytes, trace: Trace) -> Trace:
-        """The trace of a key that holds no value up to the cut, though it is being written."""
+        """Return the trace of a key without a value up to the snapshot that is being written."""
         text = subject.decode(errors="surrogateescape")
         api, stream = self._binding.api, self._binding.stream
-        if trace.found and is_plain(text):  # what came between it and the cut would have gone after it
+        if trace.found and is_plain(text):  # anything between it and the snapshot would be evicted after it
             still = await from_leader(api, stream, seq=trace.found)
             return trace if still is not None and still.subject == text else replace(trace, unknown=True)
         for _ in range(CHECKS if is_plain(text) else 0):
             first = await from_leader(api, stream, next_by_subj=text, seq=1)
             counts = (await streams.info(api, stream, subjects_filter=text))["state"].get("subjects") or {}
             again = await from_leader(api, stream, next_by_subj=text, seq=1)
-            if first and again and first.sequence == again.sequence:  # nothing was evicted or purged meanwhile
+            if first and again and first.sequence == again.sequence:  # nothing was evicted or purged in between
                 return replace(trace, count=counts.get(text, 0), erased=_erases(first.header))
         return replace(trace, unknown=True)
 
 
-_MISSED = (
-    "Keys may be missing, or as they were before: the origin keeps fewer entries than its mirror, which lacks some"
-)
+_MISSED = "Keys may be missing or outdated: the origin keeps fewer entries than its mirror, which lacks some"
 
 
 async def keeping(binding: Binding) -> Keeping:
-    """What the bucket keeps; a mirror no more than its origin: the least there is, where that does not answer."""
+    """Return the retention of the bucket; of a mirror and its origin, the smaller, or the minimum without an answer."""
     history, dropped, caveat, gaps = sys.maxsize, None, None, False
     following: Binding | None = binding
     while following is not None:
@@ -212,7 +210,7 @@ async def keeping(binding: Binding) -> Keeping:
 
 
 def _dropped(info: StreamInfo) -> str | None:
-    """Why the oldest entries of the stream may be gone, whatever key they belong to."""
+    """Return the reason why the oldest entries of any key may be missing, if any."""
     config, state = info["config"], info["state"]
     if state["first_seq"] <= max(config.get("first_seq", 0), 1):
         return None
@@ -225,17 +223,17 @@ def _dropped(info: StreamInfo) -> str | None:
 
 
 def _has_gaps(info: StreamInfo) -> bool:
-    """Whether a stream lacks messages between its first and its last."""
+    """Return True if a stream lacks messages between its first and its last."""
     state = info["state"]
     return bool(state["messages"] < state["last_seq"] - state["first_seq"] + 1)
 
 
 def _caveat(info: StreamInfo) -> str | None:
-    """What may be gone without a trace: servers mark an expired entry only where it was all that the key held."""
+    """Return what may be missing without a trace: servers mark an expired entry only if it was the key's last."""
     state = info["state"]
     if not info["config"].get("allow_msg_ttl") or state["messages"] >= state["last_seq"]:
         return None
-    return "Keys that had a ttl of their own may be missing, or as they were before: once expired, they leave no trace"
+    return "Keys with a ttl of their own may be missing or outdated: once expired, they leave no trace"
 
 
 def _erases(header: bytes) -> bool:

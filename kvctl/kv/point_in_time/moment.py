@@ -1,4 +1,4 @@
-"""A moment of a bucket's past: after a revision, at a time, or some time ago. [pure]"""
+"""Past moments of a bucket: after a revision, at a time, or some time ago. [pure]"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Either right after a revision, or at a time (nanoseconds since the epoch), what was written then included.
+    """Moment right after a revision, or at a time (nanoseconds since the epoch), inclusive.
 
     `ago` counts back from the server's time when the moment is used.
     """
@@ -32,10 +32,10 @@ class Moment:
         if (self.revision, self.time_ns, self.ago).count(None) != 2:
             raise UsageError("A moment is a revision or a time")
         if self.revision is not None and self.revision < 1:
-            raise UsageError("Revisions count from 1")
+            raise UsageError("Revisions start at 1")
 
     def at(self, now_ns: int) -> Moment:
-        """Return the same moment without `ago`, by what time it is on the server."""
+        """Return the same moment without `ago`, given the server's time."""
         return self if self.ago is None else Moment(time_ns=now_ns - duration_ns(self.ago))
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Moment:
 
 
 def parse_moment(text: str) -> Moment:
-    """A revision, an RFC 3339 time, or `-15m` (ago). Raises UsageError."""
+    """Parse a revision, an RFC 3339 time, or `-15m` (ago). Raises UsageError."""
     if text.isdecimal() and len(text) < 20:
         return Moment(revision=int(text))
     try:
@@ -58,7 +58,7 @@ def parse_moment(text: str) -> Moment:
 
 
 def as_moment(value: Moment | int | datetime | str) -> Moment:
-    """What callers may write for a moment: a revision, a time with its zone, or text. Raises UsageError."""
+    """Convert a revision, a time with its zone, or text to a moment. Raises UsageError."""
     if isinstance(value, Moment):
         return value
     if isinstance(value, str):

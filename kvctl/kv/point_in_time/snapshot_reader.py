@@ -1,11 +1,11 @@
-"""Read a bucket as of one revision while it is written: what was there, and what went before it could be read.
+"""Read a bucket as of one revision while it is written, and report entries lost before they could be read.
 
 reading = CutReading(binding, filters, cut)
-async for frames in reading.batches():    # what the bucket held at the cut, in the order of revisions
+async for frames in reading.batches():    # the bucket's entries at the snapshot, in the order of revisions
     ...
-async for messages in reading.missed():   # last values at the cut that only history holds by now
+async for messages in reading.missed():   # last values at the snapshot that only history has by now
     ...
-reading.lost, reading.vanished            # what could not be read
+reading.lost, reading.vanished            # entries that could not be read
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from kvctl.kv.read.listing import subjects_of
 from kvctl.kv.resolve import Binding
 
 LOOKS = 10
-"""At what was written since the cut: fewer, where two in a row find no further key."""
+"""Maximum passes over the keys written since the snapshot; two without a new key end them earlier."""
 AT_ONCE = 500
-"""Keys whose earlier values are asked for in one request."""
+"""Keys whose earlier values are requested at once."""
 _SUBJECT, _HEADER = itemgetter(0), itemgetter(2)
 
 
 class CutReading:
-    """One reading up to the cut, and the count that shows whether anything went before it was read.
+    """Reader of a bucket up to the snapshot revision, with a count that shows if entries disappeared before their turn.
 
-    What was there at the cut is known by number, where the binding's info is of the cut. A short count means that
-    entries were overwritten, expired or were removed before their turn: then the keys written since are looked at.
+    The number of entries at the snapshot is known if the binding's info dates from it. A short count means that entries
+    were overwritten, expired or were removed: then the keys written since are checked.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class CutReading:
         *, history: bool, deleted: bool = False, values: bool = True, first: int = 1, last: int | None = None,
         expected: int | None = None,
     ) -> None:  # fmt: skip
-        """With `expected`, which counts what there was at the cut, the binding's info may be of later.
+        """Prepare the reading. With `expected`, the number of entries at the snapshot, the binding's info may be newer.
 
-        `first` and `last` allow to leave out what is below or above these revisions.
+        `first` and `last` allow leaving out entries below or above these revisions.
         """
         assert binding.info is not None
         self.lost: list[bytes] = []
-        """The subjects of which something may be missing, known after `missed`."""
+        """Subjects that may lack entries, known after `missed`."""
         self.vanished = 0
-        """Entries beyond those that went without a trace, known after `missed`."""
+        """Number of entries beyond those removed without a trace, known after `missed`."""
         self._binding = binding
         self._cut = cut
         self._stop = cut if last is None else min(last, cut)
@@ -65,20 +65,20 @@ class CutReading:
         state, config = binding.info["state"], binding.info["config"]
         self._limit = config.get("max_msgs_per_subject", 0)
         self._all = history or self._limit == 1
-        """Whether every message is wanted, rather than the last of each subject."""
+        """True to read every message rather than the last of each subject."""
         self._first = first if self._all else 1
         self.expected = expected
-        """How many messages there are to come, tombstones included."""
-        # Of an aggregate not all subjects need be keys.
+        """Number of messages to expect, tombstones included."""
+        # Not every subject of an aggregate is a key.
         if not filters and not config.get("sources") and int(state["last_seq"]) == cut and self._first <= 1:
             self.expected = state["messages"] if history else state.get("num_subjects", 0)
         self._expires = bool(config.get("max_age") or config.get("allow_msg_ttl"))
         self._seen = array("q")
-        """A hash of every subject delivered: eight bytes each, where a set of names would hold a hundred."""
+        """Hashes of the delivered subjects: eight bytes each, where a set of names would take a hundred."""
         self._last = 0
 
     async def batches(self) -> AsyncGenerator[list[RawFrame]]:
-        """What was there at the cut, as many at a time as have come; markers only with `history` or `deleted`."""
+        """Yield the entries at the snapshot in batches; markers only with `history` or `deleted`."""
         if not self._cut:
             return
         deliver = "by_start_sequence" if self._first > 1 else "all" if self._history else "last_per_subject"
@@ -99,7 +99,7 @@ class CutReading:
                     return
 
     def _up_to_cut(self, batch: list[RawFrame]) -> list[RawFrame]:
-        """The messages up to the cut; one that comes again, after the connection broke, is left out."""
+        """Keep the messages up to the snapshot, without repetitions after a reconnect."""
         if not batch:
             return batch
         before, first = self._last, delivery(batch[0][1])[0]
@@ -109,7 +109,7 @@ class CutReading:
         return [frame for frame in batch if before < delivery(frame[1])[0] <= self._cut]
 
     def wanted(self, frames: list[RawFrame]) -> list[RawFrame]:
-        """Of these messages, those that were asked for."""
+        """Return the messages that were requested."""
         if not self._deleted and any_tombstone(map(_HEADER, frames)):
             frames = [frame for frame in frames if not is_tombstone(frame[2])]
         return [frame for frame in frames if self._selects(frame[0])] if self._rest else frames
@@ -118,7 +118,7 @@ class CutReading:
         return not self._rest or matches(subject[self._prefix :].decode(errors="surrogateescape"), self._rest)
 
     async def missed(self) -> AsyncGenerator[list[StoredMessage]]:
-        """The last messages at the cut that the reading missed, and history still holds: none with `history`.
+        """Yield last messages at the snapshot that the reading missed and history still has: none with `history`.
 
         Afterwards `lost` and `vanished` are known.
         """
@@ -143,7 +143,7 @@ class CutReading:
         self.lost = sorted(names)
 
     async def _pushed_out(self, names: list[bytes], late: _Late, seen: Counter[int]) -> list[bytes]:
-        """The subjects of which writes since the cut may have pushed out something: full now, or purged."""
+        """Return the subjects where writes since the snapshot may have evicted entries: full now, or purged."""
         out = {name for name in names if name in late.purged}
         undecided = [name for name in names if name not in out and seen[hash(name)] < self._limit]
         out.update(name for name in undecided if self._limit <= late.counts[name] + seen[hash(name)])
@@ -153,15 +153,15 @@ class CutReading:
         return [name for name in names if name in out]
 
     async def _full(self) -> set[bytes]:
-        """The subjects that hold as many entries as they may: of those that were counted some may have gone since."""
+        """Return the subjects that have as many entries as they may: of those counted, some may have been deleted."""
         counts: dict[str, int] = {}
-        with suppress(KvctlError):  # not allowed to ask: what was counted has to do
+        with suppress(KvctlError):  # no permission to ask: the counts have to do
             for subject in self.subjects:
                 counts |= await streams.subjects(self._binding.api, self._binding.stream, subject)
         return {name.encode(errors="surrogateescape") for name, count in counts.items() if count >= self._limit}
 
     async def _written_since(self) -> _Late:
-        """What was written after the cut; looked at again, as a key that is overwritten meanwhile may escape."""
+        """Collect subjects written after the snapshot, repeatedly: a key overwritten during a pass may escape it."""
         late, start, quiet = _Late(), self._cut + 1, 0
         for _ in range(LOOKS):
             known = len(late.counts)
@@ -176,7 +176,7 @@ class CutReading:
         return late
 
     async def _last_at_cut(self, subjects: list[bytes]) -> AsyncGenerator[list[StoredMessage]]:
-        """The last messages at the cut that are still held; what cannot be asked for may be lost."""
+        """Yield last messages at the snapshot that are still stored; keys that cannot be requested may be lost."""
         if self._limit == 1:
             return
         for start in range(0, len(subjects), AT_ONCE):
@@ -199,7 +199,7 @@ class CutReading:
 
 
 class _Late:
-    """The subjects that were written after the cut."""
+    """Subjects written after the snapshot."""
 
     def __init__(self) -> None:
         self.counts: Counter[bytes] = Counter()

@@ -1,4 +1,4 @@
-"""Many keys at once, read in few requests or through a window of them."""
+"""Get many keys at once, in few requests or through a window of single ones."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Answers = dict[str, StoredMessage | None]
 async def get_many(
     bucket: Bucket, keys: Sequence[str], *, leader: bool, at_least: Mapping[str, int] | None = None
 ) -> dict[str, Entry | None]:
-    """The last entry of each key, deletions included; the keys are distinct.
+    """Return the last entry of each key, deletions included; the keys are distinct.
 
-    A thousand keys a request where the server and the permissions allow it, else a request a key, all in flight. What
-    a replica answers that is older than a key's revision in `at_least` is asked of the leader.
+    One request reads a thousand keys where server and permissions allow it; otherwise a window of requests reads one
+    each. Answers of a replica older than a key's revision in `at_least` are requested again from the leader.
     """
     if not keys:
         return {}
     known = at_least or {}
-    # The first finds out what the name means and how to read it.
+    # The first one resolves the name and finds out how to read it.
     first = await bucket.last_entry(keys[0], leader=leader)
     found = {} if (first.revision if first else 0) < known.get(keys[0], 0) else {keys[0]: first}
 
@@ -56,7 +56,7 @@ async def get_many(
     subjects = [source.subject(key) for key in left()]
     answers = await last_of_each(source.api, source.stream, subjects, leader=True)
     _take(bucket, source, answers, found)
-    for key in left():  # nobody answered: the long way, that waits
+    for key in left():  # unanswered: the slow way, which waits
         found[key] = await bucket.last_entry(key, leader=leader or key in known)
     return found
 
@@ -68,7 +68,7 @@ def _take(
     found: dict[str, Entry | None],
     known: Mapping[str, int] | None = None,
 ) -> None:
-    """Add the answers to what was found; a replica's only if they are no older than what is `known` of the keys."""
+    """Add the answers to the results; a replica's only if they are no older than the `known` revisions."""
     cut, doubted = len(binding.prefix), known is not None and bucket.own.any()
     for subject, message in answers.items():
         key = subject[cut:]
@@ -81,7 +81,7 @@ def _take(
 async def _in_few_requests(
     bucket: Bucket, binding: Binding, keys: Sequence[str], found: dict[str, Entry | None], known: Mapping[str, int]
 ) -> None:
-    """Find as many of the keys as can be read so."""
+    """Find as many of the keys as possible by multi-key requests."""
     chunks = _chunks([binding.prefix + key for key in keys])
 
     async def work() -> None:
@@ -97,14 +97,14 @@ async def _in_few_requests(
     try:
         await asyncio.gather(*tasks)
     except (NotUnderstood, TooManySubjects, MomentLost, NoResponders, PermissionDenied, ConnectionLost):
-        pass  # an older server, writers, no direct get, permissions key by key, or to be asked again
+        pass  # an older server, writers, no direct get, per-key permissions, or a retry is needed
     finally:
         for task in tasks:
             task.cancel()
 
 
 def _chunks(subjects: list[str]) -> Iterator[list[str]]:
-    """What one request may ask for, in number and in bytes."""
+    """Split subjects into requests, by number and by bytes."""
     start, count = 0, MANY_KEYS
     while start < len(subjects):
         chunk = subjects[start : start + count]

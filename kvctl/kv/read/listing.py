@@ -1,4 +1,4 @@
-"""Finite readings of a bucket: key names, latest entries, history; each key that lives through one appears once."""
+"""Finite listings of a bucket: key names, latest entries, history; a key that lives throughout appears once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kvctl.kv.resolve import Binding
 def subjects_of(
     binding: Binding, filters: Sequence[str], *, literal: bool = False
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The consumer's subjects for the filters, and the filters that are left to apply to what comes.
+    """Return the consumer's subjects for the filters, and the filters left to apply to its messages.
 
-    Servers refuse filters that overlap in part (10138): then everything is read and filtered here. Foreign keys, taken
-    as literals, may come with others that their subjects match as wildcards.
+    Servers refuse filters that overlap partially (10138): then everything is read and filtered here. A non-conforming
+    key, taken literally, may come with others that its subject matches as a wildcard.
     """
     filters = [literal_filter(check_literal(text)) if literal else check_filter(text) for text in filters]
     wanted = disjoint(list(filters)) or [">"]
@@ -28,9 +28,9 @@ def subjects_of(
 async def key_batches(
     binding: Binding, filters: Sequence[str], *, deleted: bool = False
 ) -> AsyncGenerator[list[bytes], None]:
-    """Names of the keys that live (with `deleted` also of those that do not), in batches, none twice.
+    """Yield names of live keys (with `deleted` of all keys) in batches, none twice.
 
-    A name is the bytes after the bucket's prefix. Holds a set of the names seen: some 100 bytes a key.
+    A name is the bytes after the bucket's prefix. Keeps a set of the names seen: some 100 bytes per key.
     """
     subjects, rest = subjects_of(binding, filters)
     cut = len(binding.prefix.encode())
@@ -48,7 +48,7 @@ async def key_batches(
             fresh = [name for name in names if name not in seen]
             seen.update(fresh)
             if len(seen) - before != len(fresh):
-                fresh = list(dict.fromkeys(fresh))  # twice in one batch: overwritten while it was read
+                fresh = list(dict.fromkeys(fresh))  # twice in one batch: overwritten during the reading
             if rest:
                 fresh = [key for key in fresh if matches(key.decode(errors="surrogateescape"), rest)]
             if fresh:
@@ -58,7 +58,7 @@ async def key_batches(
 async def entry_batches(
     binding: Binding, filters: Sequence[str], *, deleted: bool = False, values: bool = True, literal: bool = False
 ) -> AsyncGenerator[list[Entry], None]:
-    """The latest entry of each key, in batches, none twice; without `values` only what the headers say."""
+    """Yield the latest entry of each key in batches, none twice; without `values`, only what the headers say."""
     subjects, rest = subjects_of(binding, filters, literal=literal)
     only = set(filters) if literal else None
     cut = len(binding.prefix.encode())
@@ -83,7 +83,7 @@ async def entry_batches(
 async def history_batches(
     binding: Binding, filters: Sequence[str], *, headers_only: bool = False, literal: bool = False
 ) -> AsyncGenerator[list[Entry], None]:
-    """Every entry the bucket holds, oldest first, deletions included."""
+    """Yield every stored entry, oldest first, deletions included."""
     subjects, rest = subjects_of(binding, filters, literal=literal)
     only = set(filters) if literal else None
     cut = len(binding.prefix.encode())

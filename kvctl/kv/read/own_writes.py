@@ -1,4 +1,4 @@
-"""What this session has written itself, so that its reads never show less. [pure]"""
+"""Writes of this session, which its reads must reflect. [pure]"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 
 class OwnWrites:
-    """The highest revision this session was acknowledged for each key, so that reads never show older ones."""
+    """Highest revision acknowledged to this session for each key, so that reads never show older ones."""
 
     LIMIT = 10_000
 
@@ -14,10 +14,10 @@ class OwnWrites:
         self._last: OrderedDict[str, int] = OrderedDict()
         self._forgotten = 0
         self.highest = 0
-        """The highest revision of all."""
+        """Highest revision of any key."""
 
     def note(self, key: str, revision: int) -> None:
-        """Remember an acknowledged write."""
+        """Record an acknowledged write."""
         self._last[key] = max(revision, self._last.pop(key, 0))
         self.highest = max(self.highest, revision)
         if len(self._last) > self.LIMIT:
@@ -25,22 +25,22 @@ class OwnWrites:
             self._forgotten = max(self._forgotten, oldest)
 
     def note_many(self, revision: int) -> None:
-        """Remember that any key may have been written, up to this revision."""
+        """Record that any key may have been written, up to this revision."""
         self._forgotten = max(self._forgotten, revision)
         self.highest = max(self.highest, revision)
 
     def last(self, key: str) -> int:
-        """The revision of the key's last write; 0 for none, or one of long ago."""
+        """Return the revision of the key's last write; 0 for none or one too long ago."""
         return self._last.get(key, 0)
 
     def any(self) -> bool:
-        """Whether there were any writes."""
+        """Return True if there were any writes."""
         return bool(self._last or self._forgotten)
 
     def stale(self, key: str, revision: int, *, sole: bool = False) -> bool:
-        """Whether an answer of this revision (0: none) may be older than what this session wrote.
+        """Return True if an answer of this revision (0: none) may be older than this session's writes.
 
-        `sole` says that it is of the only replica, where nothing is behind.
+        `sole` means that it came from the only replica, which cannot be behind.
         """
         known = self._last.get(key)
         return revision < ((0 if sole else self._forgotten) if known is None else known)

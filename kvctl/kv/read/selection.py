@@ -1,4 +1,4 @@
-"""Reading what filters or foreign names pick out: in one request to the nearest replica where that is enough."""
+"""Read keys selected by filters or literal names, by one request to the nearest replica where possible."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class _Behind(Exception):
-    """The replica that answered may lag behind what this session has written."""
+    """The replica that answered may lag behind this session's writes."""
 
 
 async def matching_batches(
     bucket: Bucket, filters: Sequence[str], *, leader: bool
 ) -> AsyncGenerator[list[Entry], None]:
-    """The entries of the living keys that match, no key twice, in the server's order.
+    """Yield entries of live matching keys, no key twice, in the server's order.
 
-    Up to 1,024 keys come from the nearest replica, all of one moment; more, and where the server or the bucket do not
-    answer such requests or `leader` asks for what is no older than now, come by a consumer.
+    Up to 1,024 keys come from the nearest replica, consistent at one revision. A consumer reads more keys, and those of
+    servers or buckets that do not answer such requests, and with `leader` everything up to the leader's last message.
     """
     seen: set[str] = set()
     denied: PermissionDenied | None = None
@@ -61,7 +61,7 @@ async def matching_batches(
 
 
 async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> Entry | None:
-    """The last entry of a foreign key, deletions included, taken as its literal subject; None for none."""
+    """Return the last entry of a non-conforming key, deletions included, by its literal subject; None for none."""
     if is_plain(check_literal(key)):
         return await bucket.last_entry(key, leader=leader)
     found = None
@@ -73,7 +73,7 @@ async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> En
 
 
 async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[list[Entry], None]:
-    """The answers of the nearest replica, of one moment.
+    """Yield the answers of the nearest replica, consistent at one revision.
 
     Raises _Behind, TooManySubjects, NotUnderstood, NoResponders; MomentLost after some of them.
     """
@@ -89,7 +89,7 @@ async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[lis
 
 
 async def _listed(bucket: Bucket, filters: Sequence[str], *, leader: bool) -> AsyncGenerator[list[Entry], None]:
-    """The same by a consumer; with `leader` of the stream that takes the writes, up to its leader's last message."""
+    """Yield the same by a consumer; with `leader`, from the stream that takes the writes up to its last message."""
     binding = await bucket.readable()
     if leader:
         binding = bucket.source_as_own(binding)

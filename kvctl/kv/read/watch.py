@@ -1,4 +1,4 @@
-"""Watching: what is there, a marker, then every change, in order, across restarts of the server (ADR-8)."""
+"""Watches: current entries, a marker, then every change, in order, across restarts of the server (ADR-8)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kvctl.kv.resolve import Binding
 
 
 class Marker(Enum):
-    """What a watcher yields besides entries."""
+    """Items of a watcher besides entries."""
 
     CURRENT = "current"
-    """The end of the initial data: always sent, once."""
+    """End of the initial data: always sent, once."""
 
 
 CURRENT = Marker.CURRENT
@@ -28,7 +28,7 @@ CURRENT = Marker.CURRENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """ADR-8's options of a watch, and from which revision to start (an extension)."""
+    """Options of a watch (ADR-8), and the revision to start from (an extension)."""
 
     history: bool = False
     updates_only: bool = False
@@ -37,20 +37,20 @@ class WatchOptions:
     from_revision: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for options that exclude each other."""
+        """Raise UsageError for options that cannot be combined."""
         chosen = [name for name in ("history", "updates_only") if getattr(self, name)]
         if self.from_revision is not None:
             chosen.append("from_revision")
         if self.updates_only and len(chosen) > 1:
             other = chosen[0] if chosen[0] != "updates_only" else chosen[1]
-            raise UsageError(f"`--updates-only` excludes `--{other.replace('_', '-')}`")
+            raise UsageError(f"`--updates-only` cannot be combined with `--{other.replace('_', '-')}`")
 
 
 class Watcher:
-    """Entries and CURRENT, one by one or in batches; an async context manager and iterator.
+    """Watch of a bucket: entries and CURRENT, singly or in batches; an async context manager and iterator.
 
-    Raises StreamReplaced when the bucket is deleted, recreated or emptied under it; RevisionNotFound on entry for a
-    `from_revision` that is more than one above the last revision.
+    Raises StreamReplaced when the bucket is deleted, recreated or emptied during the watch; on entry, RevisionNotFound
+    for a `from_revision` that is more than one above the last revision.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class Watcher:
         return self
 
     def _check_start(self) -> None:
-        """Raises RevisionNotFound for a revision that the bucket has not come to: it is another one's."""
+        """Raise RevisionNotFound for a revision above the last: it belongs to an earlier stream instance."""
         start, info = self._options.from_revision, self._consumer.info
         if start is not None and info is not None and start > int(info["state"]["last_seq"]) + 1:
             last = info["state"]["last_seq"]
             raise RevisionNotFound(
                 f"Bucket `{self._bucket}` has no revision {start}",
-                hint=f"Its last revision is {last}; the bucket may have been recreated since revision {start} was seen",
+                hint=f"Its last revision is {last}; the bucket may have been recreated after revision {start}",
             )
 
     async def __aexit__(self, *exit: object) -> None:
@@ -102,7 +102,7 @@ class Watcher:
                 yield entry
 
     async def batches(self) -> AsyncGenerator[list[Entry], None]:
-        """Entries as they come; an empty list stands for CURRENT."""
+        """Yield entries as they arrive; an empty list stands for CURRENT."""
         try:
             async for frames in self._consumer.batches():
                 found = [entry for frame in frames if (entry := self._entry(frame)) is not None]

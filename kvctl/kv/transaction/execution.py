@@ -1,7 +1,7 @@
-"""Carrying out a transaction: read, store as one atomic batch on condition, and settle what a lost answer leaves open.
+"""Apply a transaction: read, store as one conditional atomic batch, and resolve lost acknowledgements.
 
-Each try is a batch with an identity of its own, which the server stores with every message: the last entries of the
-changed keys tell whether one of the tries was applied.
+Each attempt is a batch with its own identity, which the server stores with every message: the last entries of the
+changed keys show if one of the attempts was applied.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 BATCHES_SINCE = (2, 12)
 LOST_MESSAGES = 10176
 _TRANSIENT = (10008, LOST_MESSAGES, 10210)
-"""No leader, a batch that lost messages (the leader changed under it), too many batches at once: nothing was stored."""
+"""No leader, a batch that lost messages (the leader changed), too many batches at once: nothing was stored."""
 
 
 async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
@@ -77,14 +77,15 @@ async def check(bucket: Bucket, transaction: Transaction) -> None:
 
 
 async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
-    """The stream that takes the batch. Raises BucketNotFound, ReadOnly, and KvctlError where it takes none.
+    """Return the stream that takes the batch. Raises BucketNotFound, ReadOnly, and KvctlError if it takes none.
 
-    What the stream's configuration reads back decides: servers before 2.12 drop the setting in silence, and would store
-    the messages one by one.
+    The stream's stored configuration decides: servers before 2.12 silently drop the setting and would store the
+    messages
+    one by one.
     """
     known = bucket.binding.info if bucket.fixed and not fresh else None
     if known and known["config"].get("allow_atomic") and bucket.binding.api.connection.server_version >= BATCHES_SINCE:
-        return bucket.binding  # whatever has become of that since, such servers say so
+        return bucket.binding  # such servers report it if that has changed since
     binding = await bucket.locate(fresh=True)
     bucket.check_writes_go_somewhere()
     source = binding.source
@@ -93,17 +94,17 @@ async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
         raise BucketNotFound(f"Bucket `{source.bucket}`, the origin of mirror `{bucket.name}`, does not exist")
     if not info["config"].get("allow_atomic"):
         version = source.api.connection.server_version
-        remedy = f"`kvctl bucket edit {source.bucket} --atomic` allows them"
+        remedy = f"Allow them with `kvctl bucket edit {source.bucket} --atomic`"
         if version < BATCHES_SINCE:
-            remedy = f"They need nats-server 2.12; this one is {'.'.join(map(str, version))}"
+            remedy = f"They need nats-server 2.12; this server is {'.'.join(map(str, version))}"
         raise KvctlError(f"Bucket `{source.bucket}` does not allow atomic batches; nothing was sent", hint=remedy)
     return bindings.with_info(source, info)
 
 
 async def _found(bucket: Bucket, transaction: Transaction, *, leader: bool = False) -> dict[str, Entry | None]:
-    """The last entries of all keys that have conditions. Raises ConditionsFailed, as the leader sees it.
+    """Return the last entries of all keys with conditions. Raises ConditionsFailed, as seen by the leader.
 
-    Without `leader` they may come from a replica that is behind: the batch insists on the revisions found.
+    Without `leader` they may come from a lagging replica: the batch is conditional on the revisions found.
     """
     keys = list(dict.fromkeys(condition.key for condition in transaction.expected))
     found = await bulk_get.get_many(bucket, keys, leader=leader)
@@ -117,7 +118,7 @@ async def _found(bucket: Bucket, transaction: Transaction, *, leader: bool = Fal
 
 @dataclass(slots=True)
 class _Try:
-    """A batch that was sent: its identity, and where in it the last message of each key stood."""
+    """Attempt to store the batch: its identity, and the position in it of each key's last message."""
 
     identity: bytes
     places: Mapping[str, int]
@@ -132,15 +133,15 @@ class _Commit:
         self._deadline = time.monotonic() + 2 * target.api.connection.timeout
         self._refused = False
         self._obstacle: KvctlError | None = None
-        """What refused the last try, where that is no condition."""
+        """Error of the last attempt, if not a condition."""
         self._looked = False
-        """Whether the stream's limit was read again."""
+        """True once the stream's limit was read again."""
         self._lost: KvctlError | None = None
-        """Why it is not known what became of a try."""
+        """Reason why the outcome of an attempt is unknown."""
         self._tries: list[_Try] = []
 
     async def run(self) -> list[int]:
-        """The revisions, in the order of the changes."""
+        """Return the revisions, in the order of the changes."""
         pins = await self._pin()
         while True:
             if (revisions := await self._attempt(pins)) is not None:
@@ -155,9 +156,9 @@ class _Commit:
                 pins = await self._pin()
 
     async def _pin(self) -> Pins:
-        """The revisions to insist on. Raises ConditionsFailed.
+        """Return the revisions to expect. Raises ConditionsFailed.
 
-        Where only revisions are asked for, the server compares them itself; only when it refuses they are read.
+        Conditions on revisions alone are checked by the server; they are read only after a refusal.
         """
         expected = self._transaction.expected
         asked = {condition.key: condition.revision or 0 for condition in expected}
@@ -171,12 +172,12 @@ class _Commit:
                 raise
             raise ConditionsFailed(
                 f"A condition of the transaction on bucket `{self._bucket.name}` does not hold; nothing was written",
-                hint=f"Which one cannot be read. {error.message}",
+                hint=f"The keys cannot be read to find out which one. {error.message}",
             ) from None
         return {key: entry.revision if entry else 0 for key, entry in found.items()}
 
     async def _attempt(self, pins: Pins) -> list[int] | None:
-        """The revisions; None when nothing was stored and another try may be, or it is not known (`_lost`)."""
+        """Return the revisions; None if nothing was stored and another attempt may be, or if unknown (`_lost`)."""
         messages, places = batch_of(self._transaction, self._target, pins)
         self._tries.append(_Try(os.urandom(12).hex().encode(), places))
         try:
@@ -189,7 +190,7 @@ class _Commit:
             return None
         except WrongRevision as error:
             self._obstacle = error if isinstance(error, Busy) else None
-            if not self._refused:  # mostly a condition that does not hold: reading tells
+            if not self._refused:  # usually a failed condition: reading shows it
                 self._refused = True
                 return None
         except OPEN as error:
@@ -207,41 +208,44 @@ class _Commit:
         return None
 
     async def _is_limit_read_again(self) -> bool:
-        """Read the stream's limit once more, which somebody may have changed; whether that was the first time."""
+        """Read the stream's limit again, which may have changed; return True the first time."""
         first, self._looked = not self._looked, True
         if first:
             self._target = await _target(self._bucket, fresh=True)
         return first
 
     async def _unreachable(self, error: UnreachableError) -> None:
-        """This try was not stored. Raises the error if no earlier one is open, and there is no hope."""
+        """Handle an attempt that was not stored. Raises the error if no earlier one is open and retrying is useless."""
         if self._lost is not None:
             return
         if isinstance(error, NoServer) or time.monotonic() > self._deadline:
             raise UnreachableError(
-                f"Bucket `{self._bucket.name}` takes no writes at the moment: {error.message}; nothing was written",
-                hint=error.hint or "Its stream may have no leader: `kvctl bucket show`",
+                f"Bucket `{self._bucket.name}` does not accept writes at the moment: {error.message}; "
+                "nothing was written",
+                hint=error.hint or f"Its stream may have no leader; check with `kvctl bucket show {self._bucket.name}`",
             ) from None
         self._target = await _target(self._bucket, fresh=True)
 
     async def _pause(self) -> None:
-        """Before another try. Raises OutcomeUnknown, UnreachableError or WrongRevision when the time is up."""
+        """Wait before another attempt. Raises OutcomeUnknown, UnreachableError or WrongRevision when time is up."""
         if time.monotonic() > self._deadline:
             if self._lost is not None:
                 raise self._unknown()
             if self._obstacle is not None:
                 raise UnreachableError(
-                    f"Bucket `{self._bucket.name}` takes no batches at the moment: {self._obstacle.message}; "
+                    f"Bucket `{self._bucket.name}` does not accept batches at the moment: {self._obstacle.message}; "
                     "nothing was written",
-                    hint="Try again later, with fewer or smaller batches at the same time",
+                    hint="Try again later, with fewer or smaller concurrent batches",
                 )
-            raise WrongRevision(f"Keys of the transaction on bucket `{self._bucket.name}` change too fast for it")
+            raise WrongRevision(
+                f"Keys of the transaction on bucket `{self._bucket.name}` are being written concurrently"
+            )
         await asyncio.sleep(random.uniform(0.005, 0.05))
 
     async def _settle(self, pins: Pins) -> list[int] | None:
-        """The revisions if a try was applied; None when a further one does no harm.
+        """Return the revisions if an attempt was applied; None when another one is safe.
 
-        A try that insists on the revision of a key which it changes can be repeated: one is applied at most. Raises
+        An attempt conditional on the revision of a key that it changes can be repeated: at most one is applied. Raises
         OutcomeUnknown.
         """
         fences = [key for key in self._keys if key in pins]
@@ -259,7 +263,7 @@ class _Commit:
     async def _settle_refused(
         self, pins: Pins, fences: list[str], found: Mapping[str, Entry | None]
     ) -> list[int] | None:
-        """A condition no longer holds, so that no try can be applied any more; was one, and overwritten since?"""
+        """Find an attempt that was applied and overwritten, once a failed condition rules out later ones."""
         not_applied = any(_revision(found[key]) == pins[key] for key in fences)
         for key in fences:
             if not_applied:
@@ -274,13 +278,13 @@ class _Commit:
         return None
 
     async def _in_history(self, key: str, pin: int) -> list[int] | None:
-        """The revisions if the key's first entry after the pinned one, where it is still held, is of a try."""
+        """Return the revisions if the key's first entry after the expected one is still stored and of an attempt."""
         subject = self._target.subject(key)
         message = await self._patiently(subject, next_by_subj=subject, seq=pin + 1)
         return None if message is None else self._revisions(message.header, message.sequence)
 
     async def _held(self, key: str, pin: int) -> bool:
-        """Whether the pinned entry is still there: then nothing that came after it has been dropped."""
+        """Return True if the expected entry still exists: then no later one has been evicted."""
         subject = self._target.subject(key)
         return bool(pin) and await self._patiently(subject, seq=pin) is not None
 
@@ -295,7 +299,7 @@ class _Commit:
                 await self._pause()
 
     async def _read_back(self, keys: list[str]) -> Mapping[str, Entry | None]:
-        """The keys' last entries at the leader, as soon as they can be read. Raises OutcomeUnknown."""
+        """Return the keys' last entries from the leader, once it answers. Raises OutcomeUnknown."""
         while True:
             try:
                 return await bulk_get.get_many(self._bucket, keys, leader=True)
@@ -305,7 +309,7 @@ class _Commit:
                 await self._pause()
 
     def _revisions(self, header: bytes, sequence: int) -> list[int] | None:
-        """The revisions of all changes, if the message is of one of the tries."""
+        """Return the revisions of all changes if the message belongs to one of the attempts."""
         identity = header_value(header, b"Nats-Batch-Id")
         for one in self._tries:
             if identity == one.identity:
@@ -317,8 +321,8 @@ class _Commit:
         why = self._lost.message if self._lost else "no answer"
         keys = " ".join(self._keys[:3])
         return OutcomeUnknown(
-            f"It is not known whether the transaction on bucket `{self._bucket.name}` was applied: {why}",
-            hint=f"It was as a whole or not at all: `kvctl history {self._bucket.name} {keys}` shows what is there now",
+            f"Could not find out if the transaction on bucket `{self._bucket.name}` was applied: {why}",
+            hint=f"It was applied completely or not at all; check with `kvctl history {self._bucket.name} {keys}`",
         )
 
 

@@ -14,14 +14,13 @@ from kvctl.kv.write.conditional_write import write_fields
 from kvctl.kv.write.outcome import EXPECTED, EXPECTED_OF
 
 Pins = Mapping[str, int]
-"""The revision at which the server is to find each key that has a condition."""
+"""Revision at which the server must find each key that has a condition."""
 
 
 def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[list[BatchMessage], dict[str, int]]:
-    """The messages, and where among them, from 1, the last of each key stands.
+    """Return the messages, and the position, from 1, of each key's last message.
 
-    A message carries one condition. What no change has room for rides on repetitions of the smallest one, identical but
-    for their condition.
+    A message has one condition. Conditions without a change to carry them are put on copies of the smallest change.
     """
     guards = deque(transaction.guards)
     messages = []
@@ -36,7 +35,7 @@ def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[lis
     carrier = min(transaction.changes, key=lambda change: len(change.value))
     for key in guards:
         again = _headers(carrier)
-        again.pop("Nats-Rollup", None)  # a second one in a batch is refused (10111), and nothing is left to erase
+        again.pop("Nats-Rollup", None)  # a batch may have only one (10111), and nothing is left to erase
         messages.append((target.write_prefix + carrier.key, carrier.value, again | _guard(target, key, pins)))
         places[carrier.key] = len(messages)
     return messages, places
@@ -55,17 +54,17 @@ def _guard(target: Binding, key: str, pins: Pins) -> dict[str, str]:
 
 
 def value_limit(target: Binding) -> int:
-    """The bucket's limit on a message, headers included, as far as it is known; 0 for none."""
+    """Return the bucket's limit on a message in bytes, headers included, as far as known; 0 for none."""
     config = target.info["config"] if target.info else {}
     return max(int(config.get("max_msg_size", 0)), 0)
 
 
 def too_large(target: Binding, subject: str, error: MessageTooLarge) -> UsageError:
-    """The error that names the key and whose limit it is."""
-    whose, hint = "server", "The limit is the server's `max_payload`; headers count"
+    """Build the error that names the key and the limit."""
+    whose, hint = "server", "The limit is the server's `max_payload`, headers included"
     if error.most == value_limit(target):
         whose = f"bucket `{target.bucket}`"
-        hint = f"Headers count; `kvctl bucket edit {target.bucket} --max-value-size SIZE` allows larger values"
+        hint = f"Raise the limit with `kvctl bucket edit {target.bucket} --max-value-size SIZE`; headers count"
     key = subject.removeprefix(target.write_prefix)
     return UsageError(
         f"`{key}` takes {error.size} bytes with its headers, the limit of the {whose} is {error.most}; "

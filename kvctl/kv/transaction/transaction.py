@@ -1,4 +1,4 @@
-"""Transactions: conditions and changes on several keys that are carried out together or not at all. [pure]"""
+"""Transactions: conditions and changes on several keys that are applied together or not at all. [pure]"""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.names import check_key
 
 LIMIT = 1000
-"""Messages of one transaction (ADR-50)."""
+"""Maximum number of messages of a transaction (ADR-50)."""
 LIMIT_BYTES = 64 << 20
-"""Bytes of one transaction: servers drop messages of batches that they cannot take in fast enough (10176)."""
+"""Maximum size of a transaction: servers drop messages of batches they cannot process fast enough (10176)."""
 PREVIEW = 60
-"""Characters of a value that a message shows."""
+"""Characters of a value shown in a message."""
 
 _LEAVES = {"delete": Operation.DEL, "purge": Operation.PURGE}
 
 Found = Mapping[str, Entry | None]
-"""The last entry of keys, deletions included; None for a key never written."""
+"""Last entry by key, deletions included; None for a key never written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold of a key; all that is given must."""
+    """Condition on a key; every field given must hold."""
 
     key: str
     revision: int | None = None
-    """Of the key's last entry, deletions included; 0 is a key never written."""
+    """Revision of the key's last entry, deletions included; 0 is a key never written."""
     exists: bool = False
     absent: bool = False
     """Never written, deleted, purged or expired."""
@@ -38,11 +38,11 @@ class Condition:
 
     @property
     def looks(self) -> bool:
-        """Whether the key has to be read first: the server itself compares revisions only."""
+        """True if the key has to be read first: the server compares revisions only."""
         return self.exists or self.absent or self.value is not None
 
     def failure(self, entry: Entry | None) -> Failure | None:
-        """What does not hold, for the key's last entry."""
+        """Return the failed field of the condition for the key's last entry, if any."""
         lives = entry is not None and entry.operation is Operation.PUT
         found = entry.revision if entry else 0
         if self.revision is not None and found != self.revision:
@@ -58,14 +58,14 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A condition that does not hold, and the entry found."""
+    """Condition that does not hold, and the entry found."""
 
     key: str
     condition: str
     """`revision`, `exists`, `absent` or `value`."""
     expected: int | bool | bytes
     found: Entry | None
-    """The key's last entry, deletions included; None for a key never written."""
+    """Last entry of the key, deletions included; None for a key never written."""
 
     def __str__(self) -> str:
         entry = self.found
@@ -93,17 +93,17 @@ class Change:
     key: str
     value: bytes = b""
     revision: int | None = None
-    """What the key's last revision must be."""
+    """Expected last revision of the key."""
     ttl: timedelta | None = None
 
     @property
     def operation(self) -> Operation:
-        """What the change leaves as the key's last entry."""
+        """Operation of the key's last entry after the change."""
         return _LEAVES.get(self.verb, Operation.PUT)
 
     @property
     def condition(self) -> Condition | None:
-        """What the change asks of its own key."""
+        """Condition of the change on its own key."""
         if self.verb == "create":
             return Condition(self.key, absent=True)
         return None if self.revision is None else Condition(self.key, revision=self.revision)
@@ -113,8 +113,8 @@ class Change:
 class Transaction:
     """Conditions and changes, for `Bucket.commit`; each method adds one and returns the transaction.
 
-    Names and combinations are checked as they come: UsageError for what is no key, a key changed twice, a ttl below a
-    second, and what takes more than 1,000 messages.
+    Names and combinations are checked as they are added. Raises UsageError for an invalid key, a key changed twice, a
+    ttl below one second, and more than 1,000 messages.
     """
 
     conditions: list[Condition] = field(default_factory=list)
@@ -130,12 +130,12 @@ class Transaction:
         absent: bool = False,
         value: bytes | None = None,
     ) -> Self:
-        """Only if the key is so; it need not be one that is changed."""
+        """Add a condition on a key, which need not be changed by the transaction."""
         if revision is not None and revision < 0:
-            raise UsageError("Revisions count from 1; 0 stands for a key never written")
+            raise UsageError("Revisions start at 1; 0 stands for a key never written")
         if revision is None and not exists and not absent and value is None:
             raise UsageError(
-                f"The condition on `{key}` says nothing", hint="It takes `revision`, `exists`, `absent` or `value`"
+                f"The condition on `{key}` is empty", hint="Give `revision`, `exists`, `absent` or `value`"
             )
         if absent and (exists or value is not None):
             raise UsageError(f"The condition on `{key}` contradicts itself")
@@ -143,7 +143,7 @@ class Transaction:
         return self
 
     def put(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
-        """Write a key. In a bucket with a history the value before comes back when `ttl` is over."""
+        """Write a key. In a bucket with history, the previous value comes back when `ttl` expires."""
         return self._add(Change("put", key, value, None, ttl))
 
     def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
@@ -155,72 +155,72 @@ class Transaction:
         return self._add(Change("update", key, value, revision, ttl))
 
     def delete(self, key: str, *, revision: int | None = None) -> Self:
-        """Mark a key deleted, also one that does not live."""
+        """Mark a key deleted, even one that does not live."""
         return self._add(Change("delete", key, b"", revision))
 
     def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> Self:
-        """Erase a key with its history, leaving a marker, which `ttl` removes later."""
+        """Erase a key with its history, leaving a marker, which is removed after `ttl`."""
         return self._add(Change("purge", key, b"", revision, ttl))
 
     @property
     def expected(self) -> list[Condition]:
-        """All conditions: those given, then those that changes bring along."""
+        """Return all conditions: explicit ones, then those of changes."""
         return [*self.conditions, *(own for change in self.changes if (own := change.condition) is not None)]
 
     @property
     def guards(self) -> list[str]:
-        """Keys with conditions that are not changed."""
+        """Return keys with conditions that are not changed."""
         return list(dict.fromkeys(item.key for item in self.conditions if item.key not in self._changed))
 
     @property
     def messages(self) -> int:
-        """How many messages carry it: a change each, and one more for each guard that no change has room for.
+        """Return the number of messages: one per change, and one per further condition that no change can carry.
 
-        A message carries one condition, its own key's or another's.
+        A message has one condition, on its own key or on another.
         """
         bound = {condition.key for condition in self.expected}
         free = sum(change.key not in bound for change in self.changes)
         return len(self.changes) + max(len(self.guards) - free, 0)
 
     def check(self) -> None:
-        """Raises UsageError for a transaction that changes nothing, needs too many messages or is too large."""
+        """Raise UsageError for a transaction without changes, with too many messages, or too large."""
         if not self.changes:
-            raise UsageError("The transaction changes nothing")
+            raise UsageError("The transaction has no changes")
         if self.messages > LIMIT:
             extra = self.messages - len(self.changes)
             guards = f", {extra} of them for conditions on keys that are not changed" if extra else ""
             raise UsageError(
-                f"The transaction takes {self.messages:,} messages{guards}; {LIMIT:,} are the most",
-                hint="Split it; what is in two transactions is not atomic",
+                f"The transaction takes {self.messages:,} messages{guards}; the maximum is {LIMIT:,}",
+                hint="Split it; two transactions are not atomic together",
             )
 
         size = sum(len(change.key) + len(change.value) for change in self.changes)
         if size > LIMIT_BYTES:
             raise UsageError(
-                f"The transaction is {size:,} bytes; {LIMIT_BYTES:,} are the most",
-                hint="Split it; what is in two transactions is not atomic",
+                f"The transaction takes {size:,} bytes; the maximum is {LIMIT_BYTES:,}",
+                hint="Split it; two transactions are not atomic together",
             )
 
     def failures(self, found: Found) -> list[Failure]:
-        """The conditions that do not hold, among those on keys in `found`."""
+        """Return the conditions that do not hold, among those on keys in `found`."""
         known = (item for item in self.expected if item.key in found)
         return list(dict.fromkeys(failure for item in known if (failure := item.failure(found[item.key])) is not None))
 
     def _add(self, change: Change) -> Self:
         check_key(change.key)
         if change.key in self._changed:
-            raise UsageError(f"`{change.key}` is changed twice", hint="A transaction changes a key once")
+            raise UsageError(f"`{change.key}` is changed twice", hint="A transaction can change a key only once")
         if change.ttl is not None and change.ttl < timedelta(seconds=1):
-            raise UsageError("The ttl of a key is one second at least")
+            raise UsageError("The ttl of a key must be at least 1 second")
         if change.revision is not None and change.revision < 0:
-            raise UsageError("Revisions count from 1; 0 stands for a key never written")
+            raise UsageError("Revisions start at 1; 0 stands for a key never written")
         self._changed.add(change.key)
         self.changes.append(change)
         return self
 
 
 def refusal(bucket: str, failures: list[Failure]) -> ConditionsFailed:
-    """The conflict that names every failing condition, and what was found."""
+    """Build the conflict that names every failing condition and the entry found."""
     count = "A condition" if len(failures) == 1 else f"{len(failures)} conditions"
     verb = "does" if len(failures) == 1 else "do"
     lines = "".join(f"\n  {failure}" for failure in failures)
@@ -231,7 +231,7 @@ def refusal(bucket: str, failures: list[Failure]) -> ConditionsFailed:
 
 
 def shown(value: bytes) -> str:
-    """A value in a message: quoted, cut where it is long."""
+    """Format a value for a message: quoted, truncated if long."""
     try:
         text = value.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The transaction file: `{if: [{key, revision | exists | absent | value}], then: [{put: KEY, value}, ...]}`. [pure]"""
+"""Transaction file: `{if: [{key, revision | exists | absent | value}], then: [{put: KEY, value}, ...]}`. [pure]"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "delete": ("revision",),
     "purge": ("revision", "ttl"),
 }
-"""What stands beside each verb."""
+"""Fields allowed with each verb."""
 CONDITION = ("key", "revision", "exists", "absent", "value", "encoding")
 ENCODINGS = ("utf-8", "base64")
 
@@ -29,14 +29,14 @@ Path = tuple[str | int, ...]
 
 
 def read_transaction(document: Document) -> Transaction:
-    """The transaction in a document. Raises UsageError with the line, the field, and the nearest one that exists."""
+    """Parse the transaction in a document. Raises UsageError with line, field, and the nearest valid field."""
     reader = _Reader(document)
     root = reader.mapping((), ("if", "then"), "a transaction")
     transaction = Transaction()
     for number in range(reader.length(("if",)) if "if" in root else 0):
         reader.add_condition(transaction, ("if", number))
     if "then" not in root:
-        reader.fail((), "The transaction has no `then`", hint="`then: [{put: KEY, value: TEXT}]`")
+        reader.fail((), "The transaction has no `then`", hint="Add `then: [{put: KEY, value: TEXT}]`")
     for number in range(reader.length(("then",))):
         reader.add_change(transaction, ("then", number))
     try:
@@ -47,7 +47,7 @@ def read_transaction(document: Document) -> Transaction:
 
 
 class _Reader:
-    """Takes values from a document, and says where they are wrong."""
+    """Reader of a document's fields that reports the position of errors."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -59,7 +59,7 @@ class _Reader:
         for name in ("exists", "absent"):
             if item.get(name, True) is not True:
                 other = "absent" if name == "exists" else "exists"
-                self.fail((*path, name), f"`{name}` can only be `true`", hint=f"`{other}: true` says the contrary")
+                self.fail((*path, name), f"`{name}` can only be `true`", hint=f"Use `{other}: true` for the opposite")
         try:
             transaction.expect(
                 self.text((*path, "key")),
@@ -75,18 +75,20 @@ class _Reader:
         item = self.mapping(path, (*VERBS, "value", "encoding", "ttl", "revision"), "a change")
         verbs = [name for name in item if name in VERBS]
         if len(verbs) != 1:
-            problem = f"A change is one of `{'`, `'.join(verbs)}`" if verbs else "The change says not what to do"
-            self.fail(path, problem, hint=f"It is one of {', '.join(f'`{verb}: KEY`' for verb in VERBS)}")
+            problem = f"A change has one of `{'`, `'.join(verbs)}`" if verbs else "The change has no operation"
+            self.fail(path, problem, hint=f"Use one of {', '.join(f'`{verb}: KEY`' for verb in VERBS)}")
         verb = verbs[0]
         for name in item:
             if name != verb and name not in VERBS[verb]:
-                hint = "`update` takes a revision" if name == "revision" else f"It has {_listed(VERBS[verb])}"
-                self.fail((*path, name), f"`{verb}` takes no `{name}`", hint=hint)
+                hint = (
+                    "Use `update` with a revision" if name == "revision" else f"Its fields are {_listed(VERBS[verb])}"
+                )
+                self.fail((*path, name), f"`{verb}` does not take `{name}`", hint=hint)
         settings: dict[str, Any] = {}
         if "value" in VERBS[verb]:
             settings["value"] = self.value(path)
         if verb == "update" and "revision" not in item:
-            self.fail(path, "`update` needs the `revision` that the key is at", hint="`put` writes without one")
+            self.fail(path, "`update` needs the key's current `revision`", hint="Use `put` to write without one")
         if "revision" in item:
             settings["revision"] = self.revision((*path, "revision"))
         if "ttl" in item:
@@ -97,19 +99,19 @@ class _Reader:
             self._placed((*path, verb), error)
 
     def mapping(self, path: Path, known: tuple[str, ...], what: str) -> dict[str, Any]:
-        """The fields at a path, all of them known."""
+        """Return the fields at a path; unknown ones are errors."""
         found = self._at(path)
         if not isinstance(found, dict):
-            self.fail(path, f"This is not {what}", hint=f"It has {_listed(known)}")
+            self.fail(path, f"This is not {what}", hint=f"Its fields are {_listed(known)}")
         for name in found:
             if name not in known:
                 near = get_close_matches(name, known, n=1)
-                hint = f"Did you mean `{near[0]}`?" if near else f"It has {_listed(known)}"
-                self.fail((*path, name), f"`{name}` is no field of {what}", hint=hint)
+                hint = f"Did you mean `{near[0]}`?" if near else f"Its fields are {_listed(known)}"
+                self.fail((*path, name), f"`{name}` is not a field of {what}", hint=hint)
         return found
 
     def length(self, path: Path) -> int:
-        """How many items the list at a path has."""
+        """Return the number of items in the list at a path."""
         found = self._at(path)
         if not isinstance(found, list):
             self.fail(path, f"`{path[-1]}` is not a list")
@@ -124,7 +126,7 @@ class _Reader:
     def revision(self, path: Path) -> int:
         found = self._at(path)
         if type(found) is not int or found < 0:
-            self.fail(path, "A revision is a whole number", hint="0 stands for a key never written")
+            self.fail(path, "The revision is not a whole number", hint="0 stands for a key never written")
         return int(found)
 
     def ttl(self, path: Path) -> timedelta:
@@ -137,21 +139,21 @@ class _Reader:
             self._placed(path, error)
 
     def value(self, path: Path) -> bytes:
-        """The field `value`, decoded as `encoding` says."""
+        """Return the field `value`, decoded as `encoding` says."""
         item = self._at(path)
         if "value" not in item:
-            self.fail(path, "There is no `value`", hint="An empty one is `value: ''`")
+            self.fail(path, "The change has no `value`", hint="Write an empty one as `value: ''`")
         text = self.text((*path, "value"))
         encoding = self.text((*path, "encoding")) if "encoding" in item else "utf-8"
         if encoding not in ENCODINGS:
-            self.fail((*path, "encoding"), f"`{encoding}` is not an encoding", hint=f"It is {_listed(ENCODINGS)}")
+            self.fail((*path, "encoding"), f"`{encoding}` is not an encoding", hint=f"Use {_listed(ENCODINGS)}")
         try:
             return text.encode() if encoding == "utf-8" else base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             self.fail((*path, "value"), f"The value is not {'text' if encoding == 'utf-8' else 'base64'}")
 
     def fail(self, path: Path, problem: str, hint: str | None = None) -> NoReturn:
-        """Raises UsageError that says where."""
+        """Raise UsageError with the position."""
         where = f"{path[0]}[{path[1]}]: " if len(path) > 1 else ""
         raise UsageError(f"{self._document.where(*path)}: {where}{problem}", hint=hint)
 

@@ -1,7 +1,7 @@
-"""Many puts at once, through a window of messages that wait for their acknowledgements.
+"""Put many keys through a window of unacknowledged messages.
 
-What a lost connection leaves open is found by its identity, or written on condition of the key's last revision: a value
-that another client has written since is never replaced by an older one of ours.
+Writes left open by a lost connection are found by their identity, or written conditionally on the key's last revision:
+another client's later value is never replaced by an older one of ours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["WINDOW", "PutSummary", "put_many"]
 
 FLOOR_ROWS = 500
-"""Items after which it is noted how far the stream had come."""
+"""Number of items between samples of the stream's revision."""
 FLOORS = 64
 
 Items = Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]]
@@ -38,11 +38,11 @@ Items = Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]]
 
 @dataclass(slots=True)
 class PutSummary:
-    """The result of many writes."""
+    """Result of many writes."""
 
     written: int = 0
     failed: list[tuple[str, KvctlError]] = field(default_factory=list)
-    """Keys that were not written, and why. RequestTimeout, ConnectionLost and OutcomeUnknown: it is not known."""
+    """Unwritten keys with their errors; RequestTimeout, ConnectionLost and OutcomeUnknown mean unknown."""
     last_revision: int = 0
 
 
@@ -77,12 +77,12 @@ class _Puts:
         self._summary = PutSummary()
         self._number = 0
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
-        """By their numbers, the items that a lost connection left open."""
+        """Items that a lost connection left open, by their numbers."""
         self._floors: deque[tuple[int, int]] = deque([(0, info["state"]["last_seq"])], maxlen=FLOORS)
-        """Number and revision, every so often: later items, if they are stored, are above this revision."""
+        """Samples of number and revision: later items, if stored, are above this revision."""
 
     async def run(self, items: Items) -> PutSummary:
-        """Write all of them."""
+        """Write all items."""
         async with self._window:
             if isinstance(items, AsyncIterable):
                 async for key, value in items:
@@ -132,14 +132,14 @@ class _Puts:
             self._summary.failed += [(row.key, error) for row, error in lost.values()]
 
     def _floor(self, row: Row) -> int:
-        """The revision above which the item is, if it is stored."""
+        """Return the revision that the item is above, if stored."""
         noted = next((revision for number, revision in reversed(self._floors) if number < row.line), 0)
         return max(noted, self._bucket.own.last(row.key))
 
     def _told(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
         _, error = self._lost.pop(row.line)
         if outcome is Outcome.WRITTEN or (outcome is Outcome.SUPERSEDED and self._history == 1):
-            self._done(row, revision)  # without a history, what is overwritten leaves no trace
+            self._done(row, revision)  # without history, an overwritten value leaves no trace
         elif isinstance(outcome, KvctlError):
             self._summary.failed.append((row.key, outcome))
         else:
@@ -148,5 +148,5 @@ class _Puts:
 
 def _overtaken(row: Row, error: KvctlError) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"It is not known whether the write to `{row.key}` was stored before another one: {error.message}"
+        f"Could not find out if the write to `{row.key}` was stored before another one: {error.message}"
     )

@@ -1,4 +1,4 @@
-"""One write of a key: published with an identity, acknowledged, and resolved when the acknowledgement is lost."""
+"""Write one key: publish with an identity, and resolve the outcome when the acknowledgement is lost."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from kvctl.wire import encode_headers, header_value
 
 MESSAGE_ID = b"Nats-Msg-Id"
 TTL_SINCE = (2, 11)
-"""Servers before store the header like any other, and the key for ever."""
+"""First server version with per-message TTLs; older ones ignore the header and keep the key permanently."""
 NO_STORAGE = (10023, 10047, 10002)
-"""Nothing more goes into the server, or into what the account may use of it."""
+"""Server errors for exhausted storage of the server or account."""
 TOO_LARGE = 10054
-"""The server's error for a message over the bucket's limit."""
+"""Server error for a message over the bucket's limit."""
 
 
 def write_headers(
     *, operation: str | None = None, expected: int | None = None, ttl: timedelta | None = None, rollup: bool = False
 ) -> bytes:
-    """The header block of a put, a conditional write, or a marker."""
+    """Return the header block of a put, a conditional write, or a marker."""
     return encode_headers(write_fields(operation=operation, expected=expected, ttl=ttl, rollup=rollup))
 
 
 def write_fields(
     *, operation: str | None = None, expected: int | None = None, ttl: timedelta | None = None, rollup: bool = False
 ) -> dict[str, str]:
-    """The same, name by name."""
+    """Return the same headers by name."""
     headers: dict[str, str] = {}
     if operation:
         headers["KV-Operation"] = operation
@@ -64,13 +64,13 @@ def write_fields(
 
 def _ttl_text(ttl: timedelta) -> str:
     if ttl < timedelta(seconds=1):
-        raise UsageError("The ttl of a key is one second at least")
+        raise UsageError("The ttl of a key must be at least 1 second")
     seconds = duration_seconds(ttl)
     return str(seconds) if isinstance(seconds, int) else f"{seconds}s"
 
 
 def fence(subject: str, revision: int) -> bytes:
-    """The header block of a write that insists on the last revision of another subject."""
+    """Return the header block of a write conditional on the last revision of another subject."""
     return encode_headers({EXPECTED: str(revision), EXPECTED_OF: subject})
 
 
@@ -84,7 +84,7 @@ async def write(
     after: int = 0,
     identity: bytes | None = None,
 ) -> int:
-    """Publish to the key's subject, with an identity, new or given; returns the revision.
+    """Publish to the key's subject, with an identity, new or given; return the revision.
 
     A lost acknowledgement is resolved at the leader by the identity; the write is above the revision `after`. Raises
     WrongRevision, OutcomeUnknown, NoResponders (nothing was stored), ServerError, PermissionDenied, UsageError.
@@ -109,7 +109,7 @@ async def write(
 
 
 async def _send(sent: Write, payload: bytes, header: bytes) -> int:
-    """Publish until the outcome is certain. Raises OutcomeUnknown, and what refuses the first try."""
+    """Publish until the outcome is certain. Raises OutcomeUnknown, and the error of the first attempt."""
     connection = sent.binding.api.connection
     subject = sent.binding.write_prefix + sent.key
     deadline = time.monotonic() + 2 * connection.timeout
@@ -125,7 +125,7 @@ async def _send(sent: Write, payload: bytes, header: bytes) -> int:
         except (WrongRevision, UnreachableError):
             if lost is None:
                 raise
-        # Whatever a later try met: what was sent first may be stored.
+        # Regardless of a later attempt's error, the first one may be stored.
         if (revision := await resolve(sent, lost)) is not None:
             return revision
         if time.monotonic() > deadline:
@@ -134,7 +134,7 @@ async def _send(sent: Write, payload: bytes, header: bytes) -> int:
 
 
 def _seconds_to_live(header: bytes) -> float:
-    """The ttl in a header block; infinite for none and for the server's `never`."""
+    """Return the ttl in a header block; infinite for none and for the server's `never`."""
     text = header_value(header, b"Nats-TTL")
     if text is None or text == b"never":
         return math.inf
@@ -142,40 +142,42 @@ def _seconds_to_live(header: bytes) -> float:
 
 
 def no_ttl(version: tuple[int, ...]) -> KvctlError:
-    """The error for a ttl on a server that would not heed it."""
+    """Build the error for a ttl on a server that would ignore it."""
     return KvctlError(
         f"nats-server {'.'.join(map(str, version))} would ignore the ttl of a key; nothing was written",
-        hint="Use a server from 2.11 on, or let all keys of a bucket expire: `kvctl bucket edit --ttl`",
+        hint="Use nats-server 2.11 or later, or set a ttl for the bucket: `kvctl bucket edit --ttl`",
     )
 
 
 def explained(error: ServerError, binding: Binding) -> KvctlError:
-    """The server's refusal with the way out that a bucket has."""
+    """Add a hint with the bucket's remedy to the server's refusal."""
     bucket = binding.bucket
     if error.err_code in (10166, 10165):
-        error.hint = f"Keys with a ttl of their own need `kvctl bucket edit {bucket} --marker-ttl 1s`"
+        error.hint = f"Allow per-key TTLs with `kvctl bucket edit {bucket} --marker-ttl 1s`"
     elif error.err_code == 10077:
-        error.hint = f"The bucket is full: `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys"
-    elif error.err_code in NO_STORAGE:
         error.hint = (
-            "Raise the limit of the server or account, or delete what it holds: `kvctl doctor` shows what is used"
+            f"The bucket is full; raise its limit with `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys"
         )
+    elif error.err_code in NO_STORAGE:
+        error.hint = "Raise the limit of the server or account, or delete data; `kvctl doctor` shows the usage"
     elif error.err_code == 10054:
-        error.hint = f"Headers count; `kvctl bucket edit {bucket} --max-value-size SIZE` allows larger values"
+        error.hint = f"Raise the limit with `kvctl bucket edit {bucket} --max-value-size SIZE`; headers count"
     return error
 
 
 def mismatch(key: str, expected: int, error: WrongRevision) -> WrongRevision:
-    """The conflict, naming key and revisions."""
+    """Rewrite the conflict to name key and revisions."""
     if expected and error.found == 0:
         return WrongRevision(
-            f"`{key}` is not at revision {expected}, it has none",
+            f"`{key}` does not exist; expected revision {expected}",
             found=0,
-            hint="`kvctl create` writes a key that does not exist",
+            hint="Write a new key with `kvctl create`",
         )
-    found = "" if error.found is None else f", its last is {error.found}"
-    return WrongRevision(
-        f"Revision {expected} of `{key}` is not the last{found}" if expected else f"`{key}` has been written{found}",
-        found=error.found,
-        hint="Read it again, then update with the revision found",
-    )
+    if not expected:
+        message = f"`{key}` was written before" + (f", last at revision {error.found}" if error.found else "")
+    elif error.found is None:
+        message = f"`{key}` is no longer at revision {expected}"
+    else:
+        message = f"`{key}` is at revision {error.found}, not {expected}"
+    hint = "Read the key again and retry with its current revision"
+    return WrongRevision(message, found=error.found, hint=hint)

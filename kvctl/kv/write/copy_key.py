@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def copy(source: Bucket, key: str, target: Bucket, new_key: str, *, overwrite: bool = False) -> int:
-    """Write the key's value under another name; what is left of its ttl goes along. Returns the new revision.
+    """Write the key's value under another name with its remaining ttl; return the new revision.
 
     Raises KeyNotFound, KeyExists unless `overwrite`.
     """
@@ -24,14 +24,14 @@ async def copy(source: Bucket, key: str, target: Bucket, new_key: str, *, overwr
 
 
 async def rename(source: Bucket, key: str, target: Bucket, new_key: str, *, overwrite: bool = False) -> int:
-    """Move a key: in one atomic batch where the bucket allows it, else the new name first, then the old one's deletion.
+    """Move a key: in one atomic batch if the bucket allows it, else write the new name, then delete the old one.
 
-    Interrupted half-way it leaves both names, never neither. A key that changes meanwhile keeps its old name too, and
-    WrongRevision says so. Raises KeyNotFound, KeyExists unless `overwrite`, OutcomeUnknown.
+    An interruption may leave both names, never neither. A key that changes in the meantime also keeps its old name and
+    raises WrongRevision. Raises KeyNotFound, KeyExists unless `overwrite`, OutcomeUnknown.
     """
     same = target.same_as(source)
     if same and key == new_key:
-        raise UsageError("The new name is the old one")
+        raise UsageError("The new name equals the old one")
     source.check_writable(key)
     target.check_writable(new_key)
     entry = await source.get(key, leader=True)
@@ -64,7 +64,7 @@ async def _place(source: Bucket, entry: Entry, target: Bucket, new_key: str, ove
 async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite: bool) -> int:
     last = await bucket.last_entry(new_key, leader=True)
     if last is not None and last.operation is Operation.PUT and not overwrite:
-        raise KeyExists(f"`{new_key}` exists", revision=last.revision, hint="`--overwrite` replaces it")
+        raise KeyExists(f"`{new_key}` already exists", revision=last.revision, hint="Replace it with `--overwrite`")
     ttl = await remaining_ttl(bucket, entry)
     transaction = Transaction().update(new_key, entry.value, last.revision if last else 0, ttl=ttl)
     transaction.delete(entry.key, revision=entry.revision)
@@ -73,18 +73,18 @@ async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite:
     except ConditionsFailed as error:
         found = [failure.found.revision for failure in error.failures if failure.found is not None]
         raise WrongRevision(
-            f"`{entry.key}` or `{new_key}` changed while it was being renamed: nothing was done",
+            f"`{entry.key}` or `{new_key}` changed while it was being renamed: nothing was changed",
             found=found[0] if found else None,
         ) from None
     except OutcomeUnknown as error:
         raise OutcomeUnknown(
-            f"It is not known whether `{entry.key}` was renamed to `{new_key}`: {error.message}",
-            hint=f"`kvctl keys {bucket.name} {entry.key} {new_key}` shows the name it has; it has one",
+            f"Could not find out if `{entry.key}` was renamed to `{new_key}`: {error.message}",
+            hint=f"It has one of the two names; check with `kvctl keys {bucket.name} {entry.key} {new_key}`",
         ) from None
 
 
 async def remaining_ttl(bucket: Bucket, entry: Entry) -> timedelta | None:
-    """Return what is left of the ttl of an entry that the bucket's leader gave. Raises as `ServerClock.read`."""
+    """Return the remaining ttl of an entry read from the bucket's leader. Raises as `ServerClock.read`."""
     if entry.ttl is None:
         return None
     source = bucket.binding.source
@@ -93,7 +93,7 @@ async def remaining_ttl(bucket: Bucket, entry: Entry) -> timedelta | None:
 
 
 def ttl_left(entry: Entry, now_ns: int) -> timedelta | None:
-    """Return what is left of the entry's ttl by its server's clock, a second at least."""
+    """Return the remaining ttl by the server's clock, at least one second."""
     if entry.ttl is None:
         return None
     age = timedelta(microseconds=(now_ns - entry.created_ns) // 1000)

@@ -1,9 +1,9 @@
-"""How long a value with a ttl lives, and what comes back after it.
+"""Lifetime of a value with a ttl, and the older value that comes back afterwards.
 
-Found on nats-server 2.11 to 2.15, where a bucket keeps a history: servers drop the last entry and leave a marker only
-when that was the last of the key's entries. Before that the entry below is the key's last one again, its value alive.
-A ttl below the bucket's marker ttl is raised to it, in the stored message, too. The ttl of the bucket ends whatever is
-older, with a longer ttl of its own or without.
+Observed on nats-server 2.11 to 2.15, in buckets with history: servers drop the last entry and leave a marker only if it
+was the key's only entry. Otherwise the entry below becomes the key's last one again, with a live value. A ttl below the
+bucket's marker ttl is raised to it, in the stored message, too. The bucket's ttl removes everything older, whatever ttl
+the message has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def returning(bucket: Bucket, keys: Iterable[str]) -> list[Entry]:
-    """Earlier entries of these keys that come back as their values when the last ones expire by their ttl.
+    """Return earlier entries of these keys that become values again when the last ones expire by their ttl.
 
     Raises PermissionDenied, BucketNotFound and as `Bucket.history`.
     """
@@ -34,14 +34,14 @@ async def returning(bucket: Bucket, keys: Iterable[str]) -> list[Entry]:
 
 
 async def bucket_ttl(bucket: Bucket) -> timedelta | None:
-    """The ttl of all keys of the bucket that takes the writes. Raises BucketNotFound, PermissionDenied."""
+    """Return the ttl of the bucket that takes the writes. Raises BucketNotFound, PermissionDenied."""
     info = (await bucket.locate()).source.info
     age = info["config"].get("max_age", 0) if info else 0
     return duration_from_ns(age) if age else None
 
 
 async def time_left(bucket: Bucket, entry: Entry) -> timedelta | None:
-    """What is left of an entry's life, by its own ttl and the bucket's; None for one that does not expire.
+    """Return an entry's remaining life, by its own ttl and the bucket's; None for one that does not expire.
 
     Raises as `bucket_ttl` and `ServerClock.read`.
     """
@@ -54,12 +54,12 @@ async def time_left(bucket: Bucket, entry: Entry) -> timedelta | None:
 
 
 def _outliving(earlier: list[Entry], last: Entry) -> list[Entry]:
-    """The entries that are there still when the last one expires; none when what is left of the key is deleted."""
+    """Return the entries that outlive the last one; none if they leave the key deleted."""
     end = _end(last)
     below = [entry for entry in earlier if end is not None and ((one := _end(entry)) is None or one > end)]
     return below if below and below[-1].operation is Operation.PUT else []
 
 
 def _end(entry: Entry) -> int | None:
-    """When its own ttl ends it, in nanoseconds since the epoch."""
+    """Return the time at which its own ttl ends it, in nanoseconds since the epoch."""
     return None if entry.ttl is None else entry.created_ns + int(entry.ttl.total_seconds() * 10**9)

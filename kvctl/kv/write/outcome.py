@@ -1,12 +1,12 @@
-"""The outcome of one write whose acknowledgement was lost, found at the leader by the write's identity.
+"""Outcome of one write whose acknowledgement was lost, found at the leader by the write's identity.
 
-Values are never compared: another client may have written an equal one. What is certain:
+Values are never compared: another client may have written an equal one. These outcomes are certain:
 
-- A message of the key bears the identity: the write was stored, at that revision.
-- A write on condition of revision N is the first message of the key after N, or is not stored at all. While the key's
-  last message is N, it may be sent again with the same condition and identity: one of the two is stored at most. When
-  another message is found to be the first one after N, the write was not stored and cannot be any more.
-- An unconditional write that is not there may still arrive, so it is never sent again.
+- A message of the key has the identity: the write was stored, at that revision.
+- A write conditional on revision N is the first message of the key after N, or is not stored. While the key's last
+  message is N, it may be sent again with the same condition and identity: at most one of the two is stored. If another
+  message is the first one after N, the write was not stored and cannot be any more.
+- An unconditional write that is not found may still arrive, so it is never sent again.
 
 Everything else is unknown and reported as such.
 """
@@ -46,36 +46,36 @@ AWAY = (*OPEN, NoServer, NoResponders, JetStreamDisabled)
 """Errors after which the leader is asked again."""
 LOOK_AGAIN_S = 0.1
 HISTORY_READS = 128
-"""Messages of a key that are read one by one: more than any bucket's history."""
+"""Maximum number of a key's messages to read one by one: more than any bucket's history."""
 
 
 @dataclass(slots=True)
 class Write:
-    """A write that was sent, as far as finding it again needs to know it."""
+    """Write that was sent, with what is needed to find it again."""
 
     binding: Binding
     key: str
     identity: bytes | None
     """None for a value that left no room for one."""
     expected: int | None = None
-    """The key's revision that is its condition, if it has one."""
+    """Expected revision of the key, if the write is conditional."""
     after: int = 0
-    """A revision that it is certainly above."""
+    """A revision that the write is certainly above."""
     ttl: float = math.inf
     """Seconds after which it may have expired."""
     begun: float = field(default_factory=time.monotonic)
     looked: int = 0
-    """Messages of the key up to this revision have been looked at."""
+    """Revision up to which the key's messages have been checked."""
 
     def may_have_expired(self) -> bool:
-        """Whether its own ttl may be over."""
+        """Return True if its own ttl may have expired."""
         return time.monotonic() - self.begun >= self.ttl
 
 
 async def resolve(write: Write, error: KvctlError) -> int | None:
-    """The revision of a write without an answer; None when it is not stored and may be sent again as it is.
+    """Return the revision of an unacknowledged write; None if it is not stored and may be sent again unchanged.
 
-    Raises WrongRevision when its condition failed before it was stored, OutcomeUnknown; `error` says why it is open.
+    Raises WrongRevision when its condition failed before it was stored, OutcomeUnknown; `error` is why it is open.
     """
     patience = write.binding.api.connection.timeout
     deadline = time.monotonic() + patience
@@ -99,7 +99,7 @@ async def resolve(write: Write, error: KvctlError) -> int | None:
 
 
 async def _overtaken(write: Write, last: int, deadline: float, error: KvctlError) -> int:
-    """The revision of a conditional write under later ones. Raises WrongRevision when it cannot be there."""
+    """Return the revision of a conditional write under later ones. Raises WrongRevision when it cannot be there."""
     assert write.expected is not None
     if last < write.expected:  # the key expired, or never had that revision
         raise _refusal(write, last, error, certain=last > 0)
@@ -117,14 +117,14 @@ async def _overtaken(write: Write, last: int, deadline: float, error: KvctlError
 
 
 def _refusal(write: Write, last: int, error: KvctlError, *, certain: bool = True) -> KvctlError:
-    """The conflict, or that nothing is known where the write may have been stored and have expired."""
+    """Return the conflict, or OutcomeUnknown if the write may have been stored and have expired."""
     if not certain or write.may_have_expired():
         return unknown(write, error)
     return WrongRevision(f"Wrong last revision: the last one is {last}", found=last)
 
 
 async def _in_history(write: Write, last: int, deadline: float, error: KvctlError) -> int | None:
-    """The revision of an unconditional write among the messages that no look has come upon yet."""
+    """Return the revision of an unconditional write among the messages not checked yet."""
     start = max(write.after, write.looked)
     async with aclosing(_messages(write, start, last, deadline, error)) as messages:
         async for message in messages:
@@ -137,7 +137,7 @@ async def _in_history(write: Write, last: int, deadline: float, error: KvctlErro
 async def _messages(
     write: Write, after: int, last: int, deadline: float, error: KvctlError
 ) -> AsyncGenerator[StoredMessage, None]:
-    """The key's messages that are held between two revisions, in order. Raises OutcomeUnknown for too many."""
+    """Return the key's messages between two revisions, in order. Raises OutcomeUnknown for too many."""
     subject = write.binding.subject(write.key)
     for _ in range(HISTORY_READS):
         if after >= last:
@@ -151,13 +151,13 @@ async def _messages(
 
 
 async def _is_held(write: Write, deadline: float, error: KvctlError) -> bool:
-    """Whether the message of the expected revision is still there: then no later one has been dropped."""
+    """Return True if the message of the expected revision still exists: then no later one has been evicted."""
     message = await _read(write, deadline, error, seq=write.expected)
     return message is not None and message.subject == write.binding.subject(write.key)
 
 
 async def _read(write: Write, deadline: float, error: KvctlError, **request: object) -> StoredMessage | None:
-    """One message from the leader, as soon as it can be read. Raises OutcomeUnknown."""
+    """Read one message from the leader, once it answers. Raises OutcomeUnknown."""
     while True:
         try:
             return await direct_get.from_leader(write.binding.api, write.binding.stream, **request)
@@ -174,7 +174,7 @@ def _is(write: Write, message: StoredMessage) -> bool:
 
 
 def _expects(message: StoredMessage) -> int | None:
-    """The revision of its own key on condition of which a message was stored."""
+    """Return the expected revision of its own key with which a message was stored."""
     if header_value(message.header, EXPECTED_OF.encode()) is not None:
         return None
     text = header_value(message.header, EXPECTED.encode())
@@ -182,9 +182,9 @@ def _expects(message: StoredMessage) -> int | None:
 
 
 def unknown(write: Write, error: KvctlError) -> OutcomeUnknown:
-    """The error for a write of which nothing is certain."""
+    """Build the error for a write whose outcome is uncertain."""
     bucket, key = write.binding.bucket, write.key
     return OutcomeUnknown(
-        f"It is not known whether the write to `{key}` was stored: {error.message}",
-        hint=f"`kvctl get {bucket} {key} --leader -o json` shows what is there now",
+        f"Could not find out if the write to `{key}` was stored: {error.message}",
+        hint=f"Check its current value with `kvctl get {bucket} {key} --leader -o json`",
     )

@@ -185,7 +185,7 @@ def _add_headers(chunk: Chunk, columns: dict[str, Any]) -> None:
 
 def _header(key: str, operation: str | None, headers: list[tuple[str, str]] | None, ttl: float | None) -> bytes:
     if operation is not None and operation not in Operation.__members__:
-        raise UsageError(f"`{operation}` is no operation: PUT, DEL or PURGE")
+        raise UsageError(f"`{operation}` is not an operation: use PUT, DEL or PURGE")
     asked = {"headers": dict(headers or ()), "ttl": ttl}
     return header_of(key, Operation(operation or "PUT"), asked)
 

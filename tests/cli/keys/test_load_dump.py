@@ -196,7 +196,7 @@ def test_fields_of_other_names(keyed: Keyed) -> None:
     data = rows({"id": "a", "body": "1", "key": "other"}, {"id": "b"})
     loaded = keyed("load", "B", "-", "--key", "id", "--value", "body", stdin=data)
     assert (loaded.exit_code, loaded.out) == (7, "1\t0\t1\n")
-    assert "Line 2: It has no `body`" in loaded.err
+    assert "Line 2: The row has no `body`" in loaded.err
 
 
 def test_create_only_and_if_different(filled: Keyed) -> None:

@@ -155,7 +155,7 @@ def test_other_commands_name_the_one_for_tables(
 ) -> None:
     result = run(*line.replace("NAME", table.name).split(), "-s", server.url)
     assert result.exit_code == 1
-    assert f"`kvctl table {instead}` is for it" in result.err
+    assert f"Use `kvctl table {instead}` instead" in result.err
     assert ("--force foreign-kind" in result.err) == line.startswith("stream")
 
 

@@ -136,7 +136,7 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
             assert (plan.exit_code, "`MO`" in hazard["evidence"], "`KV_AO`" in hazard["evidence"]) == (1, True, True)
             assert "--force unreachable-stream" in plan.err
         assert (described.exit_code, overridden.exit_code) == (0, 0), (described, overridden)
-        with pytest.raises(RefusedError, match="`MO` does not answer and may read from it"):
+        with pytest.raises(RefusedError, match="`MO` does not answer and may replicate from it"):
             asyncio.run(_purge(away.urls))
         with RawClient(away.urls.split(",")[0]) as raw:
             assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS

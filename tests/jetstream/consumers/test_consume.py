@@ -197,7 +197,7 @@ class TestEnds:
 
     async def test_a_push_consumer_cannot_be_consumed(self, make_stream: MakeStream) -> None:
         consumer = await (await make_stream(1)).create_consumer("c", deliver_subject="pushed.there")
-        with pytest.raises(ServerError, match="pushes its messages"):
+        with pytest.raises(ServerError, match="is a push consumer"):
             await take(consumer.consume(), 1)
 
     async def test_one_that_is_not_there_is_not_found(self, make_stream: MakeStream) -> None:

@@ -204,7 +204,7 @@ async def test_a_consumer_deleted_under_it_ends_it_after_what_came(make_stream: 
 
 async def test_a_push_consumer_cannot_be_pulled(make_stream: MakeStream) -> None:
     consumer = await (await make_stream(1)).create_consumer("c", deliver_subject="pushed.there")
-    with pytest.raises(ServerError, match="pushes its messages"):
+    with pytest.raises(ServerError, match="is a push consumer"):
         await sequences(consumer.fetch(1))
 
 
@@ -249,7 +249,7 @@ async def test_missed_heartbeats_end_it(own_server: Server, monkeypatch: pytest.
         begun = time.monotonic()
         async with consumer.fetch(1, idle_heartbeat=SECOND / 2, on_event=events.append) as fetch:
             own_server.pause()
-            with pytest.raises(RequestTimeout, match="fallen silent"):
+            with pytest.raises(RequestTimeout, match="stopped responding"):
                 await anext(aiter(fetch))
             own_server.resume()
         assert time.monotonic() - begun < AT_ONCE

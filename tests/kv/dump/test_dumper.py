@@ -290,7 +290,7 @@ def test_lines_added_moved_or_removed_are_noticed() -> None:
 def test_a_newer_version_is_refused_by_name() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(a_dump().replace(b'"version": 1', b'"version": 2', 1))
-        with pytest.raises(ConflictError, match="`x` has version 2, this kvctl knows 1"):
+        with pytest.raises(ConflictError, match="`x` has version 2; this kvctl supports version 1"):
             dump_file.inspect(file, "x")
 
 

@@ -129,7 +129,7 @@ async def test_history_needs_a_bucket_that_keeps_as_much(client: kvctl.Client, u
     assert await history(shallow) == [("k", b"2"), ("k", b"3")]
     await load(await client.create_bucket(unique(), history=1), await dump(deep))
     for mode in (Mode.CREATE_ONLY, Mode.IF_DIFFERENT):
-        with pytest.raises(UsageError, match="dump of living keys"):
+        with pytest.raises(UsageError, match="dump of live keys"):
             await load(deep, dumped, mode=mode)
 
 
@@ -177,7 +177,7 @@ async def test_strict_writes_nothing_when_a_row_is_bad(client: kvctl.Client, uni
     rows = [{"key": f"k.{number}", "value": "v"} for number in range(10)]
     for bad in ({"key": "k..", "value": ""}, {"key": "k", "value": "x" * 11}, {"key": "k", "value": "", "ttl": 10}):
         found: list[BadRow] = []
-        with pytest.raises(UsageError, match="1 row is bad: nothing was written"):
+        with pytest.raises(UsageError, match="1 row is invalid: nothing was written"):
             await load(bucket, [*rows, bad], strict=True, rejected=found.append)
         assert [row.line for row in found] == [11]
     assert (await bucket.status()).last_revision == 0
@@ -275,7 +275,9 @@ async def test_what_is_loaded_into_a_mirror_goes_to_its_origin(
 async def test_a_full_bucket_ends_it_with_the_count(client: kvctl.Client, unique: Callable[..., str]) -> None:
     bucket = await client.create_bucket(unique(), max_bytes=20_000)
     rows = [{"key": f"k.{number}", "value": "v" * 100} for number in range(1000)]
-    with pytest.raises(PartlyDone, match=r"(\d+) rows are written, then in line \d+: The bucket is full") as stopped:
+    with pytest.raises(
+        PartlyDone, match=r"(\d+) rows were written, then line \d+ failed: The bucket is full"
+    ) as stopped:
         await load(bucket, rows)
     assert f"{(await bucket.status()).values} rows" in stopped.value.message
     assert "--max-bytes" in (stopped.value.hint or "")
@@ -303,7 +305,7 @@ async def test_a_bucket_deleted_meanwhile_ends_it(client: kvctl.Client, unique: 
         await client.delete_bucket(bucket.name)
         yield Batch([Row(2, "b", b"")], [], 2, 1)
 
-    with pytest.raises(PartlyDone, match=r"1 rows are written, then in line 2: [Ss]tream not found"):
+    with pytest.raises(PartlyDone, match=r"1 rows were written, then line 2 failed: [Ss]tream not found"):
         async with asyncio.timeout(60):
             await Loader(bucket, await target_of(bucket)).run(batches())
 
@@ -362,7 +364,7 @@ async def test_a_server_that_is_gone_for_good_is_told_with_the_count(
         client.connection.timeout = 1
         rows = [{"key": f"k.{number}", "value": ""} for number in range(3000)]
         monkeypatch.setattr("kvctl.kv.load.leader_state.PATIENCE", 0.5)
-        with pytest.raises(PartlyDone, match=r"^[1-9]\d* rows are written, then: ") as caught:
+        with pytest.raises(PartlyDone, match=r"^[1-9]\d* rows were written, then: ") as caught:
             await load(bucket, rows, mode=Mode.IF_DIFFERENT, advance=lambda _: own_server.kill())
         assert "--if-different" in str(caught.value.hint)
 
@@ -412,7 +414,7 @@ async def test_what_stays_unknown_is_said_and_can_be_resumed(
     async with kvctl.connect(own_server.url) as client:
         bucket = await client.create_bucket("B", history=5)
         client.connection.timeout = 1
-        with pytest.raises(OutcomeUnknown, match=r"It is not known whether \d+ rows? from line"):
+        with pytest.raises(OutcomeUnknown, match=r"Could not find out if \d+ rows? from line"):
             await _load_file(bucket, file, advance=lambda _: own_server.pause())
         own_server.resume()
     async with kvctl.connect(own_server.url) as client:
@@ -431,7 +433,7 @@ async def test_a_server_that_acknowledges_nothing_ends_it_after_twice_the_timeou
             client.connection.timeout = 1
             proxy.on(re.compile(rb"^H?PUB \$KV\."), Swallow(), times=None)
             begun = time.monotonic()
-            with pytest.raises(OutcomeUnknown, match=r"It is not known whether \d+ rows from line 1 on"):
+            with pytest.raises(OutcomeUnknown, match=r"Could not find out if \d+ rows from line 1 on"):
                 await load(bucket, [{"key": f"k.{number}", "value": "v"} for number in range(3000)], mode=mode)
             assert time.monotonic() - begun < 5
 
@@ -596,7 +598,7 @@ async def test_resume_overwrites_nothing_that_somebody_else_wrote_over_a_row(
     assert newer == {0, 1, 200}
     assert loaded.written == 30_000 - len(rejected)
     assert [bad.reason for bad in rejected] == [
-        f"`k.{number}` was written by somebody else since the load was interrupted; the row may be stored already"
+        f"`k.{number}` was written by another client since the interruption; the row may already be stored"
         for number in ([] if depth > 1 else written[:3])
     ]
 
@@ -622,7 +624,7 @@ async def test_a_second_load_of_one_file_into_one_bucket_is_refused(
     while not seen:
         await asyncio.sleep(0)
     for resume in (False, True):
-        with pytest.raises(ConflictError, match="is being loaded into bucket"):
+        with pytest.raises(ConflictError, match="Another process is loading"):
             await _load_file(bucket, rows_file, resume=resume)
     assert await first == Loaded(written=29_996, rejected=4)
     assert len(await history(bucket)) == 29_996
@@ -641,7 +643,7 @@ def test_a_load_follows_no_link_to_note_its_position(tmp_path: Path) -> None:
     progress = checkpoint.ProgressFile(base, _task())
     for name in (progress.path, progress.path.with_name(f"{progress.path.name}.part"), base):
         name.symlink_to(victim)
-    with pytest.raises(UsageError, match="is a link"), progress:
+    with pytest.raises(UsageError, match="is a symbolic link"), progress:
         progress.save(Position())
     progress.path.unlink()
     with progress:
@@ -655,13 +657,13 @@ def test_two_processes_never_hold_one_position(tmp_path: Path) -> None:
     with one:
         for number in range(3):
             one.save(Position(line=number))
-            with pytest.raises(ConflictError, match="another process"), other:
+            with pytest.raises(ConflictError, match="Another process"), other:
                 pass
     with other:
         assert other.load() == Position(line=2)
         other.remove()
         other.save(Position(line=3))
-        with pytest.raises(ConflictError, match="another process"), one:
+        with pytest.raises(ConflictError, match="Another process"), one:
             pass
     with one, checkpoint.ProgressFile(tmp_path / "p", _task(server="elsewhere")):
         assert one.load() == Position(line=3)

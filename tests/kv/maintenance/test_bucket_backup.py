@@ -237,7 +237,7 @@ async def test_mirrors_and_strange_streams_are_not_backed_up(
     raw.create_bucket(origin)
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
     raw.api(f"STREAM.CREATE.KV_{other}", {"name": f"KV_{other}", "subjects": [f"{other}.>"], "storage": "memory"})
-    for name, message in ((mirror, f"mirror of `{origin}`"), (other, "is no bucket")):
+    for name, message in ((mirror, f"mirror of `{origin}`"), (other, "is not a bucket")):
         with pytest.raises(RefusedError, match=message):
             await bucket_backup.backup(client.api, name, directory)
     with pytest.raises(BucketNotFound):
@@ -316,7 +316,7 @@ async def test_a_newer_form_is_refused_by_name(client: kvctl.Client, bucket_name
     await bucket_backup.backup(client.api, bucket_name, directory)
     described = directory / manifest.MANIFEST
     described.write_bytes(described.read_bytes().replace(b'"version": 1', b'"version": 2'))
-    with pytest.raises(ConflictError, match="has version 2, this kvctl knows 1"):
+    with pytest.raises(ConflictError, match="has version 2; this kvctl supports version 1"):
         manifest.read(directory)
 
 

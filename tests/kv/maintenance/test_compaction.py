@@ -132,7 +132,7 @@ async def test_a_compaction_cut_short_says_how_far_it_came(own_server: Server) -
         def kill(_: int) -> None:
             own_server.kill()
 
-        with pytest.raises(PartlyDone, match="32 of 200 tombstones are removed"):
+        with pytest.raises(PartlyDone, match="32 of 200 tombstones were removed"):
             await compaction.remove(bucket, found, kill)
         own_server.start()
         client.connection.timeout = 60

@@ -173,7 +173,7 @@ async def test_the_same_name_elsewhere_is_another_bucket(
     async with kvctl.connect(own_server.url) as there:
         await copy_bucket.copy(source, there.api, bucket_name, data=LATEST)
         assert await there.bucket_names() == [bucket_name]
-    with pytest.raises(UsageError, match="is the bucket itself"):
+    with pytest.raises(UsageError, match="is the source bucket"):
         await copy_bucket.copy(source, client.api, bucket_name)
 
 
@@ -256,7 +256,7 @@ async def test_a_copy_under_way_is_not_taken_over(
     while not copy.done():
         raw.put(name, "busy", b"x")
         await asyncio.sleep(0.05)
-    with pytest.raises(ConflictError, match="by somebody else"):
+    with pytest.raises(ConflictError, match="by another process"):
         await copy
     assert (await client.bucket(name).status()).values == 1
 
@@ -274,7 +274,7 @@ async def test_what_is_no_whole_bucket_is_not_copied(
     half, other, name = unique(), unique(), unique()
     raw.create_bucket(half, metadata={UNFINISHED: "x"})
     raw.create_bucket(other, subjects=[f"{other}.>"])
-    for source, message in ((half, "not whole"), (other, "not a bucket")):
+    for source, message in ((half, "is incomplete"), (other, "not a bucket")):
         with pytest.raises(RefusedError, match=message):
             await copy_bucket.copy(client.bucket(source), client.api, name, data=HISTORY)
     assert name not in await client.bucket_names()

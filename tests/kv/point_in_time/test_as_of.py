@@ -274,7 +274,7 @@ class TestLost:
         past = await brief.as_of(leased)
         assert await state(past) == {"k": b"1"}
         assert past.caveat
-        assert "missing, or as they were before" in past.caveat
+        assert "missing or outdated" in past.caveat
 
     @pytest.mark.guarantee("reading-7", by="fault")
     async def test_a_mirrors_longer_history_does_not_hide_what_the_origin_dropped(

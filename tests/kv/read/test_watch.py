@@ -104,7 +104,7 @@ class TestInitialData:
 
     @pytest.mark.parametrize("other", [{"history": True}, {"from_revision": 1}])
     async def test_updates_only_excludes_what_asks_for_more(self, bucket: Bucket, other: dict[str, Any]) -> None:
-        with pytest.raises(UsageError, match="excludes"):
+        with pytest.raises(UsageError, match="cannot be combined"):
             await bucket.watch(updates_only=True, **other)
 
     async def test_a_large_one_is_whole(self, bucket: Bucket) -> None:

@@ -92,7 +92,7 @@ class TestLostAnswers:
         self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
     ) -> None:
         lose(error, stored=False)
-        with pytest.raises(OutcomeUnknown, match="not known whether the write to `k` was stored") as caught:
+        with pytest.raises(OutcomeUnknown, match="find out if the write to `k` was stored") as caught:
             await waiting(bucket, 1).put("k", b"1")
         assert caught.value.exit_code == 6
         assert "kvctl get B k --leader" in str(caught.value.hint)

@@ -161,7 +161,7 @@ def test_a_table_says_itself_what_is_base64_and_for_how_long(spark: SparkSession
 AMISS = {
     "csv": (
         "key,value,encoding,ttl\na,1,,\nb,hello, world,utf-8,\nc\nd,%%,base64,\ne,x,gzip,\nf,x,,30s\n",
-        {"b": "many fields", "c": "many fields", "d": "not base64", "e": "`gzip` is no enc", "f": "`30s` is no ttl"},
+        {"b": "many fields", "c": "many fields", "d": "not base64", "e": "`gzip` is not an", "f": "`30s` is not a t"},
     ),
     "json": (
         '{"key": "a", "value": "1"}\n{"key": "b", "value"\n',

@@ -79,12 +79,12 @@ def test_rows_that_cannot_be_written_are_told_apart() -> None:
     chunk = chunk_of(pa.RecordBatch.from_pylist(rows, pa.schema(kinds)), 100, WriteMode.PUT)
     assert chunk.bad == {
         1: "The key is null",
-        2: "`a.*` is not a key: wildcards select keys, they name none",
+        2: "`a.*` is not a key: keys cannot contain wildcards",
         3: "`_kv.x` is reserved",
         4: "The value is null, and the row does not delete its key",
-        6: "`del` is no operation: PUT, DEL or PURGE",
-        7: "The ttl of a key is one second at least",
-        8: "`nan` is no ttl",
+        6: "`del` is not an operation: use PUT, DEL or PURGE",
+        7: "The ttl of a key must be at least 1 second",
+        8: "`nan` is not a ttl",
         9: "Header `a b` cannot be sent",
     }
     assert [(row.line, row.key, row.value, str(row.operation)) for row, _ in map(chunk.asked, chunk.places())] == [

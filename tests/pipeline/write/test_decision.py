@@ -112,8 +112,8 @@ def test_nothing_unknown_is_a_success_on_condition(mode: WriteMode) -> None:
         (WriteMode.CREATE, None, theirs(9, "", PURGE), ""),
         (WriteMode.CREATE, None, None, ""),
         (WriteMode.UPDATE, 9, theirs(9), ""),
-        (WriteMode.UPDATE, 8, theirs(9), "Revision 8 of `k` is not the last, its last is 9"),
-        (WriteMode.UPDATE, 8, None, "`k` is not at revision 8, it has none"),
+        (WriteMode.UPDATE, 8, theirs(9), "`k` is at revision 9, not 8"),
+        (WriteMode.UPDATE, 8, None, "`k` does not exist; expected revision 8"),
         (WriteMode.PUT, None, theirs(9), ""),
     ],
 )

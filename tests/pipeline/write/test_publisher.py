@@ -177,8 +177,8 @@ async def test_rows_that_are_a_bit_too_much_are_rejected(client: kvctl.Client, b
     ]  # fmt: skip
     assert await task(rows) == (3, 0, 5)
     assert {key: cause.split(":")[0].split(",")[0] for key, cause in task.rejected.items()} == {
-        "big": "It is 300 bytes", "bad key": "`bad key` is not a key",
-        "none": "The value is null", "": "The key is null", "huge": "It is 2000000 bytes",
+        "big": "The row takes 300 bytes", "bad key": "`bad key` is not a key",
+        "none": "The value is null", "": "The key is null", "huge": "The row takes 2000000 bytes",
     }  # fmt: skip
 
 
@@ -234,8 +234,8 @@ async def test_update_writes_at_its_revision(client: kvctl.Client, bucket: str, 
     rows = [row | {"revision": at} for row, at in zip(puts(5), (1, 7, 3, 0, 4), strict=True)]
     assert await task(rows) == (3, 0, 2)
     assert task.rejected == {
-        "k.1": "Revision 7 of `k.1` is not the last, its last is 2",
-        "k.4": "`k.4` is not at revision 4, it has none",
+        "k.1": "`k.1` is at revision 2, not 7",
+        "k.4": "`k.4` does not exist; expected revision 4",
     }
     assert (await client.bucket(bucket).get("k.2")).value == b"v2"
 

@@ -155,7 +155,9 @@ def test_cost_is_completed_and_keeps_what_was_measured() -> None:
 
 def test_stream_of_a_table_is_a_foreign_kind() -> None:
     [hazard] = of_foreign({"name": "KVT_T", "metadata": {KIND: "table"}})
-    assert hazard == Hazard("foreign-kind", "`KVT_T` belongs to a table, which would break", "`kvctl table` is for it")
+    assert hazard == Hazard(
+        "foreign-kind", "`KVT_T` belongs to a table, which would break", "Use `kvctl table` instead"
+    )
     assert of_foreign(BEFORE) == []
 
 

@@ -133,9 +133,9 @@ async def test_key_writes_never_reach_a_table(client: kvctl.Client, raw: RawClie
     assert "error" not in raw.api(f"STREAM.CREATE.KVT_{name}", config)
     assert raw.request(f"$KV.{name}.k", b"v").headers["Status"] == "503"  # whoever tries
     for attempt in (client.bucket(name).put("k", b"v"), client.bucket(name).get("k"), edit(client, name, history=3)):
-        with pytest.raises(RefusedError, match=f"`{name}` is a table, no bucket") as caught:
+        with pytest.raises(RefusedError, match=f"`{name}` is a table, not a bucket") as caught:
             await attempt
-        assert caught.value.hint == "`kvctl table` is for it"
+        assert caught.value.hint == "Use `kvctl table` instead"
 
 
 # -- cycles -----------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ async def test_aggregate_of_bucket_and_its_mirror_is_refused(
     assert answer["error"]["err_code"] == 10052
     with pytest.raises(ServerError) as error:
         await streams.create(client.api, {"name": f"KV_{aggregate}", "sources": both})
-    assert error.value.hint == "A stream would read another one twice, or itself, through others"
+    assert error.value.hint == "A stream would replicate another one twice, or itself, through others"
     origins = (Origin(bucket, prefix="a"), Origin(bucket, stream=mirror, prefix="b"))
     with pytest.raises(RefusedError) as caught:
         await create_aggregate(client, Aggregate(aggregate, origins))
