@@ -87,7 +87,7 @@ class TestFiles:
     def test_saving_replaces_a_readable_file_by_a_private_one(self, store: ContextStore) -> None:
         path = write(store, "a", url="nats://x")
         path.chmod(0o644)
-        assert "can be read by others" in store.load("a").warnings[0]
+        assert "Other users can read" in store.load("a").warnings[0]
         store.save(Context(name="a", url="nats://y"))
         assert store.load("a").warnings == ()
 

@@ -196,8 +196,8 @@ class TestCredentialsFiles:
                 assert f"The credentials file `{path}` cannot be read" in said[0]
                 path.write_text("half a fi")
                 await until(lambda: len(said) > 1)
-                assert "it holds no JWT" in said[1]
-                with pytest.raises(NoServer, match="it holds no JWT"):
+                assert "it contains no JWT" in said[1]
+                with pytest.raises(NoServer, match="it contains no JWT"):
                     await connection.request("$JS.API.INFO", timeout=0.1)
                 path.write_text(whole)
                 await connection.wait_online(LONG)

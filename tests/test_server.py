@@ -88,7 +88,7 @@ class TestServer:
 
     def test_a_store_that_cannot_be_made_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(KvctlError, match="cannot keep the data"):
+        with pytest.raises(KvctlError, match="Cannot store data"):
             run_server(store=tmp_path / "file" / "store")
 
     def test_a_taken_port_is_an_error_with_a_way_out(self, server: Server) -> None:

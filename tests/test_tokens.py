@@ -127,5 +127,5 @@ def test_text_of_up_to_120_characters_is_shown_in_full() -> None:
 
 def test_half_a_character_has_no_bytes_and_an_invalid_byte_has_one() -> None:
     assert encoded("é\udcff") == b"\xc3\xa9\xff"
-    with pytest.raises(UsageError, match="half a character"):
+    with pytest.raises(UsageError, match="lone surrogate"):
         encoded("a\ud800")

@@ -84,9 +84,8 @@ async def locate(api: Api, bucket: str) -> Binding:
         await asyncio.wait([asked], timeout=NOBODY_KNOWS)
         info: StreamInfo | None = None
         if not asked.done():
-            # With its cluster down nobody reports the bucket as missing; a mirror of this name may answer. But a stream
-            # that
-            # is listed and does not answer, as in an election, exists: the mirror then belongs to another one.
+            # With its cluster down nobody reports the bucket as missing; a mirror of this name may answer. But a
+            # stream that is listed and does not answer, as in an election, exists: the mirror is another bucket's.
             with suppress(KvctlError):
                 info = await _mirror(api, bucket)
                 if info and await _is_listed(api, bucket):
