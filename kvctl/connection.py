@@ -406,7 +406,7 @@ class Connection:
             subscription.inbox.wake()
 
     async def disconnected(self) -> None:
-        """As `nats_client.Listener` says, like the next three."""
+        """Handle an event of `nats_client.Listener`, like the next three."""
         self._online.clear()
         self.epoch += 1
         if not self._closed:

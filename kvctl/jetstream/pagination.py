@@ -1,4 +1,4 @@
-"""Names that servers give page by page, by an offset that moves when some are deleted in the meantime."""
+"""Paged listings of servers, whose offsets shift when items are deleted in the meantime."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 WALKS = 4
-"""Times that the pages are read until their totals agree."""
+"""Maximum number of passes over the pages until their totals agree."""
 
 
 async def all_pages(page: Callable[[int], Awaitable[tuple[Mapping[str, Value], int]]]) -> dict[str, Value]:
-    """Return what the pages hold; `page` gives that of an offset, and the total.
+    """Return the items of all pages; `page` returns the items at an offset, and the total.
 
-    Where the total changes between two pages, what moved to an earlier page may be left out, and all are read again.
+    If the total changes between two pages, items that moved to an earlier page may be missing, and all are read again.
     """
     found: dict[str, Value] = {}
     for _ in range(WALKS):

@@ -1,8 +1,8 @@
-"""What a connection may do: each API subject is asked in a way that changes nothing.
+"""Permissions of a connection, probed by requests on each API subject that change nothing.
 
-Permissions are checked before anything else, so a request for a stream that does not exist, or with a body that
-names another one than its subject, tells whether its subject is allowed. Nothing here can succeed in changing anything.
-Servers log a warning of each body that they cannot read, so all of them are well-formed.
+Servers check permissions first, so a request for a missing stream, or with a body that names another stream than its
+subject, shows if its subject is allowed. No probe can change anything. Servers log a warning for each unreadable body,
+so all bodies are well-formed.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from kvctl.jetstream.api import Api
 from kvctl.wire import encode_headers
 
 SILENCE_S = 1.0
-"""For which an answer is waited for: a denial comes at once."""
+"""Seconds to wait for an answer: a denial comes immediately."""
 _ELSEWHERE = b'{"name":"kvctl-probe-elsewhere"}'
-"""A stream's configuration under another name than the subject's: servers refuse it (10056)."""
+"""Stream configuration whose name differs from the subject's: servers refuse it (10056)."""
 _CONSUMER_ELSEWHERE = b'{"stream_name":"kvctl-probe-elsewhere","config":{}}'
 """The same for a consumer."""
-# A stream that takes the subject all the same refuses the message: it is not the expected one.
+# A stream that nevertheless takes the subject refuses the message by its expected stream.
 _REFUSED = encode_headers({"Nats-Expected-Stream": "kvctl-probe"})
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One subject and whether the account may use it; `reason` says why not."""
+    """A subject and whether the account may use it; `reason` says why not."""
 
     action: str
-    """What it is for: "read a key"."""
+    """Action that needs it, as in "read a key"."""
     subject: str
-    """With BUCKET and KEY for the names that were tried."""
+    """Subject, with BUCKET and KEY for the names that were probed."""
     allowed: bool | None
-    """None where nobody said: the server was silent."""
+    """None if unknown: the server did not answer."""
     reason: str | None = None
 
 
@@ -48,13 +48,13 @@ class _Probe:
     payload: bytes = b""
     header: bytes = b""
     silent: bool = False
-    """Nobody answers where there is no such bucket."""
+    """Nobody answers if the bucket does not exist."""
 
 
 async def probe(api: Api, bucket: str | None = None, *, timeout: float | None = None) -> list[Access]:
-    """What is allowed on the bucket, or on one that does not exist: permissions may name buckets one by one.
+    """Probe the permissions on the bucket, or on a missing one: permissions may name buckets one by one.
 
-    An existing bucket is asked for reading and writing only, never for deletion. `timeout` is each request's.
+    On an existing bucket only reading and writing is probed, never deletion. `timeout` is each request's.
     """
     name = bucket or f"kvctl-probe-{os.urandom(4).hex()}"
     asked = (_ask(api.connection, item, timeout) for item in _probes(api, name, absent=not bucket))
@@ -63,7 +63,7 @@ async def probe(api: Api, bucket: str | None = None, *, timeout: float | None = 
 
 
 async def round_trip(connection: Connection) -> float:
-    """Seconds to the server and back, the best of three. Raises RequestTimeout, NoServer."""
+    """Return the seconds of a round trip to the server, the best of three. Raises RequestTimeout, NoServer."""
     times = []
     for _ in range(3):
         begun = time.perf_counter()
@@ -101,7 +101,7 @@ async def _ask(connection: Connection, item: _Probe, timeout: float | None) -> A
     limit = SILENCE_S if timeout is None else min(timeout, SILENCE_S)
     try:
         await connection.request(item.subject, item.payload, item.header, timeout=limit)
-    except RequestTimeout as error:  # servers of a cluster leave requests about what is not there to one another
+    except RequestTimeout as error:  # no server of a cluster answers for something that does not exist
         return Access(item.action, item.subject, None, error.message)
     except NoResponders:
         reason = None if item.silent else "nobody answers"

@@ -1,4 +1,4 @@
-"""Say why no server can hold a stream: what was asked for, and which clusters there are."""
+"""Explain why no server can store a stream: the requested placement, and the available clusters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def placed(
             raise
         clusters = await _clusters(api, listing)
         hint = f"Clusters seen: {clusters}. {_asked(config)}" if clusters else _asked(config)
-        message = f"No server{_where(config)} can hold `{config['name']}` ({NO_PLACE})"
+        message = f"No server{_where(config)} can store `{config['name']}` ({NO_PLACE})"
         raise ServerError(message, code=error.code, err_code=error.err_code, hint=hint) from None
 
 
@@ -40,11 +40,11 @@ def _asked(config: Mapping[str, Any]) -> str:
     replicas, tags = config.get("num_replicas") or 1, (config.get("placement") or {}).get("tags") or []
     asked = f"{replicas} {'replica' if replicas == 1 else 'replicas'}"
     tagged = ", tags " + ", ".join(f"`{tag}`" for tag in tags) if tags else ", no tags"
-    return f"Asked for: {asked}{tagged}"
+    return f"Requested: {asked}{tagged}"
 
 
 async def _clusters(api: Api, listing: Callable[[Api], Awaitable[Listing]]) -> str:
-    """The clusters that hold streams of this account, with the servers seen there; the listing tells no others."""
+    """Return the clusters with streams of this account, and their servers; a listing shows no others."""
     found: dict[str, set[str]] = {}
     with suppress(KvctlError):
         own = api.connection.server_info

@@ -22,7 +22,7 @@ async def require_alone(api: Api, stream: str, confirm: str | None) -> None:
             raise UsageError(f"`confirm` is `{confirm}`, but the stream is `{stream}`")
         return
     info, found = await asyncio.gather(streams.info(api, stream), streams.listing(api))
-    reasons = [f"it reads from `{source.name}`" for source in parsed_sources(info["config"])]
+    reasons = [f"it replicates from `{source.name}`" for source in parsed_sources(info["config"])]
     reasons += [f"`{name}` {verb} from it" for name, verb in _readers(found, stream)]
     if reasons:
         raise RefusedError(
@@ -40,4 +40,7 @@ def _readers(found: Listing, stream: str) -> list[tuple[str, str]]:
         if any(source.reads_locally(stream) for source in parsed_sources(info["config"]))
     ]
     unknown = [name for name, info in found.silent.items() if info is None and name != stream]
-    return [*((name, "reads") for name in reading), *((name, "does not answer and may read") for name in unknown)]
+    return [
+        *((name, "replicates") for name in reading),
+        *((name, "does not answer and may replicate") for name in unknown),
+    ]

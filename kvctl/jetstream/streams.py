@@ -1,4 +1,4 @@
-"""Streams on the server: create, update, info, list, purge, delete. Configurations are the server's own JSON."""
+"""Administration of streams: create, update, info, list, purge, delete, in the server's own JSON."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from kvctl.tokens import check_filter_subject, check_name
 SUBJECTS_PAGE = 100_000
 _NO_MESSAGE = ("no message found", "stream store EOF", "deleted message")
 LISTINGS = 4
-"""Times that a listing is begun anew because streams came or went."""
+"""Maximum number of listings started over because streams came or went."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All streams of an account: those that answered, and those that did not. Silence is no proof of absence."""
+    """Streams of an account: those that answered, and those that did not. Silence does not prove absence."""
 
     answering: tuple[StreamInfo, ...]
     """Infos."""
     silent: Mapping[str, StreamInfo | None]
-    """Streams whose servers did not answer, by name. Where the cluster still knows it: the info, in which the state is
-    all zeros and no server leads."""
+    """Streams whose servers did not answer, by name; with their info (state zero, no leader) if known."""
 
     def complete(self) -> tuple[StreamInfo, ...]:
-        """The infos of all streams. Raises StreamOffline when one did not answer."""
+        """Return the infos of all streams. Raises StreamOffline when one did not answer."""
         if self.silent:
             names = sorted(self.silent)
             listed = ", ".join(f"`{name}`" for name in names)
@@ -40,7 +39,10 @@ class Listing:
 
 
 async def create(api: Api, config: StreamConfig, *, timeout: float | None = None) -> StreamInfo:
-    """Create a stream and return its info; the same again is no error. Raises ConflictError, ServerError, ReadOnly."""
+    """Create a stream and return its info; succeed if an equal one exists.
+
+    Raises ConflictError, ServerError, ReadOnly.
+    """
     require_writable(api)
     async with placed(api, config, listing):
         answer = await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config, timeout=timeout)
@@ -48,7 +50,7 @@ async def create(api: Api, config: StreamConfig, *, timeout: float | None = None
 
 
 async def update(api: Api, config: StreamConfig) -> StreamInfo:
-    """Replace a stream's configuration; returns its info. Raises StreamNotFound, ServerError, ReadOnly."""
+    """Replace a stream's configuration; return its info. Raises StreamNotFound, ServerError, ReadOnly."""
     require_writable(api)
     async with placed(api, config, listing):
         answer = await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
@@ -56,13 +58,13 @@ async def update(api: Api, config: StreamConfig) -> StreamInfo:
 
 
 async def info(api: Api, stream: str, *, timeout: float | None = None, **request: Any) -> StreamInfo:
-    """The stream's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
+    """Return the stream's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
     answer = await api.call(f"STREAM.INFO.{_checked(stream)}", request or None, timeout=timeout, retry=True)
     return cast("StreamInfo", answer)
 
 
 async def find(api: Api, stream: str) -> StreamInfo | None:
-    """The stream's info, or None when there is no such stream."""
+    """Return the stream's info, or None if it does not exist."""
     try:
         return await info(api, stream)
     except StreamNotFound:
@@ -70,13 +72,13 @@ async def find(api: Api, stream: str) -> StreamInfo | None:
 
 
 async def delete(api: Api, stream: str) -> None:
-    """Delete the stream with all it holds. Raises StreamNotFound, ReadOnly."""
+    """Delete the stream with all its messages. Raises StreamNotFound, ReadOnly."""
     require_writable(api)
     await api.call(f"STREAM.DELETE.{_checked(stream)}")
 
 
 async def purge(api: Api, stream: str, **request: Any) -> int:
-    """Remove messages by `filter`, up to `seq`, or all but the last `keep`; returns how many went."""
+    """Remove messages by `filter`, up to `seq`, or all but the last `keep`; return their number."""
     require_writable(api)
     if request.get("filter"):
         check_filter_subject(request["filter"])
@@ -91,12 +93,12 @@ async def delete_message(api: Api, stream: str, sequence: int, *, erase: bool = 
     except (NotFoundError, ServerError) as error:
         absent = isinstance(error, ServerError) and any(text in error.message for text in _NO_MESSAGE)
         if absent or type(error) is NotFoundError:
-            raise NotFoundError(f"Stream `{stream}` holds no message {sequence}") from None
+            raise NotFoundError(f"Stream `{stream}` has no message {sequence}") from None
         raise
 
 
 async def names(api: Api, subject: str | None = None) -> list[str]:
-    """The names of all streams, every page; a subject filter hides mirrors and read-only aggregates."""
+    """Return the names of all streams, every page; a subject filter hides mirrors and read-only aggregates."""
     request = {"subject": check_filter_subject(subject)} if subject else {}
 
     async def page(offset: int) -> tuple[dict[str, None], int]:
@@ -107,18 +109,18 @@ async def names(api: Api, subject: str | None = None) -> list[str]:
 
 
 async def listing(api: Api) -> Listing:
-    """All streams, every page."""
+    """List all streams, every page."""
     for _ in range(LISTINGS):
         found, silent, totals = await _pages(api)
         if len(totals) == 1:
             break
     if len({*found, *silent}) < max(totals):
-        silent |= dict.fromkeys(await names(api))  # a stream that is counted, and not said to be missing
+        silent |= dict.fromkeys(await names(api))  # a stream that is counted, but not reported as missing
     return Listing(tuple(found.values()), {name: silent[name] for name in sorted(silent) if name not in found})
 
 
 async def infos(api: Api, wanted: Sequence[str], at_once: int = 32) -> AsyncIterator[tuple[str, StreamInfo | None]]:
-    """Name and info of each stream in order; None for one that did not answer or is gone."""
+    """Yield name and info of each stream in order; None for one that did not answer or does not exist."""
     slots = asyncio.Semaphore(at_once)
 
     async def one(name: str) -> StreamInfo | None:
@@ -138,7 +140,7 @@ async def infos(api: Api, wanted: Sequence[str], at_once: int = 32) -> AsyncIter
 
 
 async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
-    """Subjects matching the filter, with their message counts, every page of 100,000."""
+    """Return the subjects matching the filter, with their message counts, every page of 100,000."""
     check_filter_subject(subject)
 
     async def page(offset: int) -> tuple[dict[str, int], int]:
@@ -151,16 +153,16 @@ async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
 async def _pages(
     api: Api,
 ) -> tuple[dict[str, StreamInfo], dict[str, StreamInfo | None], set[int]]:
-    """One walk through the pages: streams that answer, silent ones, and the totals that the pages gave.
+    """Read all pages once: return the streams that answer, silent ones, and the totals that the pages reported.
 
-    Two totals mean that streams came or went in the meantime, which moves pages.
+    Two totals mean that streams came or went in the meantime, which shifts pages.
     """
     found: dict[str, StreamInfo] = {}
     silent: dict[str, StreamInfo | None] = {}
     totals: set[int] = set()
     offset = 0
     while True:
-        # A server that waits for the hosts of others that are down takes four seconds.
+        # A server that waits for unavailable hosts takes four seconds.
         limit = max(api.connection.timeout, 10)
         page = await api.call("STREAM.LIST", {"offset": offset}, timeout=limit, retry=True)
         batch = {item["config"]["name"]: item for item in page.get("streams") or []}
@@ -178,6 +180,6 @@ def _checked(stream: str) -> str:
 
 
 def require_writable(api: Api) -> None:
-    """Raises ReadOnly where the connection is for reading only."""
+    """Raise ReadOnly if the connection is read-only."""
     if api.connection.context.read_only:
         raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")

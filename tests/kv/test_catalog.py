@@ -80,7 +80,7 @@ async def test_a_field_of_the_stream_is_changed_by_a_command_that_can(
     with pytest.raises(BucketExists) as exists:
         await client.create_bucket(bucket_name)
     command = f"kvctl stream edit KV_{bucket_name} --set discard=new --set allow_direct=true"
-    assert f"`{command}` changes it" in (exists.value.hint or "")
+    assert f"change it with `{command}`" in (exists.value.hint or "")
 
 
 @pytest.mark.guarantee("buckets-6", by="race")
@@ -129,7 +129,7 @@ async def test_a_mirror_stream_of_the_name_is_a_conflict(
 
 async def test_a_stream_that_is_no_bucket_is_a_conflict(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
     raw.api(f"STREAM.CREATE.KV_{bucket_name}", {"name": f"KV_{bucket_name}", "subjects": [f"{bucket_name}.>"]})
-    with pytest.raises(BucketExists, match="that is no bucket"):
+    with pytest.raises(BucketExists, match="is not a bucket"):
         await client.create_bucket(bucket_name)
 
 

@@ -161,7 +161,7 @@ async def delete_message(
     if not dry_run:
         await streams.delete_message(api, stream, sequence, erase=erase)
     elif await direct_get.from_leader(api, stream, seq=sequence) is None:
-        raise NotFoundError(f"Stream `{stream}` holds no message {sequence}")
+        raise NotFoundError(f"Stream `{stream}` has no message {sequence}")
     tell(session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`")
 
 

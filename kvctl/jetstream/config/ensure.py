@@ -1,6 +1,6 @@
-"""Streams and consumers created, edited and deleted with care.
+"""Create, edit and delete streams and consumers reliably.
 
-The same again is no error, what a server drops in silence is found, and what got no answer is looked after.
+Creating an equal one again succeeds, fields dropped silently by the server are detected, lost answers are resolved.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ READ_BACK_INTERVAL_S = 0.1
 
 
 class FieldChange(Protocol):
-    """A field in which two configurations differ."""
+    """Field in which two configurations differ."""
 
     @property
     def field(self) -> str:
-        """Its name in messages."""
+        """Name of the field in messages."""
 
 
 Compare = Callable[[Config, Config], Sequence[FieldChange]]
@@ -79,13 +79,13 @@ def by_schema(schema: Schema) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Target(Generic[Info]):
-    """A stream, or a consumer of it: what it is called, and how it is read and written."""
+    """Stream or consumer to change: its name, and how it is read and written."""
 
     api: Api
     what: str
-    """As in messages: "stream `S`"."""
+    """Its name in messages: "stream `S`"."""
     show: str
-    """The command that shows it."""
+    """Command that shows it."""
     comparison: Comparison
     read: Callable[[], Awaitable[Info]]
     create: Callable[[Config], Awaitable[Info]]
@@ -95,7 +95,7 @@ class Target(Generic[Info]):
     """Held while it is edited."""
 
     async def find(self) -> Info | None:
-        """Its info; None when it does not exist."""
+        """Return its info; None if it does not exist."""
         try:
             return await self.read()
         except NotFoundError:
@@ -103,7 +103,7 @@ class Target(Generic[Info]):
 
 
 def stream(api: Api, name: str) -> Target[StreamInfo]:
-    """A stream as a target."""
+    """Return a stream as a target."""
     return Target(
         api, f"stream `{name}`", f"kvctl stream show {name}", by_schema(STREAM),
         read=lambda: streams.info(api, name),
@@ -115,7 +115,7 @@ def stream(api: Api, name: str) -> Target[StreamInfo]:
 
 
 def consumer(api: Api, stream: str, name: str) -> Target[dict[str, Any]]:
-    """A consumer as a target."""
+    """Return a consumer as a target."""
     return Target(
         api, f"consumer `{name}` of stream `{stream}`", f"kvctl consumer show {stream} {name}",
         by_schema(CONSUMER),
@@ -127,7 +127,7 @@ def consumer(api: Api, stream: str, name: str) -> Target[dict[str, Any]]:
 
 
 async def existing(target: Target[Info], wanted: Config) -> Info | None:
-    """What is there as wanted; None for nothing. Raises ConflictError, with the differences."""
+    """Return the existing one if it is as wanted; None for none. Raises ConflictError, with the differences."""
     found = await target.find()
     if found is None:
         return None
@@ -135,8 +135,8 @@ async def existing(target: Target[Info], wanted: Config) -> Info | None:
     if differing:
         listed = "\n".join(f"  {change}" for change in differing)
         raise ConflictError(
-            f"{_capitalized(target.what)} exists with another configuration (there -> asked for):\n{listed}",
-            hint=f"`{target.show}` shows it, `{target.show.replace(' show ', ' edit ')}` changes it",
+            f"{_capitalized(target.what)} already exists with another configuration (current -> requested):\n{listed}",
+            hint=f"See it with `{target.show}`, change it with `{target.show.replace(' show ', ' edit ')}`",
         )
     return found
 
@@ -163,7 +163,7 @@ async def create_new(target: Target[Info], wanted: Config) -> Info:
         found = await _found_after(error, target, "created", lambda info: info is not None)
         assert found is not None
         if target.comparison.not_created(wanted, found["config"]):
-            # Never deleted: it may be another client's.
+            # Never deleted: it may belong to another client.
             raise ConflictError(f"{_capitalized(target.what)} was created by another client in the meantime") from None
         return found
     if dropped := target.comparison.not_created(wanted, made["config"]):
@@ -173,12 +173,12 @@ async def create_new(target: Target[Info], wanted: Config) -> Info:
 
 
 async def edit(target: Target[Info], before: Config, after: Config) -> Info:
-    """Make the change to the configuration as it is now; one that did not arrive whole is taken back.
+    """Apply the change to the current configuration; one that was stored incompletely is reverted.
 
-    Raises ConflictError for a field that somebody else has changed, OutcomeUnknown, ServerError, KvctlError where the
-    server dropped fields in silence.
+    Raises ConflictError for a field that another client has changed, OutcomeUnknown, ServerError, KvctlError if the
+    server silently dropped fields.
     """
-    # A consumer that only locks would count as one that messages are kept for.
+    # A consumer held as a lock would count as one that retains messages.
     free = before.get("retention", "limits") != "limits"
     async with nullcontext() if free else target.lock():
         live = (await target.read())["config"]
@@ -217,7 +217,7 @@ async def delete(target: Target[Info]) -> None:
 async def _found_after(
     error: KvctlError, target: Target[Info], verb: str, done: Callable[[Info | None], bool]
 ) -> Info | None:
-    """Read the target until a change shows whose answer was lost, for at most the connection's timeout."""
+    """Read the target until a change with a lost answer appears, for at most the connection's timeout."""
     deadline = time.monotonic() + target.api.connection.timeout
     while True:
         with suppress(*NO_ANSWER):
@@ -228,8 +228,8 @@ async def _found_after(
             break
         await asyncio.sleep(READ_BACK_INTERVAL_S)
     raise OutcomeUnknown(
-        f"Whether {target.what} was {verb} is not known: {error.message}",
-        hint=f"`{target.show}` tells; then run it again",
+        f"Could not find out if {target.what} was {verb}: {error.message}",
+        hint=f"Check with `{target.show}`, then run it again",
     ) from None
 
 
@@ -239,7 +239,7 @@ def _too_old(target: Target[Any], dropped: Sequence[FieldChange], outcome: str) 
     them = "it" if len(dropped) == 1 else "them"
     return KvctlError(
         f"The server silently dropped or changed {fields} of {target.what}; {outcome}",
-        hint=f"nats-server {version} does not take {them} like that: leave {them} out, change {them}, "
+        hint=f"nats-server {version} does not support {them} like this: omit {them}, change {them}, "
         "or use a newer server",
     )
 

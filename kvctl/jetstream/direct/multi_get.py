@@ -1,4 +1,4 @@
-"""Many messages by direct get (ADR-31, servers from 2.11 on), page after page."""
+"""Multi-message direct get (ADR-31, servers since 2.11), page by page."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.wire import header_value, status
 
 REQUEST_BYTES = 512 << 10
-"""What the subjects of one request may come to."""
+"""Maximum bytes of the subjects in one request."""
 TRIES, PAUSE = 4, 0.05
-"""How often a later page is asked for, of another replica as like as not, and the seconds in between."""
+"""Attempts for a later page, probably at another replica each time, and the seconds between them."""
 ANSWER_BYTES = 8 << 20
-"""What is asked for at once: servers cut a connection that takes 64 MiB too slowly."""
+"""Bytes requested at once: servers drop a connection that reads 64 MiB too slowly."""
 
 
 async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = False) -> AsyncGenerator[Page, None]:
-    """Pages of what is asked for, in stream order, until nothing is left; a `max_bytes` of the request ends the first.
+    """Yield pages of the selected messages, in stream order, until none is left; `max_bytes` limits the first page.
 
-    All last messages of subjects are of one moment. What servers before 2.11, the 1,024 subjects of one answer, or
-    `leader` do not allow in this form is gathered from the leader in other ways. A replica with memory storage that
-    lags behind `up_to_sequence` answers as of what it has; one with file storage is passed by.
+    All last messages of subjects belong to one moment. Requests that this form does not allow (servers before 2.11,
+    more than 1,024 subjects, `leader`) are answered from the leader in other ways. A replica with memory storage that
+    lags behind `up_to_sequence` answers with what it has; one with file storage is skipped.
 
-    Raises UsageError, NotReached (the stream has not come to `up_to_sequence`), MomentLost (what was to come was
-    overwritten meanwhile), NoResponders where the stream has no direct get (or is gone), with `leader` StreamNotFound;
+    Raises UsageError, NotReached (the stream has not reached `up_to_sequence`), MomentLost (remaining messages were
+    overwritten), NoResponders if the stream has no direct get (or does not exist), with `leader` StreamNotFound;
     PermissionDenied, RequestTimeout, ConnectionLost.
     """
     from kvctl.jetstream.direct import multi_get_fallback
@@ -63,10 +63,10 @@ async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = 
 
 
 async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page, None]:
-    """`read` by direct gets alone.
+    """Yield pages as `read`, by direct gets alone.
 
-    Raises TooManySubjects (what matches is more than 1,024), NotUnderstood (servers before 2.11), NotReached (the
-    replica lags behind `up_to_sequence`), MomentLost (what was to come was overwritten meanwhile).
+    Raises TooManySubjects (more than 1,024 match), NotUnderstood (servers before 2.11), NotReached (the replica lags
+    behind `up_to_sequence`), MomentLost (remaining messages were overwritten).
     """
     if single_reply.known(api):
         raise _one_answer(api)
@@ -85,9 +85,9 @@ async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator
 
 
 async def _later_page(api: Api, stream: str, request: DirectRequest, due: int) -> Page:
-    """The next page, which holds what is due or leaves it to the next: a replica that lags behind is asked in vain.
+    """Return the next page, which accounts for all `due` messages: lagging replicas are asked again.
 
-    Raises MomentLost where none of those that answer has so much.
+    Raises MomentLost if no replica that answers has them.
     """
     for number in range(TRIES):
         await asyncio.sleep(PAUSE if number else 0)
@@ -101,7 +101,7 @@ async def _later_page(api: Api, stream: str, request: DirectRequest, due: int) -
 
 
 async def _page(api: Api, stream: str, request: DirectRequest) -> Page:
-    """One request's answer."""
+    """Return the answer to one request."""
     body = {"max_bytes": ANSWER_BYTES} | request.body()
     messages: list[StoredMessage] = []
     asked = f"{api.prefix}.DIRECT.GET.{stream}"
@@ -115,7 +115,7 @@ async def _page(api: Api, stream: str, request: DirectRequest) -> Page:
 
 
 async def _next(api: Api, batches: AsyncGenerator[list[RawFrame], None], *, alone: bool) -> list[RawFrame]:
-    """The next answers. Raises NotUnderstood where none comes after the first, which was `alone`."""
+    """Return the next answers. Raises NotUnderstood if none follows the first one, which was `alone`."""
     try:
         async with asyncio.timeout(single_reply.SILENCE_S if alone else None):
             return await anext(batches)
@@ -126,7 +126,7 @@ async def _next(api: Api, batches: AsyncGenerator[list[RawFrame], None], *, alon
 
 
 def _one_answer(api: Api) -> NotUnderstood:
-    return NotUnderstood(f"Requests to `{api.prefix}` are answered once", hint=single_reply.HINT)
+    return NotUnderstood(f"Requests to `{api.prefix}` get one answer each", hint=single_reply.HINT)
 
 
 def _take(messages: list[StoredMessage], frames: Sequence[RawFrame]) -> None:
@@ -138,7 +138,7 @@ def _take(messages: list[StoredMessage], frames: Sequence[RawFrame]) -> None:
 
 
 def _closed(messages: list[StoredMessage], end: bytes, request: DirectRequest) -> Page:
-    """The page that ends with this status."""
+    """Build the page that ends with this status."""
     code, text = status(end)
     if code == 404:
         if messages or (request.last_of and text != "No Results"):
@@ -156,7 +156,7 @@ def _closed(messages: list[StoredMessage], end: bytes, request: DirectRequest) -
 
 
 def _settle(messages: list[StoredMessage], pending: int, last_of: bool) -> int:
-    """What is left. Servers 2.11 count one short at the end of last messages, and in batches each message itself."""
+    """Return the number of remaining messages: servers 2.11 are off by one for last messages and in batches."""
     counted = messages[-1].pending or 0
     if last_of:
         return counted

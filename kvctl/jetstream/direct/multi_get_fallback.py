@@ -1,6 +1,6 @@
-"""What requests for many messages answer, gathered in other ways: one by one from the leader, or by a consumer.
+"""Multi-message get without direct get: one by one from the leader, or by a consumer.
 
-For servers before 2.11, for more subjects than one answer takes, and for reads that must come from the leader.
+For servers before 2.11, for more subjects than one answer allows, and for reads that must come from the leader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BAD_REQUEST = 10003
 
 
 async def one(api: Api, stream: str, request: DirectRequest) -> StoredMessage | None:
-    """One message from the leader, whatever the server's version. Raises as `direct.get`."""
+    """Get one message from the leader, for any server version. Raises as `direct.get`."""
     try:
         return await get(api, stream, request, leader=True)
     except (NotUnderstood, ServerError) as error:
@@ -38,9 +38,9 @@ async def one(api: Api, stream: str, request: DirectRequest) -> StoredMessage | 
 
 
 async def first_since(api: Api, stream: str, time_ns: int) -> int:
-    """The sequence at which messages of this time or later begin; one more than the last where there are none.
+    """Return the first sequence of this time or later; one more than the last if there is none.
 
-    Asked of the leader, by halving on servers before 2.11. Raises StreamNotFound.
+    Asks the leader, by bisection on servers before 2.11. Raises StreamNotFound.
     """
     state = (await streams.info(api, stream))["state"]
     low, high = 1, int(state["last_seq"]) + 1
@@ -62,7 +62,7 @@ async def first_since(api: Api, stream: str, time_ns: int) -> int:
 
 
 async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page, None]:
-    """What `direct_batch.read` gives, from the leader. Raises StreamNotFound, NotReached, PermissionDenied."""
+    """Yield the pages of `multi_get.read`, from the leader. Raises StreamNotFound, NotReached, PermissionDenied."""
     if request.last_of:
         yield await _last_messages(api, stream, request)
         return
@@ -87,13 +87,13 @@ async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator
 
 
 async def _last_messages(api: Api, stream: str, request: DirectRequest) -> Page:
-    """The last message of each subject; as of the moment asked for, or else of now, when they are not of one moment."""
+    """Return the last message of each subject, as of the requested moment; without one, they may differ in moment."""
     reached = int((await streams.info(api, stream))["state"]["last_seq"])
     up_to = request.up_to_sequence
     if up_to is None and request.up_to_time_ns is not None:
         up_to = await first_since(api, stream, request.up_to_time_ns + 1) - 1
     if up_to is not None and up_to > reached:
-        raise NotReached(f"Stream `{stream}` has come to sequence {reached}, not to {up_to}")
+        raise NotReached(f"Stream `{stream}` is at sequence {reached} and has not reached {up_to}")
     found: dict[str, StoredMessage] = {}
     literal = [subject for subject in request.last_of if not _wild(subject)]
     if up_to is None:
@@ -108,7 +108,7 @@ async def _last_messages(api: Api, stream: str, request: DirectRequest) -> Page:
 
 
 def _page(found: dict[str, StoredMessage], request: DirectRequest, up_to: int) -> Page:
-    """As much of what was found as the request allows, in stream order."""
+    """Build a page of as many messages as the request allows, in stream order."""
     first = request.sequence or 0
     messages = sorted((message for message in found.values() if message.sequence >= first), key=lambda m: m.sequence)
     size = taken = 0
@@ -125,12 +125,12 @@ def _page(found: dict[str, StoredMessage], request: DirectRequest, up_to: int) -
 
 
 def _size(message: StoredMessage) -> int:
-    """As servers count it towards `max_bytes`, which the last message of an answer reaches or passes."""
+    """Return a message's size as servers count it for `max_bytes`, which the last message of an answer may exceed."""
     return len(message.subject.encode(errors="surrogateescape")) + len(message.header) + len(message.payload)
 
 
 async def _by_consumer(api: Api, stream: str, subjects: tuple[str, ...], up_to: int | None) -> dict[str, StoredMessage]:
-    """The last message, up to a sequence or of all, on each subject that one of `subjects` selects."""
+    """Return the last message, up to a sequence or of all, on each subject that `subjects` selects."""
     found: dict[str, StoredMessage] = {}
     selection = Selection(subjects=subjects, deliver="last_per_subject" if up_to is None else "all")
     async with OrderedConsumer(api, stream, selection) as consumer:

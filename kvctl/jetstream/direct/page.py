@@ -1,4 +1,4 @@
-"""Pages of messages: the answers to direct gets for many messages, and what keeps a page from coming."""
+"""Pages of messages: answers to multi-message gets, and their errors."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from kvctl.jetstream.direct.direct_get import DirectRequest, StoredMessage
 
 
 class MomentLost(ServerError):
-    """Messages of the moment that was asked for were overwritten before they were read."""
+    """Messages of the requested moment were overwritten before they were read."""
 
     rest: DirectRequest | None = None
-    """What is left to read after the pages that came; None where none came."""
+    """Request for the rest after the pages received; None before the first page."""
     due: int = 0
-    """How many messages match that."""
+    """Number of messages that it matches."""
 
 
 class NotReached(NotFoundError):
-    """The replica that answered, or the stream, has not come to the sequence that was asked for."""
+    """The replica that answered, or the stream, has not reached the requested sequence."""
 
 
 @dataclass(slots=True)
 class Page:
-    """The answer to one request for many messages: what came, and what is left."""
+    """Answer to one request for many messages: messages, and the number left."""
 
     messages: list[StoredMessage]
     pending: int | None
-    """Messages that match and are left, 0 at the end; None where it is not known."""
+    """Number of matching messages left, 0 at the end; None if unknown."""
     last_sequence: int
-    """The last message's sequence: the next page begins after it."""
+    """Sequence of the last message: the next page begins after it."""
     up_to_sequence: int | None = None
-    """For the last messages of subjects: the sequence that they are the last of."""
+    """For the last messages of subjects: the sequence as of which they are the last."""

@@ -1,4 +1,4 @@
-"""One message for each of many subjects: a request a subject, thousands in flight."""
+"""Get one message for each of many subjects, by one request per subject, thousands in flight."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kvctl.wire import status
 async def last_of_each(
     api: Api, stream: str, subjects: Sequence[str], *, leader: bool = False
 ) -> dict[str, StoredMessage | None]:
-    """The last message on each subject, one request a subject, thousands in flight; None where there is none.
+    """Return the last message on each subject, by one request per subject; None for subjects without messages.
 
-    With `leader` from the stream's leader, else from the nearest replicas. A subject that nobody answered for is not in
-    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError there is.
+    With `leader` from the stream's leader, else from the nearest replicas. A subject without an answer is not in
+    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError.
     """
     if leader:
         return await _each(api, stream, {subject: {"last_by_subj": subject} for subject in subjects})
@@ -27,14 +27,14 @@ async def last_of_each(
 
 
 async def next_of_each(api: Api, stream: str, starts: Mapping[str, int]) -> dict[str, StoredMessage | None]:
-    """The first message on each subject from its sequence on, from the stream's leader. As `last_of_each`."""
+    """Return the first message on each subject from its sequence on, from the stream's leader. As `last_of_each`."""
     return await _each(api, stream, {subject: {"seq": at, "next_by_subj": subject} for subject, at in starts.items()})
 
 
 async def _each(
     api: Api, stream: str, requests: Mapping[str, dict[str, Any] | None]
 ) -> dict[str, StoredMessage | None]:
-    """A request a subject: what is asked of the leader, or the last message from whoever is nearest."""
+    """Send one request per subject: to the leader, or for the last message to the nearest replica."""
     found: dict[str, StoredMessage | None] = {}
     errors: list[KvctlError] = []
 

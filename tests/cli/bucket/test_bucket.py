@@ -286,9 +286,9 @@ def test_placement_that_no_server_satisfies_names_the_clusters_seen(
 ) -> None:
     env = {"NATS_URL": supercluster.contexts["lon"].url}
     result = run("bucket", "add", bucket_name, "--cluster", "par", "--tag", "ssd", env=env)
-    assert (result.exit_code, f"No server in cluster `par` can hold `KV_{bucket_name}`" in result.err) == (1, True)
+    assert (result.exit_code, f"No server in cluster `par` can store `KV_{bucket_name}`" in result.err) == (1, True)
     assert "Clusters seen: `lon` (lon)" in result.err
-    assert "Asked for: 1 replica, tags `ssd`" in result.err
+    assert "Requested: 1 replica, tags `ssd`" in result.err
     assert run("bucket", "add", bucket_name, "--cluster", "nyc", "--replicas", "3", env=env).exit_code == 1
 
 

@@ -153,7 +153,7 @@ class TestLastOfMany:
         self, raw: RawClient, client: Client, bucket_name: str, leader: bool
     ) -> None:
         stream = filled(raw, bucket_name)
-        with pytest.raises(NotReached, match="has come to sequence 20, not to 21"):
+        with pytest.raises(NotReached, match="is at sequence 20 and has not reached 21"):
             await pages_of(client, stream, "k.*", up_to_sequence=21, leader=leader)
 
     async def test_a_batch_and_a_size_cut_them(self, client: Client, stream: str, leader: bool) -> None:
