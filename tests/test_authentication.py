@@ -159,7 +159,7 @@ class TestCredentialsFile:
         jwt, seed = operator.user()
         assert "streams" in await account(Context(url=url, user_jwt=jwt, user_seed=seed))
 
-    async def test_expired_and_foreign_users_are_refused(self, url: str, operator: Operator, tmp_path: Path) -> None:
+    async def test_expired_and_unknown_users_are_refused(self, url: str, operator: Operator, tmp_path: Path) -> None:
         for jwt, seed in (operator.user(expires=-60), Operator().user()):
             path = creds_file(tmp_path / "user.creds", jwt, seed)
             await assert_refused(Context(url=url, creds=str(path)))
@@ -242,12 +242,12 @@ class TestTlsFirst:
     async def test_connects(self, url: str) -> None:
         assert "streams" in await account(Context(url=url, ca=CA, tls_first=True))
 
-    async def test_without_it_the_hint_names_the_flag(self, url: str) -> None:
+    async def test_missing_tls_first_is_hinted(self, url: str) -> None:
         error = await refusal(Context(url=url, ca=CA))
         assert isinstance(error, NoServer)
         assert "--tls-first" in (error.hint or "")
 
-    async def test_on_a_server_that_speaks_first(self, server: Server) -> None:
+    async def test_tls_first_against_a_server_that_sends_info_first(self, server: Server) -> None:
         error = await refusal(Context(url=server.url, ca=CA, tls_first=True))
         assert error.exit_code == 5
 
@@ -264,7 +264,7 @@ class TestInboxPrefix:
         context = Context(url=url, user="ann", password="p", inbox_prefix="_INBOX_ann")
         assert "streams" in await account(context)
 
-    async def test_without_it_the_error_names_the_subject(self, url: str) -> None:
+    async def test_missing_inbox_prefix_error_names_the_subject(self, url: str) -> None:
         error = await refusal(Context(url=url, user="ann", password="p"))
         assert isinstance(error, PermissionDenied)
         assert (error.subject or "").startswith("_INBOX.")

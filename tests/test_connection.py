@@ -104,7 +104,7 @@ class TestOnBothParsers:
             frame = await connection.request(bucket_name, b"?")
         assert (decode_headers(frame.header), frame.payload) == ({"One": "1", "Two": "a: b"}, b"\x00hi\r\n")
 
-    async def test_where_nobody_listens_is_said_at_once(self, connection: Connection) -> None:
+    async def test_request_without_responders_fails_immediately(self, connection: Connection) -> None:
         begun = time.monotonic()
         with pytest.raises(NoResponders, match=r"`nobody\.home`"):
             await connection.request("nobody.home", timeout=300)
@@ -210,7 +210,7 @@ class TestOnBothParsers:
             await connection.request("a" * 4000)
         assert connection.epoch == 0
 
-    async def test_what_is_under_way_ends_when_the_connection_breaks(self, own_server: Server, fast: bool) -> None:
+    async def test_requests_in_flight_end_when_the_connection_breaks(self, own_server: Server, fast: bool) -> None:
         async with (
             connected(Context(url=own_server.url, timeout=PATIENCE), fast=fast) as connection,
             answering(own_server, "silent"),
@@ -283,7 +283,7 @@ class TestConnecting:
             await connect(Context(url=own_server.url, timeout=timedelta(seconds=1)))
         assert time.monotonic() - begun < 1 + AT_ONCE
 
-    async def test_what_is_no_nats_server_is_said(self) -> None:
+    async def test_other_kinds_of_servers_are_reported(self) -> None:
         async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
             await writer.drain()
@@ -305,7 +305,7 @@ class TestConnecting:
             connection.publish("a")
 
     @pytest.mark.parametrize("turns", range(5))
-    async def test_who_waits_for_a_connection_that_is_there_can_be_cancelled(self, server: Server, turns: int) -> None:
+    async def test_waiting_for_an_open_connection_can_be_cancelled(self, server: Server, turns: int) -> None:
         connection = await connect(Context(url=server.url))
 
         async def wait() -> None:
@@ -342,7 +342,7 @@ class TestStoppedServer:
                 await connection.request("$JS.API.INFO", timeout=0.3)
             assert time.monotonic() - begun < AT_ONCE
 
-    async def test_so_do_requests_sent_soon(self, own_server: Server) -> None:
+    async def test_requests_sent_soon_time_out(self, own_server: Server) -> None:
         context = Context(url=own_server.url, timeout=timedelta(seconds=0.5))
         async with connected(context) as connection:
             own_server.pause()
@@ -414,7 +414,7 @@ class TestWhatTheServerSays:
             await connection.request_soon(b"$JS.API.STREAM.NAMES", b"")
         assert seen == [("$JS.API.INFO", ""), ("nobody.home", "no responders"), ("$JS.API.STREAM.NAMES", "")]
 
-    async def test_says_who_it_is(self, server: Server) -> None:
+    async def test_connection_reports_its_name_and_version(self, server: Server) -> None:
         async with connected(server.url) as connection:
             assert connection.server_version >= (2, 10)
             assert connection.max_payload == 1 << 20

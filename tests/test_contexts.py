@@ -111,7 +111,7 @@ class TestFiles:
         with pytest.raises(UsageError, match="bad"):
             store.load("bad")
 
-    def test_names_are_sorted_and_skip_what_is_no_context(self, store: ContextStore) -> None:
+    def test_names_are_sorted_and_skip_other_files(self, store: ContextStore) -> None:
         assert store.names() == []
         for name in ("b", "a", "ngs.js"):
             write(store, name, url="x")
@@ -143,7 +143,7 @@ class TestFiles:
 
 
 class TestPrecedence:
-    def test_without_anything_it_is_this_machine(self, store: ContextStore) -> None:
+    def test_default_server_is_this_machine(self, store: ContextStore) -> None:
         assert resolve({}, {}, store) == Context()
 
     def test_flag_beats_named_context_beats_environment(self, store: ContextStore) -> None:
@@ -240,7 +240,7 @@ class TestPrecedence:
     @pytest.mark.parametrize(
         "url", ["http://h", "nats://", ":::", "nats://h:99999", "nats://h:x", "a b", "h,x y", "h:0"]
     )
-    def test_what_is_no_url_is_refused(self, store: ContextStore, url: str) -> None:
+    def test_invalid_url_is_refused(self, store: ContextStore, url: str) -> None:
         with pytest.raises(UsageError, match="is not the URL of a server"):
             Context(url=url).check()
         with pytest.raises(UsageError):
@@ -248,7 +248,7 @@ class TestPrecedence:
 
     @pytest.mark.parametrize("name", ["domain", "api_prefix", "inbox_prefix"])
     @pytest.mark.parametrize("text", ["a b", "a\r\nPUB x 0", "a..b", "a.", ".", "*", "a.>"])
-    def test_what_no_subject_can_begin_with_is_refused(self, name: str, text: str) -> None:
+    def test_invalid_prefix_is_refused(self, name: str, text: str) -> None:
         with pytest.raises(UsageError, match="cannot be"):
             Context(**{name: text}).check()
 
@@ -275,7 +275,7 @@ class TestPrecedence:
     )
     def test_other_programs_are_never_run(self, store: ContextStore, fields: dict[str, str]) -> None:
         write(store, "x", **fields)
-        with pytest.raises(UsageError, match="does not look up"):
+        with pytest.raises(UsageError, match="does not support"):
             resolve({"context": "x"}, {}, store)
 
     def test_a_secret_may_stand_in_a_variable(self, store: ContextStore) -> None:

@@ -140,7 +140,7 @@ class TestRefused:
                     await attempt()
                 assert "server run" not in str(caught.value.hint)
 
-    async def test_it_comes_back_with_the_right_password(self, guarded: Server) -> None:
+    async def test_connection_comes_back_with_the_right_password(self, guarded: Server) -> None:
         async with opened(Context(url=guarded.url, user="ann", password="first")) as (connection, said):
             set_password(guarded, "second")
             await until(lambda: said)

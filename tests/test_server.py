@@ -22,7 +22,7 @@ def client(context: Context) -> RawClient:
 
 
 class TestServer:
-    def test_is_ready_with_jetstream_when_it_has_started(self) -> None:
+    def test_started_server_is_ready_with_jetstream(self) -> None:
         with run_server() as server, RawClient(server.url) as raw:
             assert raw.info["host"] == "127.0.0.1"
             assert raw.info["jetstream"] is True
@@ -101,7 +101,7 @@ class TestServer:
             run_server(config="listen: 127.0.0.1:@client@\nnonsense: yes\n")
 
     @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
-    def test_ends_with_a_parent_that_is_killed(self, tmp_path: Path) -> None:
+    def test_server_ends_with_a_killed_parent(self, tmp_path: Path) -> None:
         program = (
             "import sys, time; from kvctl.server import run_server\n"
             "server = run_server(store=sys.argv[1]); print(server.port, flush=True); time.sleep(60)"
@@ -113,7 +113,7 @@ class TestServer:
         parent.communicate()
         assert _refuses_within(port, 50)
 
-    def test_which_server_runs_can_be_chosen(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_server_binary_can_be_chosen(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         chosen = tmp_path / "nats-server"
         chosen.symlink_to(find_server())
         monkeypatch.setenv("KVCTL_NATS_SERVER", str(chosen))
@@ -122,7 +122,7 @@ class TestServer:
         with pytest.raises(KvctlError, match="missing"):
             find_server()
 
-    def test_without_one_the_hint_says_how_to_get_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_missing_server_binary_is_hinted(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv("KVCTL_NATS_SERVER", raising=False)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr("sysconfig.get_path", lambda *_: str(tmp_path))

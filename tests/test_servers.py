@@ -66,7 +66,9 @@ async def test_the_main_job_works_on_every_supported_server(client: kvctl.Client
 
 
 @pytest.mark.guarantee("buckets-8", "servers-2")
-async def test_what_an_older_server_drops_is_said_and_nothing_is_left(client: kvctl.Client, bucket_name: str) -> None:
+async def test_fields_dropped_by_an_older_server_are_reported_and_nothing_is_left(
+    client: kvctl.Client, bucket_name: str
+) -> None:
     wanted = {(2, 11): {"marker_ttl": timedelta(minutes=1)}, (2, 12): {"atomic": True}}
     for since, settings in wanted.items():
         if client.connection.server_version >= since:

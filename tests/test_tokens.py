@@ -104,7 +104,7 @@ def test_header_name_that_would_not_come_back_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("end", ["\r", "\n", "\r\n", "\0"])
 def test_header_with_a_line_end_is_refused_by_its_part(end: str) -> None:
-    with pytest.raises(UsageError, match="The value of header `B` has a line end"):
+    with pytest.raises(UsageError, match="The value of header `B` contains a line end"):
         header_lines({"A": "1", "B": f"x{end}y"})
     with pytest.raises(UsageError, match="The name of header"):
         header_lines({"A": "1", f"B{end}C": "x"})

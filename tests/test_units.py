@@ -72,7 +72,7 @@ class TestDurations:
             with pytest.raises(UsageError, match="is too long"):
                 parse_duration(text)
 
-    def test_never_become_none_by_rounding(self) -> None:
+    def test_durations_do_not_round_to_zero(self) -> None:
         """A ttl of zero is no ttl."""
         for text in ("1ns", "999ns", "0.9us", "0.0001us"):
             with pytest.raises(UsageError, match="is too short"):
@@ -100,7 +100,7 @@ class TestDurations:
     def test_are_written(self, duration: timedelta, text: str) -> None:
         assert format_duration(duration) == text
 
-    def test_whole_seconds_are_integers_in_json(self) -> None:
+    def test_full_seconds_are_integers_in_json(self) -> None:
         assert repr(duration_seconds(timedelta(hours=1))) == "3600"
         assert repr(duration_seconds(timedelta(milliseconds=1500))) == "1.5"
 

@@ -61,7 +61,7 @@ def test_lists_are_taken_apart(text: str, found: list[tuple[str, str | None, str
 
 @pytest.mark.parametrize("text", ["http://x", "nats://", "nats://h:0", "nats://h:x", "nats://h:70000", "nats://[::1",
                                   "h h", "h\nx", "nats://u:p@", "nats://u:p@h:", "nats://h/\x00"])  # fmt: skip
-def test_what_is_not_an_address_is_refused(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not the URL of a server") as caught:
         addresses(text)
     assert caught.value.message.isprintable()

@@ -44,7 +44,7 @@ async def test_requests_do_not_wait_for_a_ping(web: tuple[Server, Context]) -> N
         assert summary.written == 5000
 
 
-async def test_it_comes_back_after_a_restart_of_the_server(web: tuple[Server, Context]) -> None:
+async def test_websocket_reconnects_after_a_restart_of_the_server(web: tuple[Server, Context]) -> None:
     server, context = web
     connection = await connect(context)
     server.restart()
@@ -66,7 +66,7 @@ async def test_credentials_are_not_sent_in_the_clear(web: tuple[Server, Context]
         await connect(secret)
 
 
-async def test_a_mixed_list_is_no_bug(web: tuple[Server, Context], server: Server) -> None:
+async def test_mixed_list_of_urls_is_a_usage_error(web: tuple[Server, Context], server: Server) -> None:
     _, context = web
     for urls in (f"{context.url},nats://127.0.0.1:1", f"nats://127.0.0.1:1,{context.url}"):
         if context.ca is None:

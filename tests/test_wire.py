@@ -133,7 +133,7 @@ async def test_a_large_message_in_many_pieces_takes_linear_time() -> None:
         b"HMSG a 1 30 12\r\nNATS/1.0\r\n\r\n\r\n",
     ],
 )
-async def test_what_is_no_frame_is_a_protocol_error_on_which_the_library_connects_anew(line: bytes) -> None:
+async def test_invalid_frame_is_a_protocol_error_and_the_library_reconnects(line: bytes) -> None:
     recorder = Recorder()
     with pytest.raises(ProtocolError):
         await events_of(fast_parser(recorder), recorder, [line])
@@ -174,13 +174,13 @@ class TestHeaders:
         assert decode_headers(encode_headers({"A": "1", "Long-Name": "a b: c"})) == {"A": "1", "Long-Name": "a b: c"}
         assert encode_headers({}) == b""
 
-    def test_one_value_is_found_by_its_whole_name(self) -> None:
+    def test_header_value_is_found_by_its_full_name(self) -> None:
         block = b"NATS/1.0\r\nX-Nats-TTL: 1\r\nNats-TTL:5\r\nNats-TTLs: 9\r\n\r\n"
         assert header_value(block, b"Nats-TTL") == b"5"
         assert header_value(block, b"TTL") is None
         assert header_value(b"", b"Nats-TTL") is None
 
-    def test_repeated_names_are_joined_and_bytes_that_are_no_text_stay(self) -> None:
+    def test_repeated_names_are_joined_and_binary_bytes_are_kept(self) -> None:
         assert decode_headers(b"NATS/1.0\r\nA: 1\r\nA: 2\r\nB: \xff\r\n\r\n") == {"A": "1, 2", "B": "\udcff"}
         assert encode_headers({"B": "\udcff"}) == b"NATS/1.0\r\nB: \xff\r\n\r\n"
 
@@ -226,7 +226,7 @@ class TestInbox:
         inbox.wake()
         assert len(await asyncio.wait_for(waiting, 60)) == 1
 
-    async def test_is_woken_by_the_frame_that_the_parser_puts_in(self) -> None:
+    async def test_waiting_inbox_is_woken_by_a_frame(self) -> None:
         parser, inbox = fast_parser(Recorder()), Inbox()
         parser.sinks[b"7"], parser.inboxes[b"7"] = inbox.frames.append, inbox
         waiting = asyncio.create_task(inbox.take(300))
@@ -234,7 +234,7 @@ class TestInbox:
         await parser.parse(b"MSG a 7 2\r\nhi\r\n")
         assert await asyncio.wait_for(waiting, 60) == [(b"a", b"", b"", b"hi")]
 
-    async def test_is_not_woken_by_the_timeout_of_an_earlier_wait(self) -> None:
+    async def test_waiting_inbox_is_not_woken_by_an_earlier_timeout(self) -> None:
         inbox = Inbox()
         first = asyncio.create_task(inbox.take(0.2))
         await asyncio.sleep(0)

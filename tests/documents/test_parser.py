@@ -93,7 +93,7 @@ class TestYaml:
         assert data(f"k: {'9' * 5000}") == {"k": "9" * 5000}
 
     @given(PLAIN, st.sampled_from([dump, dump_short]))
-    def test_what_kvctl_writes_comes_back_here_and_in_other_readers(
+    def test_yaml_written_by_kvctl_is_read_back_here_and_elsewhere(
         self, value: Any, write: Callable[[Any], str]
     ) -> None:
         assert data(write(value)) == value
@@ -123,7 +123,7 @@ class TestYaml:
     def test_errors_name_line_and_column(self, text: str, message: str) -> None:
         assert refusal(text) == message
 
-    def test_not_utf8(self) -> None:
+    def test_document_that_is_not_utf8_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"f\.yaml:2:5: This is not UTF-8"):
             parse("a: 1\nbé: \udcff\n".encode("utf-8", "surrogateescape"), "f.yaml")
 
@@ -178,18 +178,18 @@ class TestJson:
 
 
 class TestPlaces:
-    def test_of_values(self) -> None:
+    def test_position_of_values(self) -> None:
         document = parse(b"version: 1\nbuckets:\n  ORDERS:\n    history: 5\n  STOCK:\n    - x\n    - y\n", "t.yaml")
         assert document.where("buckets", "ORDERS", "history") == "t.yaml:4:5"
         assert document.where("buckets", "STOCK", 1) == "t.yaml:7:7"
 
-    def test_of_what_is_missing_is_where_it_should_be(self) -> None:
+    def test_position_of_a_missing_value_is_that_of_its_parent(self) -> None:
         document = parse(b"a: 1\nb:\n  c: 2\n", "t.yaml")
         assert document.where("b", "nothing", "here") == "t.yaml:2:1"
         assert Document({}, "t.json").where("a") == "t.json"
 
     @pytest.mark.parametrize("text", ['{"a": 1,\n "b": {"c": [1, 2]}}', '{"a": 1,\n\t"b": {"c": [1, 2]}}'])
-    def test_in_json(self, text: str) -> None:
+    def test_positions_in_json(self, text: str) -> None:
         document = parse(text.encode(), "t.json")
         assert document.where("b", "c", 1) == f"t.json:2:{text.splitlines()[1].index('2') + 1}"
 

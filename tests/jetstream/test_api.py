@@ -67,13 +67,13 @@ def test_an_error_without_details_is_one() -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"-ERR", b"[]", b"1", b"\xff"])
-def test_what_is_no_reply_is_an_error(reply: bytes) -> None:
+def test_invalid_reply_is_an_error(reply: bytes) -> None:
     with pytest.raises(ServerError, match="reply is not"):
         parse_reply(reply)
 
 
 class TestPrefixes:
-    async def test_of_the_default_a_domain_and_an_import(self, server: Server) -> None:
+    async def test_write_prefix_of_the_default_a_domain_and_an_import(self, server: Server) -> None:
         base = Context(url=server.url)
         for context, prefix, writes in (
             (base, "$JS.API", ""),
@@ -114,7 +114,7 @@ class TestWithoutJetStream:
 
 
 class TestRetrying:
-    async def test_what_may_be_repeated_waits_for_the_server(self, own_server: Server) -> None:
+    async def test_repeatable_request_waits_for_the_server(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             asking = [asyncio.create_task(client.api.call("INFO", retry=True)) for _ in range(5)]
             own_server.kill()
@@ -122,7 +122,7 @@ class TestRetrying:
             asking += [asyncio.create_task(client.api.call("INFO", retry=True)) for _ in range(5)]
             assert all("streams" in reply for reply in await asyncio.gather(*asking))
 
-    async def test_a_missing_stream_is_no_reason_to_wait(self, client: Client) -> None:
+    async def test_missing_stream_is_reported_without_waiting(self, client: Client) -> None:
         client.connection.timeout = 300
         begun = time.monotonic()
         with pytest.raises(StreamNotFound):

@@ -150,7 +150,7 @@ class TestAnswers:
         """How often the message has been delivered, each time that it comes within a second."""
         return [message.metadata.delivered async for message in self.consumer.fetch(1, expires=SECOND)]
 
-    async def test_what_is_acknowledged_never_comes_again(self, make_stream: MakeStream) -> None:
+    async def test_acknowledged_message_is_not_redelivered(self, make_stream: MakeStream) -> None:
         message = await self.first(make_stream)
         await message.ack()
         while (await self.consumer.info())["num_ack_pending"]:
@@ -162,7 +162,7 @@ class TestAnswers:
         await message.double_ack()
         assert (await self.consumer.info())["num_ack_pending"] == 0
 
-    async def test_what_failed_comes_again_at_once_or_after_a_delay(self, make_stream: MakeStream) -> None:
+    async def test_failed_message_is_redelivered_immediately_or_after_a_delay(self, make_stream: MakeStream) -> None:
         message = await self.first(make_stream)
         await message.nak()
         assert await self.again() == [2]
@@ -174,13 +174,13 @@ class TestAnswers:
         with pytest.raises(UsageError):
             await message.nak(-SECOND)
 
-    async def test_what_is_terminated_never_comes_again(self, make_stream: MakeStream) -> None:
+    async def test_terminated_message_is_not_redelivered(self, make_stream: MakeStream) -> None:
         message = await self.first(make_stream, ack_wait=SECOND)
         await message.term("it is broken")
         while (await self.consumer.info())["num_ack_pending"]:
             await asyncio.sleep(0.01)
 
-    async def test_what_is_in_progress_is_waited_for(self, make_stream: MakeStream) -> None:
+    async def test_message_in_progress_is_not_redelivered(self, make_stream: MakeStream) -> None:
         message = await self.first(make_stream, ack_wait=4 * SECOND)
         for _ in range(50):
             await asyncio.sleep(0.1)
@@ -219,7 +219,7 @@ class TestOrderedReading:
         assert [m.sequence async for m in stream.read(deliver="by_start_sequence", start=48)] == [48, 49, 50]
         assert await stream.consumer_names() == []
 
-    async def test_it_follows_over_gaps_deleted_consumers_and_restarts(self, own_server: Server) -> None:
+    async def test_ordered_reading_follows_across_gaps_deleted_consumers_and_restarts(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
             await publish(client, "S", 5)
@@ -241,7 +241,7 @@ class TestOrderedReading:
                         break
         assert found == list(range(1, 16))
 
-    async def test_what_cannot_be_is_a_usage_error(self, make_stream: MakeStream) -> None:
+    async def test_impossible_options_are_usage_errors(self, make_stream: MakeStream) -> None:
         stream = await make_stream()
         for wrong in ({"deliver": "last"}, {"start": 3}, {"deliver": "by_start_sequence"}):
             with pytest.raises(UsageError):

@@ -146,7 +146,7 @@ def test_status_is_an_error_with_its_code(header: bytes, error: type[ServerError
     assert caught.value.code == int(header[9:12] or 0)
 
 
-def test_status_404_is_no_message() -> None:
+def test_status_404_means_no_message() -> None:
     assert told(end("404 Message Not Found"), b"") is None
 
 

@@ -97,7 +97,7 @@ class TestGet:
         with pytest.raises(UsageError):
             await bucket.get("k", revision=0)
 
-    async def test_the_revision_of_a_deletion_is_no_value(self, bucket: Bucket) -> None:
+    async def test_revision_of_a_deletion_is_not_a_value(self, bucket: Bucket) -> None:
         await bucket.put("k", b"1")
         with pytest.raises(KeyNotFound):
             await bucket.get("k", revision=await bucket.delete("k"))
@@ -164,7 +164,7 @@ class TestPut:
 
     @pytest.mark.guarantee("writing-8")
     @pytest.mark.parametrize("key", ["a.*", ">", "a b", "_kv.x", "a..b", "a\n"])
-    async def test_what_is_no_key_never_reaches_the_server(self, bucket: Bucket, key: str) -> None:
+    async def test_invalid_key_is_refused_before_it_is_sent(self, bucket: Bucket, key: str) -> None:
         writes = (
             bucket.put(key, b""),
             bucket.create(key, b""),
@@ -199,7 +199,7 @@ class TestPut:
 
 class TestCreate:
     @pytest.mark.guarantee("writing-5")
-    async def test_writes_a_new_key_and_no_living_one(self, bucket: Bucket) -> None:
+    async def test_create_writes_a_new_key_and_refuses_a_live_one(self, bucket: Bucket) -> None:
         revision = await bucket.create("k", b"1")
         with pytest.raises(KeyExists, match="`k` already exists") as caught:
             await bucket.create("k", b"2")
@@ -236,7 +236,7 @@ class TestCreate:
         await bucket.create("k", b"2")
 
     @pytest.mark.guarantee("writing-5", by="race")
-    async def test_of_many_at_once_one_succeeds(self, bucket: Bucket) -> None:
+    async def test_one_of_many_concurrent_creates_succeeds(self, bucket: Bucket) -> None:
         results = await asyncio.gather(
             *(bucket.create("k", b"%d" % number) for number in range(20)), return_exceptions=True
         )
@@ -305,7 +305,7 @@ class TestDelete:
         assert [(entry.operation, entry.value) for entry in entries] == [(Operation.PUT, b"1"), (Operation.DEL, b"")]
         assert entries[-1].revision == revision == await bucket.last_revision("k")
 
-    async def test_writes_nothing_where_nothing_lives(self, bucket: Bucket) -> None:
+    async def test_delete_writes_nothing_for_a_missing_key(self, bucket: Bucket) -> None:
         with pytest.raises(KeyNotFound, match="`k` is not in bucket"):
             await bucket.delete("k")
         await bucket.put("k", b"1")
@@ -333,13 +333,13 @@ class TestPurge:
         assert [entry.operation async for entry in bucket.history("k")] == [Operation.PURGE]
         assert (await bucket.get("other")).value == b"x"
 
-    async def test_of_a_deleted_key(self, bucket: Bucket) -> None:
+    async def test_purge_of_a_deleted_key(self, bucket: Bucket) -> None:
         await bucket.put("k", b"1")
         await bucket.delete("k")
         await bucket.purge("k")
         assert [entry.operation async for entry in bucket.history("k")] == [Operation.PURGE]
 
-    async def test_of_a_key_never_written_writes_nothing(self, bucket: Bucket) -> None:
+    async def test_purge_of_a_key_never_written_writes_nothing(self, bucket: Bucket) -> None:
         with pytest.raises(KeyNotFound):
             await bucket.purge("k")
         assert (await bucket.status()).values == 0
@@ -390,7 +390,7 @@ class TestTtl:
 
 
 class TestRevert:
-    async def test_writes_the_old_value_again(self, bucket: Bucket) -> None:
+    async def test_revert_writes_the_old_value_again(self, bucket: Bucket) -> None:
         first = await bucket.put("k", b"1")
         await bucket.put("k", b"2")
         assert await bucket.revert("k", first) == first + 2
@@ -402,7 +402,7 @@ class TestRevert:
         await bucket.revert("k", first)
         assert (await bucket.get("k")).value == b"1"
 
-    async def test_of_a_revision_that_is_gone_writes_nothing(self, bucket: Bucket) -> None:
+    async def test_revert_to_an_evicted_revision_writes_nothing(self, bucket: Bucket) -> None:
         revision = await bucket.put("k", b"1")
         with pytest.raises(RevisionNotFound):
             await bucket.revert("k", revision + 5)
@@ -411,9 +411,7 @@ class TestRevert:
 
 class TestReadOnly:
     @pytest.mark.guarantee("writing-11")
-    async def test_a_handle_for_reading_refuses_every_write_before_it_is_sent(
-        self, client: Client, bucket: Bucket
-    ) -> None:
+    async def test_read_only_handle_refuses_every_write_before_it_is_sent(self, client: Client, bucket: Bucket) -> None:
         await bucket.put("k", b"1")
         handle = client.bucket(bucket.name, read_only=True)
         assert (await handle.get("k")).value == b"1"
@@ -426,7 +424,7 @@ class TestReadOnly:
                 await attempt
         assert (await bucket.status()).last_revision == 1
 
-    async def test_so_does_a_connection_for_reading(self, server: Server, bucket: Bucket) -> None:
+    async def test_read_only_connection_refuses_every_write(self, server: Server, bucket: Bucket) -> None:
         async with kvctl.connect(server.url, read_only=True) as reader:
             with pytest.raises(ReadOnly):
                 await reader.bucket(bucket.name).put("k", b"")
@@ -509,7 +507,7 @@ async def _write_and_read(bucket: Bucket) -> None:
 
 
 class TestPutWhile:
-    async def test_it_writes_only_while_the_other_key_is_as_it_was(self, bucket: Bucket) -> None:
+    async def test_put_while_writes_only_while_the_other_key_is_unchanged(self, bucket: Bucket) -> None:
         revision = await bucket.put("fence", b"1")
         made = await bucket.put_while("key", b"v", "fence", revision)
         assert (await bucket.get("key")).revision == made

@@ -62,7 +62,7 @@ async def test_every_setting_arrives(client: kvctl.Client, bucket_name: str) -> 
 
 
 @pytest.mark.guarantee("buckets-2")
-async def test_creating_again_is_no_error_and_changes_nothing(client: kvctl.Client, bucket_name: str) -> None:
+async def test_creating_an_equal_bucket_again_succeeds_without_change(client: kvctl.Client, bucket_name: str) -> None:
     config = BucketConfig(bucket_name, history=2, metadata={"a": "1"})
     first = await catalog.create(client.api, config)
     await client.bucket(bucket_name).put("k", b"v")
@@ -108,7 +108,7 @@ async def test_another_configuration_is_a_conflict_that_shows_each_field(
     ]
 
 
-async def test_what_a_bucket_s_fields_do_not_tell_is_compared_too(
+async def test_stream_fields_beyond_a_bucket_config_are_compared(
     client: kvctl.Client, raw: RawClient, bucket_name: str
 ) -> None:
     raw.create_bucket(bucket_name, allow_direct=False)
@@ -127,7 +127,9 @@ async def test_a_mirror_stream_of_the_name_is_a_conflict(
     assert f"KV_{mirror}" not in raw.api("STREAM.NAMES")["streams"]
 
 
-async def test_a_stream_that_is_no_bucket_is_a_conflict(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_stream_that_is_not_a_bucket_is_a_conflict(
+    client: kvctl.Client, raw: RawClient, bucket_name: str
+) -> None:
     raw.api(f"STREAM.CREATE.KV_{bucket_name}", {"name": f"KV_{bucket_name}", "subjects": [f"{bucket_name}.>"]})
     with pytest.raises(BucketExists, match="is not a bucket"):
         await client.create_bucket(bucket_name)
@@ -284,7 +286,7 @@ async def test_the_listing_tells_kinds_apart_through_all_pages(own_server: Serve
 
 
 @pytest.mark.guarantee("buckets-10")
-async def test_what_stands_on_a_dead_server_is_listed_as_unreachable(own_cluster: Lab) -> None:
+async def test_buckets_of_a_dead_server_are_listed_as_unreachable(own_cluster: Lab) -> None:
     async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
         for name, replicas in (("ONE", 1), ("THREE", 3)):
             await client.create_bucket(name, replicas=replicas)

@@ -159,7 +159,7 @@ configs = st.builds(
 
 
 @given(configs)
-def test_what_is_rendered_reads_back_the_same(config: BucketConfig) -> None:
+def test_rendered_configuration_reads_back_the_same(config: BucketConfig) -> None:
     assert BucketConfig.from_stream(config.to_stream()) == config
 
 

@@ -87,7 +87,7 @@ def test_one_entry_of_the_metadata_can_be_cleared() -> None:
 
 
 @pytest.mark.parametrize("field", ["bogus", "name", "allow-direct", "metadata.nobody", "metadata._nats.ver", ""])
-def test_what_is_no_field_cannot_be_cleared(field: str) -> None:
+def test_unknown_field_cannot_be_cleared(field: str) -> None:
     with pytest.raises(UsageError):
         edited(LIVE, {}, [field])
 
@@ -128,7 +128,7 @@ def test_headers_only_can_be_switched_alone() -> None:
         edited(LIVE, {"republish_headers_only": True})
 
 
-def test_what_is_no_field_cannot_be_set() -> None:
+def test_unknown_field_cannot_be_set() -> None:
     with pytest.raises(UsageError, match="`allow_direct` is not a field"):
         edited(LIVE, {"allow_direct": True})
 
@@ -164,7 +164,7 @@ def test_a_duration_differs_in_seconds() -> None:
     assert found == [Difference("ttl", None, 90), Difference("duplicate_window", None, 0.5)]
 
 
-def test_what_servers_add_is_no_difference() -> None:
+def test_fields_added_by_servers_are_not_differences() -> None:
     stream = BucketConfig("B").to_stream()
     found = {
         **stream, "compression": "none", "mirror_direct": False, "sealed": False, "deny_purge": False,

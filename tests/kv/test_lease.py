@@ -76,7 +76,7 @@ class TestTaking:
         assert before + 60.5 <= lease.deadline <= after + 60.5
 
     @pytest.mark.guarantee("leases-1", by="race")
-    async def test_of_many_one_holds_it_and_the_others_hear_who(self, bucket: Bucket) -> None:
+    async def test_one_of_many_owners_holds_the_lease_and_the_others_learn_its_name(self, bucket: Bucket) -> None:
         results = await asyncio.gather(
             *(acquire(bucket, "k", f"owner {number}", TTL) for number in range(8)), return_exceptions=True
         )
@@ -90,7 +90,7 @@ class TestTaking:
         with pytest.raises(LeaseHeld):
             await acquire(bucket, "k", "me", TTL)
 
-    async def test_what_others_have_written_holds_the_key_too(self, bucket: Bucket) -> None:
+    async def test_key_written_by_others_counts_as_held(self, bucket: Bucket) -> None:
         await bucket.put("k", b"x" * 1000)
         with pytest.raises(LeaseHeld) as caught:
             await acquire(bucket, "k", "me", TTL)
@@ -124,14 +124,14 @@ class TestTaking:
         lease = await acquire(bucket, "k", "me", TTL)
         assert (lease.token, (await bucket.status()).last_revision) == (1, 1)
 
-    async def test_a_bucket_without_ttls_says_what_helps(self, client: Client, bucket_name: str) -> None:
+    async def test_bucket_without_ttls_is_refused_with_a_hint(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name)
         with pytest.raises(KvctlError, match="does not allow per-key TTLs") as caught:
             await acquire(bucket, "k", "me", TTL)
         assert caught.value.hint == f"Allow them with `kvctl bucket edit {bucket_name} --marker-ttl 1s`"
         assert (await bucket.status()).last_revision == 0
 
-    async def test_what_cannot_work_is_refused(self, client: Client, bucket: Bucket, bucket_name: str) -> None:
+    async def test_impossible_lease_is_refused(self, client: Client, bucket: Bucket, bucket_name: str) -> None:
         with pytest.raises(UsageError, match="at least 1 second"):
             await acquire(bucket, "k", "me", timedelta(milliseconds=999))
         short = await client.create_bucket(f"{bucket_name}S", marker_ttl=SECOND, ttl=TTL)
@@ -140,7 +140,7 @@ class TestTaking:
         with pytest.raises(ReadOnly):
             await acquire(client.bucket(bucket.name, read_only=True), "k", "me", TTL)
 
-    async def test_by_the_name_of_a_mirror_it_is_the_origins(
+    async def test_lease_on_a_mirror_is_held_at_the_origin(
         self, client: Client, bucket: Bucket, bucket_name: str
     ) -> None:
         await kvctl.create_mirror(client, kvctl.Mirror(f"{bucket_name}M", kvctl.Origin(bucket.name)))
@@ -150,7 +150,7 @@ class TestTaking:
 
 
 class TestKeeping:
-    async def test_it_is_renewed_at_a_third_of_its_ttl(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_lease_is_renewed_at_a_third_of_its_ttl(self, bucket: Bucket, theirs: Bucket) -> None:
         lease = await acquire(bucket, "k", "me", 4.5 * SECOND)
         first, ends, keeping = lease.revision, [lease.deadline], await kept(lease)
         async with asyncio.timeout(60):
@@ -179,7 +179,7 @@ class TestKeeping:
         with pytest.raises(LeaseLost, match=said):
             await asyncio.wait_for(keeping, 60)  # its next renewal is in 200 s
 
-    async def test_without_a_server_it_is_given_up_before_it_ends(self, own_server: Server) -> None:
+    async def test_lease_without_a_server_is_given_up_before_it_expires(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             lease = await acquire(await client.create_bucket("B", marker_ttl=SECOND), "k", "me", 6 * SECOND)
             lease.grace = 3.9
@@ -212,7 +212,9 @@ class TestKeeping:
             await asyncio.wait_for(lease.keep(), 60)
         assert (await bucket.status()).last_revision == 1
 
-    async def test_a_lost_answer_to_a_renewal_is_no_loss(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_lost_answer_to_a_renewal_does_not_lose_the_lease(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def soon(self: Lease, moment: float) -> None:
             await asyncio.sleep(0.1)
 
@@ -237,7 +239,7 @@ class TestKeeping:
         keeping.cancel()
 
     @pytest.mark.slow
-    async def test_it_outlives_the_leaders_death(self, own_cluster: Lab) -> None:
+    async def test_lease_survives_the_leaders_death(self, own_cluster: Lab) -> None:
         urls = ",".join(server.url for server in own_cluster.servers.values())
         async with kvctl.connect(Context(url=urls)) as client:
             bucket = await client.create_bucket("B", replicas=3, marker_ttl=SECOND)
@@ -262,7 +264,7 @@ class TestWaiting:
 
     @pytest.mark.guarantee("leases-3")
     @pytest.mark.usefixtures("told_only")
-    async def test_it_wakes_at_once_when_the_lease_is_released(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_waiting_owner_wakes_when_the_lease_is_released(self, bucket: Bucket, theirs: Bucket) -> None:
         async def released() -> float:
             lease = await acquire(bucket, "k", "me", 600 * SECOND)
             told: list[str] = []
@@ -283,7 +285,7 @@ class TestWaiting:
 
     @pytest.mark.guarantee("leases-3")
     @pytest.mark.usefixtures("told_only")
-    async def test_it_wakes_at_once_when_the_lease_expires(
+    async def test_waiting_owner_wakes_when_the_lease_expires(
         self, bucket: Bucket, theirs: Bucket, raw: RawClient
     ) -> None:
         """Of a holder that is no kvctl, so that nothing but the server's marker tells."""
@@ -358,7 +360,7 @@ class TestWaiting:
 
 
 class TestReleasing:
-    async def test_it_is_released_by_revision(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_lease_is_released_by_revision(self, bucket: Bucket, theirs: Bucket) -> None:
         lease = await acquire(bucket, "k", "me", TTL)
         await theirs.put("k", b"you")
         assert not await lease.release()
@@ -417,7 +419,7 @@ class TestHolding:
         assert task is not None
         assert not task.cancelling()
 
-    async def test_what_the_block_raises_passes_and_the_key_is_free(self, bucket: Bucket) -> None:
+    async def test_error_of_the_block_passes_and_the_key_is_released(self, bucket: Bucket) -> None:
         with pytest.raises(ZeroDivisionError):
             async with bucket.lease("k", "me"):
                 raise ZeroDivisionError

@@ -100,17 +100,17 @@ class TestKeys:
             check_key(key)
 
     @pytest.mark.parametrize("key", ["a_kv", "kv", "a._kv"])
-    def test_only_a_beginning_is_reserved(self, key: str) -> None:
+    def test_reserved_prefix_is_refused_only_at_the_start(self, key: str) -> None:
         assert check_key(key) == key
 
 
 class TestForeignKeys:
     @pytest.mark.parametrize("key", ["é", "a\x1b[31m", "*", "star.*", ">", "a:b", "_kv.x", "a\udcffb"])
-    def test_may_be_whatever_a_subject_can_hold(self, key: str) -> None:
+    def test_literal_key_may_have_any_subject_characters(self, key: str) -> None:
         assert check_literal(key) == key
 
     @pytest.mark.parametrize("key", ["", "a b", "a\tb", "a\r", "a\n", "a..b", ".a", "a."])
-    def test_not_what_none_can(self, key: str) -> None:
+    def test_literal_key_with_illegal_subject_characters_is_refused(self, key: str) -> None:
         with pytest.raises(UsageError):
             check_literal(key)
 
@@ -149,7 +149,7 @@ class TestFilters:
     def test_wild_or_not(self, text: str, wild: bool) -> None:
         assert is_wild(text) == wild
 
-    def test_without_any_everything_matches(self) -> None:
+    def test_no_filter_matches_everything(self) -> None:
         assert matches("a.b", ())
 
     def test_select_what_the_server_selects(self, raw: RawClient, bucket_name: str) -> None:
@@ -168,7 +168,7 @@ chosen = st.lists(st.sampled_from(FILTERS), max_size=5)
 
 @settings(deadline=None)
 @given(chosen)
-def test_what_is_covered_by_another_filter_is_dropped_and_nothing_else(filters: list[str]) -> None:
+def test_filter_covered_by_another_is_dropped_and_no_other(filters: list[str]) -> None:
     kept = disjoint(filters)
     assert set(kept) <= set(filters)
     assert _selected(kept) == _selected(filters)

@@ -71,7 +71,7 @@ async def test_one_that_is_not_there_is_not_found_though_it_would_match(bucket: 
 
 
 @pytest.mark.parametrize("key", FOREIGN)
-async def test_without_being_asked_for_as_literals_they_are_refused(bucket: Bucket, key: str) -> None:
+async def test_nonconforming_keys_are_refused_without_literal(bucket: Bucket, key: str) -> None:
     for attempt in (
         bucket.get(key),
         bucket.put(key, b""),

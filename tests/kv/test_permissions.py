@@ -96,11 +96,11 @@ class TestOnlyGetsOfKeys:
         async with bucket_as(guarded, "getter") as bucket:
             assert await denied(everything(bucket.get_matching("mine.*"))) == DIRECT
 
-    async def test_so_is_a_revision(self, guarded: Server) -> None:
+    async def test_revision_is_read_without_permission_for_the_leader(self, guarded: Server) -> None:
         async with bucket_as(guarded, "getter") as bucket:
             assert await denied(bucket.get("a", revision=1)) == f"{API}.STREAM.MSG.GET.KV_B"
 
-    async def test_so_are_listing_and_watching(self, guarded: Server) -> None:
+    async def test_listing_and_watching_need_no_further_permission(self, guarded: Server) -> None:
         async with bucket_as(guarded, "getter") as bucket:
             assert (await denied(everything(bucket.keys()))).startswith(f"{API}.CONSUMER.CREATE.KV_B.kvctl-")
             watcher = await bucket.watch("a")
@@ -113,7 +113,7 @@ class TestOnlyGetsOfKeys:
             assert await denied(bucket.get_many(["mine.x", "a"])) == f"{DIRECT}.$KV.B.a"
             assert await denied(bucket.get_many(["a", "mine.x"])) == f"{DIRECT}.$KV.B.a"
 
-    async def test_what_was_written_is_read_without_asking_the_leader(self, guarded: Server) -> None:
+    async def test_own_writes_are_read_without_asking_the_leader(self, guarded: Server) -> None:
         async with bucket_as(guarded, "one") as bucket:
             for number in range(20):
                 await bucket.put("mine.y", b"%d" % number)
@@ -164,7 +164,7 @@ class TestOnlyWrites:
             ):
                 assert await denied(attempt) == "$KV.B.a"
 
-    async def test_of_many_writes_the_denied_ones_fail_and_the_others_are_written(self, guarded: Server) -> None:
+    async def test_denied_writes_of_many_fail_and_the_others_are_written(self, guarded: Server) -> None:
         async with bucket_as(guarded, "one") as bucket:
             begun = time.monotonic()
             summary = await bucket.put_many([("mine.1", b""), ("a", b"no"), ("mine.2", b""), ("b", b"no")])

@@ -134,7 +134,7 @@ class TestMirror:
         assert (await origin.get("m")).value == b"x"
 
     @pytest.mark.guarantee("reading-4", by="fault")
-    async def test_its_reads_go_on_when_the_origin_is_gone_and_its_writes_say_so(
+    async def test_mirror_answers_reads_and_refuses_writes_after_its_origin_is_deleted(
         self, client: Client, origin: Bucket, mirror: Bucket
     ) -> None:
         await origin.put("k", b"1")
@@ -305,7 +305,7 @@ class TestOtherNames:
         await make(client.api, f"S{bucket_name}", subjects=[f"{prefix}>"], allow_direct=True, allow_rollup_hdrs=True)
         await use(client.bucket("orders", stream=f"S{bucket_name}", prefix=prefix))
 
-    async def test_without_direct_get_too(self, client: Client, bucket_name: str) -> None:
+    async def test_mirror_of_a_mirror_works_without_direct_get(self, client: Client, bucket_name: str) -> None:
         prefix = f"app.{bucket_name}."
         await make(client.api, f"S{bucket_name}", subjects=[f"{prefix}>"], allow_rollup_hdrs=True)
         await use(client.bucket("orders", stream=f"S{bucket_name}", prefix=prefix))
@@ -338,7 +338,7 @@ class TestSupercluster:
             assert (await near.bucket(mirrored.name).get("k")).stream == f"KV_{mirrored.name}"
 
     @pytest.mark.guarantee("reading-4", by="kill")
-    async def test_it_answers_while_the_origins_cluster_is_down(self, supercluster: Lab, mirrored: Bucket) -> None:
+    async def test_mirror_answers_while_the_origins_cluster_is_down(self, supercluster: Lab, mirrored: Bucket) -> None:
         async with asyncio.timeout(LIMIT):
             while (await mirrored.get("k")).stream != f"M{mirrored.name}":
                 await asyncio.sleep(0.05)

@@ -60,7 +60,7 @@ async def ttl_of(bucket: Bucket, key: str) -> timedelta | None:
 
 
 class TestClock:
-    async def test_goes_on_from_the_server_s_time(self, client: Client, bucket: Bucket, skew: int) -> None:
+    async def test_clock_continues_from_the_server_s_time(self, client: Client, bucket: Bucket, skew: int) -> None:
         true = time.time_ns() - skew
         clock = await ServerClock.read(client.api, f"KV_{bucket.name}")
         assert abs(clock.now_ns() - true) < 5 * 10**9

@@ -206,7 +206,7 @@ class Seen:
 
 
 @pytest.mark.guarantee("reading-6", by="kill")
-async def test_watches_and_listings_are_whole_while_servers_restart(own_cluster: Lab, seed: int) -> None:
+async def test_watches_and_listings_are_complete_while_servers_restart(own_cluster: Lab, seed: int) -> None:
     stable = {f"s.{number}" for number in range(3000)}
     async with connections(own_cluster, WATCHERS + 1) as (client, *others):
         bucket = await client.create_bucket("B", replicas=3, history=64)

@@ -80,7 +80,7 @@ def _runs(python: str) -> bool:
 
 
 @pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
-def test_it_installs_and_works_on_every_supported_python(python: str, tmp_path: Path) -> None:
+def test_wheel_installs_and_works_on_every_supported_python(python: str, tmp_path: Path) -> None:
     subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True)
     bin_directory = tmp_path / "venv" / "bin"
     subprocess.run([bin_directory / "pip", "install", "--quiet", f"{ROOT}[server]"], check=True)
@@ -91,7 +91,7 @@ def test_it_installs_and_works_on_every_supported_python(python: str, tmp_path: 
         assert (tmp_path / "venv" / "share" / page).stat().st_size
 
 
-def test_the_wheel_holds_everything_that_is_no_code(wheel: ZipFile) -> None:
+def test_wheel_contains_every_data_file(wheel: ZipFile) -> None:
     names = set(wheel.namelist())
     inside = [*ROOT.glob("kvctl/labs/*.conf"), *ROOT.glob("kvctl/topics/*.md"), ROOT / "kvctl" / "py.typed"]
     inside.append(ROOT / "kvctl" / "pipeline" / "log4j2.properties")

@@ -127,7 +127,7 @@ class TestBesideTheClientLibrary:
         return client.bucket(bucket_name), await jetstream.key_value(bucket_name)
 
     @pytest.mark.guarantee("buckets-1")
-    async def test_what_they_write_we_read(self, both: tuple[Bucket, KeyValue]) -> None:
+    async def test_values_of_other_clients_are_read(self, both: tuple[Bucket, KeyValue]) -> None:
         ours, theirs = both
         first = await theirs.put("a.b", b"1")
         second = await theirs.update("a.b", b"2", last=first)
@@ -151,7 +151,7 @@ class TestBesideTheClientLibrary:
         assert (await theirs.get("a.b")).value == b"4"
 
     @pytest.mark.guarantee("buckets-1")
-    async def test_what_we_write_they_read(self, both: tuple[Bucket, KeyValue]) -> None:
+    async def test_our_values_are_read_by_other_clients(self, both: tuple[Bucket, KeyValue]) -> None:
         ours, theirs = both
         first = await ours.put("a.b", b"1")
         second = await ours.update("a.b", b"2", first)

@@ -74,7 +74,7 @@ def test_consumers_have_their_own_fields() -> None:
         ("metadata._nats.level=9", "reserved for the server", None),
     ],
 )
-def test_what_is_wrong_is_named(text: str, problem: str, hint: str | None) -> None:
+def test_invalid_assignment_is_refused_with_a_hint(text: str, problem: str, hint: str | None) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
         assign({}, text, STREAM)
     assert hint is None or hint in (caught.value.hint or "")
@@ -87,7 +87,7 @@ def test_a_file_says_durations_in_words_or_nanoseconds() -> None:
     }  # fmt: skip
 
 
-def test_what_show_prints_can_be_read_back() -> None:
+def test_output_of_show_can_be_read_back() -> None:
     shown = {"name": "S", "state": {}, "config": {"name": "S", "metadata": {"_nats.level": "1", "mine": "x"}}}
     assert read(shown, STREAM, lambda *_: "f") == {"name": "S", "metadata": {"mine": "x"}}
 

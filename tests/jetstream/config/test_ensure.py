@@ -45,7 +45,7 @@ def dropping(send: Send, field: str) -> Send:
     return old
 
 
-async def test_the_same_again_is_no_error(target: Target, name: str) -> None:
+async def test_creating_an_equal_stream_again_succeeds(target: Target, name: str) -> None:
     config = {"name": name, "max_age": 10**9}
     assert (await ensure.create(target, config))[1]
     assert not (await ensure.create(target, config))[1]
@@ -53,7 +53,7 @@ async def test_the_same_again_is_no_error(target: Target, name: str) -> None:
         await ensure.create(target, config | {"max_age": 2 * 10**9})
 
 
-async def test_what_was_done_without_an_answer_is_done(target: Target, name: str) -> None:
+async def test_change_with_a_lost_answer_is_found(target: Target, name: str) -> None:
     lossy = replace(target, create=unanswered(target.create), update=unanswered(target.update))
     assert (await ensure.create(lossy, {"name": name}))[1]
     before = (await target.read())["config"]
@@ -79,7 +79,7 @@ async def test_lost_creation_never_deletes_the_stream_of_another_client(target: 
     assert (await target.read())["config"]["max_age"] == 2 * 10**9
 
 
-async def test_what_may_come_yet_is_unknown(
+async def test_change_that_may_still_arrive_is_unknown(
     client: Client, target: Target, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client.connection, "timeout", 0.3)
@@ -87,7 +87,7 @@ async def test_what_may_come_yet_is_unknown(
         await ensure.create(replace(target, create=unanswered(None)), {"name": name})
 
 
-async def test_what_a_server_drops_leaves_nothing_behind(client: Client, target: Target, name: str) -> None:
+async def test_stream_with_dropped_fields_is_removed(client: Client, target: Target, name: str) -> None:
     config = {"name": name, "description": "x", "allow_direct": True}
     with pytest.raises(KvctlError, match="dropped or changed `allow_direct`"):
         await ensure.create(replace(target, create=dropping(target.create, "allow_direct")), config)

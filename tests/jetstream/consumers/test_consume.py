@@ -71,9 +71,7 @@ class TestBuffer:
         async with consumer.consume(**options) as messages:
             assert await take(messages, 50) == list(range(1, 51))
 
-    async def test_it_asks_again_at_the_threshold_for_what_fills_the_buffer(
-        self, client: Client, make_stream: MakeStream
-    ) -> None:
+    async def test_consume_refills_the_buffer_at_the_threshold(self, client: Client, make_stream: MakeStream) -> None:
         consumer = await (await make_stream(100)).create_consumer("c")
         async with (
             listening(client, consumer) as pulls,
@@ -264,7 +262,7 @@ class TestStatuses:
         assert {(event.severity, event.code, event.final) for event in events} == {("error", 400, False)}
         assert len(events) in {3, 4}  # the first, and each fourth
 
-    async def test_a_message_larger_than_the_buffer_is_said_and_not_waited_for_for_ever(
+    async def test_message_larger_than_the_buffer_is_reported_and_ends_consuming(
         self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("kvctl.jetstream.consumers.consume.REFUSALS", 3)
@@ -328,7 +326,7 @@ class TestStatuses:
             assert await waiting == [2]
         assert events == []  # 423 is not for users (ADR-37)
 
-    async def test_where_nobody_answers_it_goes_on_when_somebody_does(
+    async def test_consume_continues_once_somebody_answers(
         self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """503, while the consumer's info cannot be had: its servers may be about to come back."""
@@ -347,7 +345,7 @@ class TestStatuses:
         assert [(event.severity, event.code) for event in events] == [("warning", 503)]
 
     @pytest.mark.guarantee("consumers-4", by="fault")
-    async def test_where_nobody_answers_for_long_it_waits(
+    async def test_consume_waits_while_nobody_answers(
         self, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A worker outlives the reboot of the only server that holds its consumer."""
@@ -428,7 +426,7 @@ class TestDisturbances:
                 assert await waiting == [1]
             assert not [event for event in events if "two heartbeats" in event.text]
 
-    async def test_missed_heartbeats_are_a_warning_and_it_pulls_anew(
+    async def test_missed_heartbeats_are_a_warning_and_a_new_pull(
         self, own_server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 60)  # nothing else shall notice
@@ -465,7 +463,7 @@ class TestDisturbances:
                 assert await waiting == [1]
 
     @pytest.mark.guarantee("consumers-4", by="kill")
-    async def test_a_consumer_that_is_gone_after_a_restart_is_an_error(self, own_server: Server) -> None:
+    async def test_consumer_lost_in_a_restart_is_an_error(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"], storage="memory")
             consumer = await stream.create_consumer("c")
@@ -479,7 +477,7 @@ class TestDisturbances:
                     await waiting
 
     @pytest.mark.guarantee("consumers-4", by="fault")
-    async def test_where_its_info_is_denied_it_goes_on_after_a_reconnect(self) -> None:
+    async def test_consume_without_permission_for_info_continues_after_a_reconnect(self) -> None:
         config = """
             listen: 127.0.0.1:@client@
             server_name: @name@
@@ -516,7 +514,7 @@ async def test_a_consumer_in_another_domain(leaf: Lab, unique: Callable[..., str
                 await asyncio.sleep(0.01)
 
 
-async def test_without_the_parser_of_our_own(server: Server, make_stream: MakeStream) -> None:
+async def test_consume_with_the_library_s_parser(server: Server, make_stream: MakeStream) -> None:
     """As with a client library whose internals are not as expected."""
     stream = await make_stream(20)
     await stream.create_consumer("c")

@@ -41,21 +41,21 @@ async def sequences(fetch: Fetch) -> list[int]:
         return [message.sequence async for message in fetch]
 
 
-async def test_it_gives_as_many_as_asked_for_in_order(make_stream: MakeStream) -> None:
+async def test_fetch_returns_the_requested_number_in_order(make_stream: MakeStream) -> None:
     consumer = await (await make_stream(10)).create_consumer("c")
     assert await sequences(consumer.fetch(4)) == [1, 2, 3, 4]
     assert await sequences(consumer.fetch(6)) == [5, 6, 7, 8, 9, 10]
 
 
 @pytest.mark.usefixtures("patient")
-async def test_it_gives_what_there_is_when_its_time_is_up(make_stream: MakeStream) -> None:
+async def test_fetch_returns_available_messages_at_its_timeout(make_stream: MakeStream) -> None:
     consumer = await (await make_stream(3)).create_consumer("c")
     begun = time.monotonic()
     assert await sequences(consumer.fetch(10, expires=SECOND)) == [1, 2, 3]  # 408
     assert 0.9 < time.monotonic() - begun < AT_ONCE
 
 
-async def test_without_waiting_it_gives_what_there_is(make_stream: MakeStream) -> None:
+async def test_fetch_without_waiting_returns_available_messages(make_stream: MakeStream) -> None:
     consumer = await (await make_stream(3)).create_consumer("c")
     begun = time.monotonic()
     assert await sequences(consumer.fetch(10, no_wait=True)) == [1, 2, 3]
@@ -63,7 +63,7 @@ async def test_without_waiting_it_gives_what_there_is(make_stream: MakeStream) -
     assert time.monotonic() - begun < AT_ONCE
 
 
-async def test_it_ends_before_the_message_that_is_over_its_size(make_stream: MakeStream) -> None:
+async def test_fetch_ends_before_the_message_that_exceeds_its_size(make_stream: MakeStream) -> None:
     consumer = await (await make_stream(10, size=1000)).create_consumer("c")
     assert await sequences(consumer.fetch(max_bytes=3500)) == [1, 2, 3]  # 409 Message Size Exceeds MaxBytes
     assert await sequences(consumer.fetch(max_bytes=500)) == []
@@ -133,7 +133,7 @@ async def test_next_gives_one_and_asks_for_no_more(make_stream: MakeStream) -> N
     assert await consumer.next(expires=SECOND) is None
 
 
-async def test_what_comes_later_is_waited_for(client: Client, make_stream: MakeStream) -> None:
+async def test_next_waits_for_later_messages(client: Client, make_stream: MakeStream) -> None:
     stream = await make_stream()
     consumer = await stream.create_consumer("c")
     waiting = asyncio.create_task(consumer.next())
@@ -227,7 +227,7 @@ async def test_a_lost_connection_ends_it(own_server: Server) -> None:
                     await anext(aiter(fetch))
 
 
-async def test_we_wait_longer_than_the_server_and_not_for_ever(
+async def test_fetch_waits_slightly_longer_than_the_server(
     make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = await (await make_stream()).create_consumer("c")

@@ -77,7 +77,7 @@ async def test_a_stream_that_is_not_there_is_not_found(client: Client) -> None:
 
 @pytest.mark.guarantee("reading-9", by="fault")
 @pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
-async def test_what_is_lost_on_the_way_is_read_again(
+async def test_messages_lost_in_transit_are_read_again(
     client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, deliver: str
 ) -> None:
     original, calls = OrderedConsumer._receive, 0
@@ -151,7 +151,7 @@ class TestGapsInAList:
             await bucket.put("other", b"")
             assert set(await keys_read(consumer)) == self.KEYS
 
-    async def test_a_list_of_many_gaps_begins_anew(
+    async def test_list_with_many_gaps_starts_over(
         self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(ordered_consumer, "STEPS", 10)
@@ -162,7 +162,7 @@ class TestGapsInAList:
             assert consumer._name != first
 
 
-async def test_a_reading_that_never_comes_to_the_end_ends_all_the_same(
+async def test_reading_that_never_reaches_the_end_gives_up(
     client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catch_up, "ROUNDS", 1)
@@ -173,9 +173,7 @@ async def test_a_reading_that_never_comes_to_the_end_ends_all_the_same(
             await keys_read(consumer)
 
 
-async def test_a_consumer_that_falls_silent_is_made_anew(
-    client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_consumer_is_recreated(client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the server it stood on is lost from a cluster: no status comes."""
     monkeypatch.setattr(ordered_consumer, "HEARTBEAT", 0.2)
     monkeypatch.setattr(ordered_consumer, "BATCH", 10)

@@ -82,7 +82,7 @@ def test_a_pull_by_size_asks_for_plenty_of_messages() -> None:
     assert (pull.batch, pull.max_bytes) == (PLENTY, 1000)
 
 
-def test_it_asks_for_what_fills_the_buffer_when_the_threshold_is_reached() -> None:
+def test_buffer_is_refilled_at_the_threshold() -> None:
     buffer = Buffer(ConsumeOptions(max_messages=100))
     assert buffer.next_pull(51, 0) is None
     pull = buffer.next_pull(50, 0)
@@ -126,7 +126,7 @@ def test_a_count_is_never_exceeded() -> None:
         ("Exceeded MaxRequestExpires of 500ms", 100, 0, 0.5, 0.25),
     ],
 )
-def test_it_adapts_to_the_limit_that_a_refusal_names(
+def test_buffer_adapts_to_the_limit_that_a_refusal_names(
     text: str, batch: int, size: int, expires: float, heartbeat: float
 ) -> None:
     buffer = Buffer(ConsumeOptions(max_messages=100))
@@ -136,7 +136,7 @@ def test_it_adapts_to_the_limit_that_a_refusal_names(
     assert (pull.batch, pull.max_bytes, pull.expires, pull.heartbeat) == (batch, size, expires, heartbeat)
 
 
-def test_it_does_not_adapt_twice_to_one_limit_nor_to_what_is_none() -> None:
+def test_buffer_does_not_adapt_twice_or_to_other_refusals() -> None:
     buffer = Buffer(ConsumeOptions(max_bytes=1000))
     limit = read_status(b"NATS/1.0 409 Exceeded MaxRequestMaxBytes of 100\r\n\r\n")
     assert (buffer.adapt(limit), buffer.adapt(limit)) == (True, False)

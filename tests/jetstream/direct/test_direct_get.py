@@ -29,7 +29,7 @@ def subject(stream: str, key: str) -> str:
     return f"$KV.{stream.removeprefix('KV_')}.{key}"
 
 
-async def test_one_message_is_told_whole(client: Client, stream: str) -> None:
+async def test_message_is_returned_with_all_fields(client: Client, stream: str) -> None:
     message = await direct_get.last(client.api, stream, subject(stream, "k.3"))
     assert message is not None
     assert (message.stream, message.subject, message.sequence) == (stream, subject(stream, "k.3"), 14)
@@ -81,7 +81,7 @@ async def test_forms_that_servers_refuse_or_misread_are_not_sent(client: Client,
         await direct_get.get(client.api, "KV_NONE", request_)
 
 
-async def test_without_a_stream_or_direct_get_nobody_answers(raw: RawClient, client: Client, bucket_name: str) -> None:
+async def test_missing_stream_or_direct_get_has_no_responders(raw: RawClient, client: Client, bucket_name: str) -> None:
     raw.create_bucket(bucket_name, allow_direct=False)
     for stream in (f"KV_{bucket_name}", "KV_NONE"):
         with pytest.raises(NoResponders):

@@ -132,7 +132,7 @@ class TestLastOfMany:
         assert sequences(await pages_of(client, stream, "k.7", "k.2", leader=leader)) == [13, 18]
         assert sequences(await pages_of(client, stream, "none", "neither.*", leader=leader)) == []
 
-    async def test_as_of_a_sequence(self, client: Client, stream: str, leader: bool) -> None:
+    async def test_last_messages_as_of_a_sequence(self, client: Client, stream: str, leader: bool) -> None:
         for up_to, expected in ((20, range(11, 21)), (13, [4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), (2, [1, 2])):
             pages = await pages_of(client, stream, "k.*", up_to_sequence=up_to, leader=leader)
             assert sequences(pages) == list(expected)
@@ -140,7 +140,9 @@ class TestLastOfMany:
         assert sequences(await pages_of(client, stream, "k.5", "k.*", up_to_sequence=2, leader=leader)) == [1, 2]
         assert sequences(await pages_of(client, stream, "k.5", up_to_sequence=2, leader=leader)) == []
 
-    async def test_as_of_a_time_its_own_message_counts(self, client: Client, stream: str, leader: bool) -> None:
+    async def test_last_messages_as_of_a_time_include_its_own_message(
+        self, client: Client, stream: str, leader: bool
+    ) -> None:
         second = await multi_get_fallback.one(client.api, stream, DirectRequest(sequence=2))
         assert second is not None
         for moment, expected in (
@@ -181,7 +183,7 @@ class TestLastOfMany:
         assert {page.up_to_sequence for page in pages} == {20}
 
     @pytest.mark.guarantee("reading-3")
-    async def test_what_is_overwritten_before_it_is_read_is_said(
+    async def test_messages_overwritten_before_they_are_read_are_reported(
         self, client: Client, raw: RawClient, bucket_name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stream = filled(raw, bucket_name, max_msgs_per_subject=1)
@@ -222,7 +224,7 @@ class TestLimits:
         with pytest.raises(NotUnderstood):
             multi_get._take([], frames)
 
-    async def test_without_direct_get_the_leader_may_be_asked(
+    async def test_leader_answers_for_a_stream_without_direct_get(
         self, raw: RawClient, client: Client, bucket_name: str
     ) -> None:
         stream = filled(raw, bucket_name, allow_direct=False)
@@ -257,7 +259,7 @@ class TestFirstSince:
     """The sequence at which a time begins, also as asked of servers that know no requests by time."""
 
     @pytest.mark.parametrize("halving", [False, True])
-    async def test_is_found_between_gaps_too(
+    async def test_first_sequence_is_found_between_gaps(
         self, raw: RawClient, client: Client, bucket_name: str, halving: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stream = filled(raw, bucket_name, max_msgs_per_subject=1, deny_delete=False)

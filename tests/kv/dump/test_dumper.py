@@ -81,7 +81,7 @@ async def test_filters_choose_keys(client: kvctl.Client, unique: Callable[..., s
         assert (header["filters"], made.exact) == (list(filters), True)
 
 
-async def test_what_headers_say_is_kept(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
+async def test_headers_are_kept(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
     name = unique()
     raw.create_bucket(name, max_msgs_per_subject=5, allow_msg_ttl=True)
     raw.put(name, "own", b"v", {"Content-Type": "text/plain", "Nats-Expected-Last-Subject-Sequence": "0"})
@@ -100,7 +100,7 @@ async def test_what_headers_say_is_kept(client: kvctl.Client, raw: RawClient, un
 
 @pytest.mark.guarantee("commands-4")
 @pytest.mark.parametrize("history", [False, True])
-async def test_what_is_written_after_the_cut_is_not_in_it(
+async def test_entries_after_the_snapshot_revision_are_not_dumped(
     client: kvctl.Client, unique: Callable[..., str], history: bool
 ) -> None:
     bucket = await client.create_bucket(unique(), history=64)
@@ -130,7 +130,7 @@ async def test_what_is_written_after_the_cut_is_not_in_it(
 
 
 @pytest.mark.guarantee("commands-4", by="race")
-async def test_what_is_overwritten_before_it_is_read_is_told(
+async def test_entries_overwritten_before_they_are_read_are_reported(
     client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without history: exact where new keys came and what was overwritten had been read, not where it had not."""
@@ -170,7 +170,7 @@ async def test_history_answers_for_what_is_overwritten(
             assert (made.lost, header["exact"]) == (["k.9"], False)
 
 
-async def test_what_somebody_removed_is_counted(
+async def test_entries_removed_during_the_dump_are_counted(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = await client.create_bucket(unique(), history=3)
@@ -267,7 +267,7 @@ def damage_of(content: bytes) -> str | None:
 
 
 @pytest.mark.guarantee("commands-5", by="property")
-def test_a_whole_dump_is_believed_and_any_other_is_not() -> None:
+def test_complete_dump_is_accepted_and_any_other_is_refused() -> None:
     whole = a_dump()
     assert damage_of(whole) is None
     assert damage_of(a_dump(0)) is None
@@ -294,7 +294,7 @@ def test_a_newer_version_is_refused_by_name() -> None:
             dump_file.inspect(file, "x")
 
 
-def test_what_is_a_dump() -> None:
+def test_dump_is_recognised_by_its_first_line() -> None:
     assert dump_file.is_dump(a_dump().splitlines()[0])
     assert dump_file.is_dump(a_dump()[:40])
     assert not dump_file.is_dump(b'{"key": "kvctl", "value": "dump"}')
@@ -305,7 +305,7 @@ def test_what_is_a_dump() -> None:
     assert not dump_file.is_dump(b"")
 
 
-def test_an_inexact_dump_says_so_in_its_first_line_and_is_whole() -> None:
+def test_inexact_dump_is_marked_in_its_first_line_and_complete() -> None:
     with tempfile.TemporaryFile() as file:
         writer = dump_file.DumpWriter(file, {"bucket": "B", "config": {}, "cut": 9})
         writer.add(b'{"key": "k"}\n', 1)
@@ -315,7 +315,7 @@ def test_an_inexact_dump_says_so_in_its_first_line_and_is_whole() -> None:
         assert dump_file.inspect(file, "x").damage is None
 
 
-async def test_on_a_cluster(cluster: Lab, unique: Callable[..., str]) -> None:
+async def test_dump_on_a_cluster(cluster: Lab, unique: Callable[..., str]) -> None:
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
         bucket = await client.create_bucket(unique(), replicas=3, history=2)
         await bucket.put_many((f"k.{number}", b"v") for number in range(300))

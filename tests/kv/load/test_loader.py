@@ -192,7 +192,7 @@ async def test_ttl_goes_along_where_the_bucket_allows_it(client: kvctl.Client, u
     assert (await bucket.get("d")).ttl == timedelta(hours=2)
 
 
-async def test_headers_that_are_no_text_are_the_same_elsewhere(
+async def test_binary_headers_survive_dump_and_load(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     bucket, copy = await client.create_bucket(unique()), await client.create_bucket(unique())
@@ -246,7 +246,7 @@ async def test_a_dry_run_writes_nothing(client: kvctl.Client, unique: Callable[.
     assert not progress.exists()
 
 
-async def test_what_takes_no_writes_is_refused(
+async def test_target_without_writes_is_refused(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     origin, aggregate = unique("O"), unique("A")
@@ -260,7 +260,7 @@ async def test_what_takes_no_writes_is_refused(
         await load(client.bucket(origin, read_only=True), [{"key": "a", "value": ""}])
 
 
-async def test_what_is_loaded_into_a_mirror_goes_to_its_origin(
+async def test_load_into_a_mirror_writes_to_its_origin(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     origin, mirror = unique("O"), unique("M")
@@ -297,7 +297,7 @@ async def test_a_server_whose_storage_is_full_is_not_taken_for_a_full_bucket(tmp
             assert "limit of the server" in (stopped.value.hint or "")
 
 
-async def test_a_bucket_deleted_meanwhile_ends_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_deleting_the_bucket_ends_the_load(client: kvctl.Client, unique: Callable[..., str]) -> None:
     bucket = await client.create_bucket(unique())
 
     async def batches() -> AsyncIterator[Batch]:
@@ -356,7 +356,7 @@ async def test_over_a_restart_of_the_server(own_server: Server, small_batches: N
         assert differences(by_key(await history(bucket)), expected) == []
 
 
-async def test_a_server_that_is_gone_for_good_is_told_with_the_count(
+async def test_lost_server_is_reported_with_the_row_count(
     own_server: Server, small_batches: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with kvctl.connect(own_server.url) as client:
@@ -404,7 +404,7 @@ async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_na
         assert len(bad) < 100
 
 
-async def test_what_stays_unknown_is_said_and_can_be_resumed(
+async def test_unknown_outcome_is_reported_and_can_be_resumed(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("leader_state", "reconcile"):
@@ -669,7 +669,7 @@ def test_two_processes_never_hold_one_position(tmp_path: Path) -> None:
         assert one.load() == Position(line=3)
 
 
-async def test_without_a_place_for_its_notes_it_loads_all_the_same(
+async def test_load_works_without_a_writable_checkpoint(
     client: kvctl.Client, unique: Callable[..., str], tmp_path: Path
 ) -> None:
     bucket = await client.create_bucket(unique())
@@ -685,7 +685,9 @@ async def test_without_a_place_for_its_notes_it_loads_all_the_same(
         ("abc", "x", 1, None), ("abc", "bx", 2, None), ("abc", "xb", 2, 2),
     ],
 )  # fmt: skip
-def test_which_rows_of_a_key_are_stored(rows: str, stored: str, history: int, done: int | None) -> None:
+def test_stored_rows_of_a_key_are_aligned_with_its_entries(
+    rows: str, stored: str, history: int, done: int | None
+) -> None:
     assert _aligned([*map(ord, rows)], [*map(ord, stored)], history) == done
 
 

@@ -110,7 +110,7 @@ async def test_keys_past_their_ttl_may_be_gone(client: kvctl.Client, bucket_name
     assert [key async for key in client.bucket(bucket_name).keys()] == ["long"]
 
 
-async def test_a_ttl_that_ran_out_meanwhile_is_no_damage(
+async def test_key_that_expired_since_the_backup_is_not_damage(
     client: kvctl.Client, bucket_name: str, directory: Path
 ) -> None:
     bucket = await filled(client, bucket_name, ttl=timedelta(seconds=1))
@@ -321,7 +321,7 @@ async def test_a_newer_form_is_refused_by_name(client: kvctl.Client, bucket_name
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"kvctl": "dump", "version": 1}'])
-def test_what_is_no_backup_is_said_to_be_none(directory: Path, content: str | None) -> None:
+def test_directory_without_a_backup_is_refused(directory: Path, content: str | None) -> None:
     directory.mkdir()
     if content is not None:
         (directory / manifest.MANIFEST).write_text(content)
@@ -330,7 +330,7 @@ def test_what_is_no_backup_is_said_to_be_none(directory: Path, content: str | No
 
 
 @pytest.mark.guarantee("buckets-11")
-async def test_a_stream_that_is_not_whole_is_removed(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_incomplete_restore_is_removed(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
     """A manifest that is sound in itself, of another bucket's data: only counting finds that out."""
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
@@ -381,7 +381,7 @@ async def test_an_interrupted_restore_is_removed(client: kvctl.Client, bucket_na
     assert await contents(client.bucket(bucket_name)) == before
 
 
-async def test_what_a_killed_restore_left_is_known_and_replaced(
+async def test_leftovers_of_a_killed_restore_are_recognised_and_replaced(
     server: Server, client: kvctl.Client, bucket_name: str, directory: Path
 ) -> None:
     bucket = await filled(client, bucket_name, keys=100, size=50_000)

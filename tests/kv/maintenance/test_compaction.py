@@ -48,7 +48,7 @@ async def test_limit_markers_are_tombstones(client: kvctl.Client, bucket_name: s
     assert await stored(bucket) == []
 
 
-async def test_only_what_is_old_enough_goes(client: kvctl.Client, bucket_name: str) -> None:
+async def test_only_old_tombstones_are_removed(client: kvctl.Client, bucket_name: str) -> None:
     bucket = await client.create_bucket(bucket_name)
     for key in ("old", "young"):
         await bucket.put(key, b"1")
@@ -59,7 +59,7 @@ async def test_only_what_is_old_enough_goes(client: kvctl.Client, bucket_name: s
     assert [entry.key for entry in found.entries] == ["old"]
 
 
-async def test_a_key_created_again_meanwhile_survives(client: kvctl.Client, bucket_name: str) -> None:
+async def test_key_recreated_during_compaction_survives(client: kvctl.Client, bucket_name: str) -> None:
     bucket = await client.create_bucket(bucket_name, history=5)
     await bucket.put("k", b"old")
     await bucket.delete("k")
@@ -70,7 +70,9 @@ async def test_a_key_created_again_meanwhile_survives(client: kvctl.Client, buck
     assert await stored(bucket) == ["k"]
 
 
-async def test_a_foreign_key_takes_no_others_along(client: kvctl.Client, server: Server, bucket_name: str) -> None:
+async def test_nonconforming_key_is_compacted_without_removing_others(
+    client: kvctl.Client, server: Server, bucket_name: str
+) -> None:
     """To a purge, the literal key `star.*` is a wildcard."""
     bucket = await client.create_bucket(bucket_name, history=5)
     await bucket.put("star.a", b"kept")
@@ -120,7 +122,7 @@ async def test_a_bucket_that_denies_purges_says_so(client: kvctl.Client, raw: Ra
         await compaction.remove(bucket, await compaction.find(bucket))
 
 
-async def test_a_compaction_cut_short_says_how_far_it_came(own_server: Server) -> None:
+async def test_interrupted_compaction_reports_its_progress(own_server: Server) -> None:
     async with kvctl.connect(own_server.url) as client:
         # With history 1 the killed server would bring the values back: nats-server issue 8505.
         bucket = await client.create_bucket("B", history=2)

@@ -16,7 +16,9 @@ async def pair(client: kvctl.Client, unique: Callable[..., str]) -> tuple[kvctl.
     return await client.create_bucket(unique()), await client.create_bucket(unique())
 
 
-async def test_what_differs_is_missing_extra_or_another_value(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_differing_key_is_missing_extra_or_has_another_value(
+    client: kvctl.Client, unique: Callable[..., str]
+) -> None:
     first, second = await pair(client, unique)
     await first.put_many([("same", b"1"), ("gone", b"1"), ("changed", b"1"), ("empty", b"")])
     await second.put_many([("new", b"1"), ("changed", b"2"), ("same", b"1"), ("empty", b"x")])

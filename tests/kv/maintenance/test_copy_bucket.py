@@ -129,7 +129,7 @@ async def test_writers_headers_go_along_and_the_server_s_do_not(
     assert base64.b64decode(stored["hdrs"]) == b"NATS/1.0\r\nTrace: 7\r\n\r\n"
 
 
-async def test_foreign_keys_are_copied_without_harm_to_others(
+async def test_nonconforming_keys_are_copied_without_harm_to_others(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     """A purge marker on the literal key `star.*`, copied with its rollup, would erase `star.a`."""
@@ -236,7 +236,7 @@ async def test_an_interrupted_copy_is_removed(client: kvctl.Client, unique: Call
     assert name not in [status.bucket for status in (await catalog.listing(client.api)).statuses]
 
 
-async def test_what_a_killed_copy_left_is_known_and_replaced(
+async def test_leftovers_of_a_killed_copy_are_recognised_and_replaced(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     source, name = await eventful(client, unique()), unique()
@@ -268,7 +268,7 @@ async def test_a_source_that_is_not_there_makes_nothing(client: kvctl.Client, un
     assert name not in await client.bucket_names()
 
 
-async def test_what_is_no_whole_bucket_is_not_copied(
+async def test_incomplete_bucket_and_other_streams_are_not_copied(
     client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
 ) -> None:
     half, other, name = unique(), unique(), unique()

@@ -114,7 +114,7 @@ async def test_every_moment_is_right_or_honestly_lost(
 
 
 class TestMoment:
-    def test_is_read_from_text(self) -> None:
+    def test_moment_is_parsed_from_text(self) -> None:
         assert parse_moment("1042") == Moment(revision=1042)
         assert parse_moment("2026-01-31T12:00:00.000000001Z") == Moment(time_ns=1769860800000000001)
         assert parse_moment("-15m").at(10**12) == Moment(time_ns=100 * 10**9)
@@ -124,7 +124,7 @@ class TestMoment:
         with pytest.raises(UsageError):
             parse_moment(text)
 
-    def test_is_made_of_what_callers_have(self) -> None:
+    def test_moment_is_built_from_revision_time_or_text(self) -> None:
         time = datetime.fromisoformat("2026-01-31T13:00:00.000001+01:00")
         assert as_moment(time) == Moment(time_ns=1769860800000001000)
         assert as_moment(7) == as_moment("7") == as_moment(Moment(revision=7))
@@ -205,7 +205,7 @@ class TestWhatIsRead:
         found = await past.get_many([*reversed(names), "k.new"])
         assert [entry and entry.key for entry in found] == [*reversed(names), None]
 
-    async def test_foreign_keys(self, raw: RawClient, client: Client, bucket_name: str) -> None:
+    async def test_nonconforming_keys(self, raw: RawClient, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name, history=5)
         for value in (b"then", b"now"):
             raw.put(bucket_name, "a:b", value)

@@ -113,5 +113,5 @@ def test_message_of_lost_history_names_keys_moment_and_reason() -> None:
         (30, "keys `0`, `1`, `2`, `3`, `4`, `5`, `6`, `7`, `8`, `9` and 20 more were"),
     ],
 )
-def test_of_many_lost_keys_ten_are_listed(count: int, shown: str) -> None:
+def test_error_lists_at_most_ten_lost_keys(count: int, shown: str) -> None:
     assert _listed([str(number) for number in range(count)]) == shown

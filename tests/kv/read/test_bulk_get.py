@@ -105,7 +105,7 @@ class TestPutMany:
         assert all(isinstance(error, ServerError) and error.err_code == 10054 for _, error in summary.failed)
 
     @pytest.mark.parametrize("bad", [("k", b"x" * (2 << 20)), ("a b", b""), ("k" * 4096, b"")])
-    async def test_what_cannot_be_sent_ends_it_with_all_before_it_written(
+    async def test_invalid_item_ends_put_many_with_everything_before_it_written(
         self, client: Client, bucket: Bucket, bad: tuple[str, bytes]
     ) -> None:
         with pytest.raises(UsageError):

@@ -52,7 +52,7 @@ class TestWhatIsListed:
         every = [entry async for entry in bucket.entries(deleted=True)]
         assert [(entry.key, entry.operation) for entry in every][-1] == ("c", Operation.PURGE)
 
-    async def test_without_values_their_sizes_are_known(self, bucket: Bucket) -> None:
+    async def test_listing_without_values_has_their_sizes(self, bucket: Bucket) -> None:
         await bucket.put_many([("a", b"x" * 100), ("b", b"")])
         entries = [entry async for batch in bucket.entry_batches(values=False) for entry in batch]
         assert [(entry.key, entry.value, entry.size) for entry in entries] == [("a", b"", 100), ("b", b"", 0)]
@@ -103,13 +103,13 @@ class TestWhatIsListed:
         assert [entry.key async for entry in bucket.history(*filters)] == expected
         assert [entry.key async for batch in bucket.get_matching(*filters) for entry in batch] == expected
 
-    async def test_a_key_overwritten_and_then_deleted_is_gone(self, bucket: Bucket) -> None:
+    async def test_key_overwritten_and_then_deleted_is_not_listed(self, bucket: Bucket) -> None:
         await bucket.put_many([("a", b"1"), ("a", b"2"), ("b", b"3")])
         await bucket.delete("a")
         assert await keys_of(bucket) == ["b"]
         assert await keys_of(bucket, "a") == []
 
-    async def test_what_is_no_filter_is_refused(self, bucket: Bucket) -> None:
+    async def test_invalid_filter_is_refused(self, bucket: Bucket) -> None:
         for reading in (bucket.keys("a*"), bucket.entries(""), bucket.history("a..b")):
             with pytest.raises(UsageError):
                 await anext(reading)
@@ -197,7 +197,7 @@ class TestUnderWriters:
                 assert len(entries) == self.STABLE
                 assert entries["s.7.7"].revision >= acked
 
-    async def test_few_keys_read_at_once_are_whole_too(
+    async def test_multi_get_of_few_keys_is_complete(
         self, server: Server, unique: Callable[..., str], history: int
     ) -> None:
         async with self.busy(server, unique(), history) as bucket, kvctl.connect(server.url) as client:
@@ -265,7 +265,7 @@ class TestUnderFailures:
 
     @pytest.mark.guarantee("reading-6", by="kill")
     @pytest.mark.parametrize(("end", "down"), [("kill", 0.0), ("kill", 1.5), ("stop", 0.3)])
-    async def test_a_listing_is_whole_over_a_restart(self, own_server: Server, end: str, down: float) -> None:
+    async def test_listing_is_complete_across_a_restart(self, own_server: Server, end: str, down: float) -> None:
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client)
 
@@ -278,7 +278,7 @@ class TestUnderFailures:
             assert differences(sorted(keys), sorted(f"k.{number}" for number in range(self.KEYS))) == []
 
     @pytest.mark.guarantee("reading-9", by="kill")
-    async def test_history_is_whole_over_a_restart(self, own_server: Server) -> None:
+    async def test_history_is_complete_across_a_restart(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client, history=2)
             revisions: list[int] = []
@@ -326,7 +326,9 @@ class TestUnderFailures:
             assert time.monotonic() - begun < 10  # its patience is 15
 
     @pytest.mark.guarantee("reading-16", by="fault")
-    async def test_a_bucket_made_anew_under_it_is_an_error(self, server: Server, unique: Callable[..., str]) -> None:
+    async def test_recreating_the_bucket_during_a_listing_is_an_error(
+        self, server: Server, unique: Callable[..., str]
+    ) -> None:
         async with kvctl.connect(server.url) as client:
             bucket = await client.create_bucket(unique())
             await bucket.put_many((f"k.{number}", b"") for number in range(self.KEYS))
@@ -338,7 +340,7 @@ class TestUnderFailures:
             with pytest.raises(StreamReplaced, match="was deleted"):
                 await self.in_the_middle(bucket, again)
 
-    async def test_a_consumer_deleted_under_it_is_made_anew(
+    async def test_consumer_deleted_during_a_listing_is_recreated(
         self, raw: RawClient, client: Client, bucket_name: str
     ) -> None:
         bucket = await client.create_bucket(bucket_name)

@@ -80,7 +80,7 @@ class TestInitialData:
             (("a", "*"), {}, ["b=2", "a=3", "c!", CURRENT]),
         ],
     )
-    async def test_comes_as_asked_and_ends_with_the_marker(
+    async def test_initial_data_follows_the_options_and_ends_with_the_marker(
         self, filled: Bucket, filters: tuple[str, ...], options: dict[str, Any], expected: list[Any]
     ) -> None:
         begun = time.monotonic()
@@ -90,11 +90,11 @@ class TestInitialData:
 
     @pytest.mark.guarantee("reading-18")
     @pytest.mark.parametrize("options", [{}, {"history": True}, {"updates_only": True}, {"from_revision": 1}])
-    async def test_of_an_empty_bucket_is_the_marker(self, bucket: Bucket, options: dict[str, Any]) -> None:
+    async def test_initial_data_of_an_empty_bucket_is_the_marker(self, bucket: Bucket, options: dict[str, Any]) -> None:
         assert await initial(bucket, **options) == [CURRENT]
         assert await initial(bucket, "a.*", **options) == [CURRENT]
 
-    async def test_without_values_sizes_are_known(self, filled: Bucket) -> None:
+    async def test_watch_without_values_has_their_sizes(self, filled: Bucket) -> None:
         async with await filled.watch("b", meta_only=True, follow=False) as watcher:
             assert [item.size async for item in watcher if item is not CURRENT] == [1]
 
@@ -103,11 +103,13 @@ class TestInitialData:
             assert [item.delta async for item in watcher if item is not CURRENT] == [4, 3, 2, 1, 0]
 
     @pytest.mark.parametrize("other", [{"history": True}, {"from_revision": 1}])
-    async def test_updates_only_excludes_what_asks_for_more(self, bucket: Bucket, other: dict[str, Any]) -> None:
+    async def test_updates_only_cannot_be_combined_with_initial_data(
+        self, bucket: Bucket, other: dict[str, Any]
+    ) -> None:
         with pytest.raises(UsageError, match="cannot be combined"):
             await bucket.watch(updates_only=True, **other)
 
-    async def test_a_large_one_is_whole(self, bucket: Bucket) -> None:
+    async def test_large_initial_data_is_complete(self, bucket: Bucket) -> None:
         await bucket.put_many((f"k.{number}", b"x" * 100) for number in range(25_000))
         seen = await initial(bucket)
         assert (len(seen), len(set(seen)), seen[-1]) == (25_001, 25_001, CURRENT)
@@ -308,12 +310,12 @@ class TestEnds:
 
     @pytest.mark.guarantee("reading-16", by="fault")
     @pytest.mark.usefixtures("no_sign_of_life")
-    async def test_when_the_bucket_is_deleted(self, bucket: Bucket) -> None:
+    async def test_deleting_the_bucket_ends_the_watch(self, bucket: Bucket) -> None:
         await bucket.put("k", b"x")
         with pytest.raises(StreamReplaced, match=f"bucket `{bucket.name}` was deleted while it was being watched"):
             await self.watch_while(bucket, bucket.destroy)
 
-    async def test_when_the_bucket_is_made_anew(self, client: Client, bucket: Bucket) -> None:
+    async def test_recreating_the_bucket_ends_the_watch(self, client: Client, bucket: Bucket) -> None:
         async def again() -> None:
             await bucket.destroy()
             await client.create_bucket(bucket.name)
@@ -322,7 +324,7 @@ class TestEnds:
             await self.watch_while(bucket, again)
 
     @pytest.mark.guarantee("reading-16", by="fault")
-    async def test_when_the_bucket_was_made_anew_while_the_server_was_away(self, own_server: Server) -> None:
+    async def test_recreating_the_bucket_during_an_outage_ends_the_watch(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
             await bucket.put("k", b"x")
@@ -336,7 +338,7 @@ class TestEnds:
             with pytest.raises(StreamReplaced, match=r"was deleted"):
                 await self.watch_while(bucket, replaced)
 
-    async def test_when_a_restart_loses_what_was_in_memory(self, own_server: Server) -> None:
+    async def test_restart_that_loses_memory_storage_ends_the_watch(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B", storage="memory")
             await bucket.put("k", b"x")
@@ -348,7 +350,7 @@ class TestEnds:
                 await self.watch_while(bucket, restart)
 
     @pytest.mark.guarantee("reading-16", by="fault")
-    async def test_when_the_bucket_was_restored_from_a_snapshot_while_the_connection_was_lost(
+    async def test_restore_from_a_snapshot_during_an_outage_ends_the_watch(
         self, server: Server, client: Client, bucket: Bucket
     ) -> None:
         stream = f"KV_{bucket.name}"

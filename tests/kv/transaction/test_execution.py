@@ -216,7 +216,7 @@ class TestConditions:
 
 class TestRefused:
     @pytest.mark.guarantee("transactions-3")
-    async def test_where_batches_are_not_allowed_nothing_is_sent(self, client: Client, bucket_name: str) -> None:
+    async def test_transaction_without_atomic_batches_is_not_sent(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name)
         for attempt in (bucket.commit, bucket.check):
             with pytest.raises(KvctlError, match="does not allow atomic batches; nothing was sent") as caught:
@@ -272,7 +272,7 @@ class TestRefused:
         with pytest.raises(UsageError, match="the maximum is"):
             await bucket.commit(transaction)
 
-    async def test_too_many_at_the_same_time_are_no_conflict(
+    async def test_too_many_concurrent_transactions_are_not_a_conflict(
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def overloaded(*_: Any, **__: Any) -> int:
@@ -324,7 +324,7 @@ accounts { APP { jetstream: enabled, users: [
                     assert caught.value.subject == "$KV.B.b"
                 assert (await bucket.status()).values == 0
 
-    async def test_without_permission_to_read_revisions_are_compared_all_the_same(self) -> None:
+    async def test_revisions_are_compared_without_permission_to_read(self) -> None:
         config = """
 listen: "127.0.0.1:@client@"
 jetstream { store_dir: "@store@" }
@@ -414,7 +414,7 @@ async def lossy_bucket(request: pytest.FixtureRequest, cluster: Lab, bucket_name
 class TestLostAnswers:
     @pytest.mark.guarantee("transactions-2", by="fault")
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_on_condition_it_is_applied_once_either_way(
+    async def test_conditional_transaction_is_applied_once_after_a_lost_answer(
         self, lossy_bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
     ) -> None:
         bucket = lossy_bucket
@@ -446,7 +446,7 @@ class TestLostAnswers:
         lossy.meanwhile = lambda: bucket.put("a", b"theirs")
         assert await bucket.commit(Transaction().create("a", b"1").put("b", b"2")) == [1, 2]
 
-    async def test_overwritten_as_a_whole_it_is_unknown_without_history(
+    async def test_completely_overwritten_transaction_is_unknown_without_history(
         self, lossy_bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
     ) -> None:
         bucket = lossy_bucket
@@ -473,7 +473,7 @@ class TestLostAnswersWithHistory:
             with pytest.raises(ConditionsFailed):
                 await bucket.commit(transaction)
 
-    async def test_what_cannot_be_applied_any_more_is_a_conflict(
+    async def test_transaction_that_cannot_be_applied_any_more_is_a_conflict(
         self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
     ) -> None:
         """The guard moved on and the key that would have changed has not."""
@@ -501,7 +501,7 @@ class TestLostAnswersWithHistory:
         assert (await bucket.status()).last_revision == 3
 
 
-async def test_without_a_server_nothing_was_sent_and_that_is_said(own_server: Server) -> None:
+async def test_transaction_without_a_server_reports_that_nothing_was_sent(own_server: Server) -> None:
     async with kvctl.connect(own_server.url) as client:
         bucket = await client.create_bucket("B", atomic=True)
         own_server.kill()

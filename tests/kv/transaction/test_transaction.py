@@ -23,7 +23,7 @@ def entry(key: str, revision: int, value: bytes = b"", operation: Operation = Op
 
 class TestSaying:
     @pytest.mark.parametrize("key", ["", "a b", "a.*", "a.>", ".a", "_kv.x"])
-    def test_what_is_no_key_is_refused(self, key: str) -> None:
+    def test_invalid_key_is_refused(self, key: str) -> None:
         with pytest.raises(UsageError):
             Transaction().put(key, b"")
         with pytest.raises(UsageError):
@@ -108,7 +108,7 @@ class TestFailures:
             ),
         ],
     )
-    def test_what_does_not_hold_is_said_with_what_was_found(
+    def test_failed_condition_is_reported_with_the_entry_found(
         self, transaction: Transaction, found: Entry | None, said: str
     ) -> None:
         assert [str(failure) for failure in transaction.failures({"k": found})] == [said]
@@ -126,7 +126,7 @@ class TestFailures:
             (Transaction().delete("k"), None),
         ],
     )
-    def test_what_holds_is_no_failure(self, transaction: Transaction, found: Entry | None) -> None:
+    def test_condition_that_holds_is_not_a_failure(self, transaction: Transaction, found: Entry | None) -> None:
         assert transaction.failures({"k": found}) == []
 
     def test_all_are_named_each_once(self) -> None:

@@ -102,7 +102,7 @@ def test_json_says_the_same() -> None:
         ("if: x\nthen:\n- {delete: a}", "`if` is not a list", ""),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(text: str, said: str, hint: str) -> None:
+def test_errors_name_the_position_and_the_fix(text: str, said: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(text)
     assert said in caught.value.message

@@ -105,7 +105,7 @@ class TestRename:
         await rename(bucket, "a", bucket, "b")
         assert await values(bucket) == {"b": b"1"}
 
-    async def test_onto_itself_is_refused(self, client: Client, bucket: Bucket) -> None:
+    async def test_rename_onto_itself_is_refused(self, client: Client, bucket: Bucket) -> None:
         await bucket.put("a", b"1")
         for handle in (bucket, client.bucket(bucket.name)):
             with pytest.raises(UsageError, match="equals the old one"):
@@ -123,14 +123,14 @@ class TestRename:
         assert 60 * SECOND < ((await bucket.get("b")).ttl or SECOND) <= 100 * SECOND
         assert list(await values(bucket)) == ["b"]
 
-    async def test_is_refused_for_reading_only(self, client: Client, bucket: Bucket) -> None:
+    async def test_rename_is_refused_on_a_read_only_handle(self, client: Client, bucket: Bucket) -> None:
         await bucket.put("a", b"1")
         reader = client.bucket(bucket.name, read_only=True)
         with pytest.raises(ReadOnly):
             await rename(reader, "a", reader, "b")
         assert await values(bucket) == {"a": b"1"}
 
-    async def test_of_a_key_with_a_ttl_is_one_batch_and_keeps_what_is_left(
+    async def test_rename_of_a_key_with_a_ttl_is_one_batch_and_keeps_the_remaining_ttl(
         self, client: Client, bucket_name: str
     ) -> None:
         bucket = await client.create_bucket(bucket_name, atomic=True, marker_ttl=timedelta(seconds=1))
@@ -144,7 +144,7 @@ class TestRename:
         assert await values(bucket) == {"b": b"1"}
 
     @pytest.mark.guarantee("writing-10")
-    async def test_at_once_is_one_batch(self, client: Client, bucket_name: str) -> None:
+    async def test_atomic_rename_is_one_batch(self, client: Client, bucket_name: str) -> None:
         bucket = await client.create_bucket(bucket_name, atomic=True)
         await bucket.put("a", b"1")
         await rename(bucket, "a", bucket, "b")
@@ -169,7 +169,7 @@ class TestAKeyThatChangesMeanwhile:
             await rename(bucket, "a", bucket, "b")
         assert (await values(bucket))["a"] == b"theirs"
 
-    async def test_is_not_overwritten_at_the_new_name(
+    async def test_concurrent_write_to_the_new_name_is_not_overwritten(
         self, client: Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket = await client.create_bucket(bucket_name, atomic=True)
@@ -245,7 +245,7 @@ class TestInterrupted:
         assert await values(bucket) == {"b": b"1"}
         assert (await bucket.status()).last_revision == 3
 
-    async def test_without_any_answer_the_outcome_is_unknown(
+    async def test_rename_without_any_answer_has_an_unknown_outcome(
         self, own_server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         publish = execution.publish_batch
@@ -267,7 +267,7 @@ class TestInterrupted:
             own_server.resume()
 
     @pytest.mark.guarantee("writing-10", by="kill")
-    async def test_on_a_cluster_whose_leader_dies(self, own_cluster: Lab) -> None:
+    async def test_rename_on_a_cluster_whose_leader_dies(self, own_cluster: Lab) -> None:
         urls = ",".join(server.url for server in own_cluster.servers.values())
         async with kvctl.connect(urls) as client:
             bucket = await client.create_bucket("B", replicas=3, atomic=True, history=5)

@@ -40,7 +40,7 @@ async def overwritten(client: Client, name: str, ttl: timedelta) -> Bucket:
     return bucket
 
 
-async def test_without_a_ttl_or_a_history_nothing_does(client: Client, bucket_name: str) -> None:
+async def test_no_value_comes_back_without_ttl_or_history(client: Client, bucket_name: str) -> None:
     bucket = await client.create_bucket(bucket_name, marker_ttl=SECOND)
     revision = await bucket.put("k", b"1")
     await bucket.update("k", b"2", revision, ttl=60 * SECOND)

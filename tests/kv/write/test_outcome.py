@@ -116,7 +116,7 @@ class TestLostAnswers:
         assert (await bucket.status()).last_revision == first + 1
 
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_so_do_creation_and_deletion(
+    async def test_lost_creation_and_deletion_are_found(
         self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
     ) -> None:
         lose(error, stored=stored, times=1)
@@ -197,7 +197,7 @@ class TestStoppedServer:
         assert (entry.value, entry.revision) == (b"1", revision)
 
     @pytest.mark.guarantee("writing-2", by="fault")
-    async def test_a_put_is_unknown_when_it_does_not_and_is_stored_all_the_same(
+    async def test_put_without_answer_is_unknown_although_it_is_stored(
         self, own_server: Server, bucket: Bucket, theirs: Bucket
     ) -> None:
         own_server.pause()
@@ -220,7 +220,9 @@ class TestStoppedServer:
 
 class TestDeadServer:
     @pytest.mark.guarantee("writing-4", by="kill")
-    async def test_a_write_that_was_never_sent_is_no_unknown_outcome(self, own_server: Server, bucket: Bucket) -> None:
+    async def test_write_that_was_never_sent_is_not_an_unknown_outcome(
+        self, own_server: Server, bucket: Bucket
+    ) -> None:
         own_server.kill()
         connection = bucket._api.connection
         await until_async(lambda: not connection.online, what="loss of the connection")

@@ -69,7 +69,7 @@ CONDITIONAL = {
 
 @pytest.mark.guarantee("writing-2", by="fault")
 @pytest.mark.parametrize("name", CONDITIONAL)
-async def test_of_two_equal_conditional_writes_one_succeeds_when_the_others_request_is_lost(
+async def test_one_of_two_equal_conditional_writes_succeeds_when_the_other_is_lost(
     ours: Bucket, proxy: Proxy, rival: Callable[..., Callable[[], object]], name: str
 ) -> None:
     write, arguments = CONDITIONAL[name]
