@@ -113,7 +113,7 @@ async def test_foreign_kind(client: kvctl.Client, raw: RawClient, unique: Names)
 
     text = await refused(edit(client, bucket, description="x"))
     assert f"`KV_{bucket}` belongs to a table, which would break" in text
-    assert "`kvctl table` is for it. Use `--force foreign-kind` to proceed anyway" in text
+    assert "Use `kvctl table` instead. Use `--force foreign-kind` to proceed anyway" in text
     await edit(client, bucket, description="x", force=("foreign-kind",))
     handle = client.bucket(bucket)
     assert [entry.value async for entry in handle.history()] == [b"2"]  # reading harms nobody
