@@ -183,7 +183,7 @@ def test_tables_by_extension_and_by_format(keyed: Keyed, tmp_path: Path) -> None
     loaded = keyed("load", "B", str(table), "--key", "sku", "--value", "count")
     assert (loaded.exit_code, loaded.out) == (7, "3\t0\t2\n")
     assert "Line 7: `bad key` is not a key" in loaded.err
-    assert "Line 8: It has 1 fields, the heading has 3" in loaded.err
+    assert "Line 8: The row has 1 fields, the heading has 3" in loaded.err
     assert (keyed.value("a.1"), keyed.value("b.2"), keyed.value("c.3")) == (b"5", b"x\ny", b"\xff")
     missing = keyed("load", "B", str(table))
     assert (missing.exit_code, "no column `key`" in missing.err, "`sku`" in missing.err) == (2, True, True)

@@ -97,7 +97,7 @@ def test_a_bucket_that_takes_none_says_what_enables_them(keyed: Keyed) -> None:
     change = b"then: [{put: a, value: x}]"
     refused = keyed("txn", "B", "-f", "-", stdin=change)
     assert (refused.exit_code, refused.stdout) == (1, b"")
-    command = refused.err.partition("hint: `kvctl ")[2].partition("`")[0]
+    command = refused.err.partition("hint: Allow them with `kvctl ")[2].partition("`")[0]
     assert keyed(*command.split()).exit_code == 0
     assert keyed("txn", "B", "-f", "-", stdin=change).stdout == b"1\n"
     assert keyed("txn", "B", "-f", "-", "--read-only", stdin=change).exit_code == 1
