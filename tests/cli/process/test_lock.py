@@ -145,7 +145,7 @@ class TestRunning:
         raw.create_bucket(plain.name)
         refused = plain("lock", "B", "k", "--", "true")
         assert refused.exit_code == 1
-        remedy = refused.err.partition("hint: `kvctl ")[2].partition("`")[0]
+        remedy = refused.err.partition("hint: Allow them with `kvctl ")[2].partition("`")[0]
         assert plain(*remedy.split()).exit_code == 0
         assert plain("lock", "B", "k", "--", "true").exit_code == 0
 
