@@ -20,7 +20,7 @@ async def examine(api: Api) -> list[Finding]:
 
 async def _streams(api: Api) -> list[Finding]:
     try:
-        world = await survey({"": api})
+        inventory = await survey({"": api})
     except PermissionDenied as error:
         text = f"Could not list the streams of this account, so its buckets were not checked: {error.message}"
         return [Finding(WARNING, "unseen", "account", text, "Use a user who may list streams")]
@@ -28,11 +28,11 @@ async def _streams(api: Api) -> list[Finding]:
         return []  # reported by the check of the account
     except KvctlError as error:
         return [Finding(ERROR, "unseen", "account", f"Could not list the streams: {error.message}", error.hint or "")]
-    place = world.places[""]
+    place = inventory.places[""]
     found = [*storage.examine(place.infos, _servers(api)), *_unreachable(place)]
     found += tables.examine(place.infos, place.unreachable)
     found += [*await repositories.examine(api, place.infos), *await imports.examine(api, place.infos)]
-    return [*found, *await replication.examine(world)]
+    return [*found, *await replication.examine(inventory)]
 
 
 def _unreachable(place: Place) -> list[Finding]:

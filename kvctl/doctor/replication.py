@@ -12,8 +12,8 @@ from kvctl.errors import KvctlError
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original
-from kvctl.topology.discover.health import Standing, State, standings
-from kvctl.topology.discover.inventory import Link, World, survey
+from kvctl.topology.discover.health import Health, ReplicaHealth, check_health
+from kvctl.topology.discover.inventory import Inventory, Link, survey
 from kvctl.topology.discover.mirror_origin import Lineage, lineage
 from kvctl.topology.discover.origin_lookup import suspected
 from kvctl.topology.hazards import cycle, replica_hazards
@@ -33,53 +33,53 @@ from kvctl.topology.hazards.replica_hazards import (
 from kvctl.topology.model import External
 
 _ERRORS = {FILTERED_MIRROR, RENAMING_MIRROR, SHORTER_TTL, OUTSIDE_PREFIX, CYCLE, RECREATED_ORIGIN}
-_STATES: dict[State, tuple[Severity, str]] = {
-    State.STALLED: (ERROR, "stalled"),
-    State.SILENT: (ERROR, "silent"),
-    State.FAILING: (ERROR, "failing"),
-    State.NEVER_CONNECTED: (ERROR, UNCONNECTED),
-    State.MISSING_ORIGIN: (ERROR, MISSING_ORIGIN),
-    State.RECREATED_ORIGIN: (ERROR, RECREATED_ORIGIN),
-    State.MISSING_ENTRIES: (ERROR, "missing-entries"),
-    State.UNREACHABLE: (ERROR, "origin-unreachable"),
-    State.UNCONFIRMED: (NOTE, "unconfirmed"),
+_STATES: dict[Health, tuple[Severity, str]] = {
+    Health.STALLED: (ERROR, "stalled"),
+    Health.SILENT: (ERROR, "silent"),
+    Health.FAILING: (ERROR, "failing"),
+    Health.NEVER_CONNECTED: (ERROR, UNCONNECTED),
+    Health.MISSING_ORIGIN: (ERROR, MISSING_ORIGIN),
+    Health.RECREATED_ORIGIN: (ERROR, RECREATED_ORIGIN),
+    Health.MISSING_ENTRIES: (ERROR, "missing-entries"),
+    Health.UNREACHABLE: (ERROR, "origin-unreachable"),
+    Health.UNCONFIRMED: (NOTE, "unconfirmed"),
 }
 """Findings for states of replicas; one that is behind but catching up is healthy."""
 
 
-async def examine(world: World) -> list[Finding]:
+async def examine(inventory: Inventory) -> list[Finding]:
     """Check all replicas in view."""
-    sound = replace(world, links=tuple(link for link in world.links if not _of_repair(link)))
-    found = [*_repairs(world), *_hazards(sound), *_suspected(sound), *_cycles(await _wider(sound))]
-    for standing in await standings(sound):
+    sound = replace(inventory, links=tuple(link for link in inventory.links if not _of_repair(link)))
+    found = [*_repairs(inventory), *_hazards(sound), *_suspected(sound), *_cycles(await _wider(sound))]
+    for standing in await check_health(sound):
         found += of_standing(standing)
     return found
 
 
-def of_standing(standing: Standing) -> Iterator[Finding]:
+def of_standing(standing: ReplicaHealth) -> Iterator[Finding]:
     """Yield the finding on one replica and one of its origins."""
     if standing.link.silent:
         return  # reported as an unreachable stream
-    if standing.state not in _STATES or (standing.state is State.NEVER_CONNECTED and is_new(standing.link.info)):
+    if standing.state not in _STATES or (standing.state is Health.NEVER_CONNECTED and is_new(standing.link.info)):
         return
     severity, check = _STATES[standing.state]
     origin = name_of(standing.link.source)
     evidence = standing.evidence if standing.evidence.startswith("`") else f"`{origin}`: {standing.evidence}"
-    if standing.state is State.NEVER_CONNECTED:
+    if standing.state is Health.NEVER_CONNECTED:
         evidence = (
             f"`{standing.name}` never connected to `{origin}`: nothing arrives, although its lag is reported as 0"
         )
     yield Finding(severity, check, standing.name, evidence, _remedy(standing))
 
 
-def _remedy(standing: Standing) -> str:
+def _remedy(standing: ReplicaHealth) -> str:
     prefix = Source.parse(standing.link.source).api
     abroad = prefix and External(prefix).domain is None
-    if standing.state is State.STALLED and abroad and not standing.arrived:
+    if standing.state is Health.STALLED and abroad and not standing.arrived:
         return "Check its deliver prefix and the exports and imports of the accounts: `kvctl help topologies`"
-    if standing.state is State.FAILING and _FLOW_CONTROL in standing.evidence:
+    if standing.state is Health.FAILING and _FLOW_CONTROL in standing.evidence:
         return f"Export the service `$JS.FC.{standing.link.source['name']}.>` from the origin's account, and import it"
-    if standing.state is State.UNCONFIRMED and standing.link.origin is not None:
+    if standing.state is Health.UNCONFIRMED and standing.link.origin is not None:
         return f"Compare the keys with `kvctl topology audit {standing.name}`"
     repairs = "recreates" if standing.kind is Kind.MIRROR else "refills"
     return _REMEDIES[standing.state].format(name=standing.name, repairs=repairs)
@@ -90,30 +90,30 @@ def _of_repair(link: Link) -> bool:
     return is_stand_in(link.info["config"]) or is_temporary(link.source)
 
 
-def _repairs(world: World) -> Iterator[Finding]:
-    for link in filter(_of_repair, world.links):
+def _repairs(inventory: Inventory) -> Iterator[Finding]:
+    for link in filter(_of_repair, inventory.links):
         config = link.info["config"]
         name = _name(link) if not is_stand_in(config) else original(config)["name"]
         text = "A repair was interrupted, or is still running"
         yield Finding(WARNING, "unfinished", name, text, f"Complete it with `kvctl topology audit {name} --repair`")
 
 
-async def _wider(world: World) -> World:
+async def _wider(inventory: Inventory) -> Inventory:
     """Return the inventory with the domains that its streams read from, as cycles may cross them."""
-    (place,) = world.places.values()
-    prefixes = {Source.parse(link.source).api for link in world.links if link.origin}
+    (place,) = inventory.places.values()
+    prefixes = {Source.parse(link.source).api for link in inventory.links if link.origin}
     domains = {domain for prefix in prefixes if prefix and (domain := External(prefix).domain)}
     if not domains:
-        return world
+        return inventory
     with suppress(KvctlError):
         apis = {domain: place.api.at(External.of_domain(domain).api) for domain in domains}
         return await survey({place.domain or "": place.api, **apis})
-    return world
+    return inventory
 
 
-def _hazards(world: World) -> Iterator[Finding]:
+def _hazards(inventory: Inventory) -> Iterator[Finding]:
     grouped: dict[Node, list[Link]] = {}
-    for link in world.links:
+    for link in inventory.links:
         grouped.setdefault(_node(link), []).append(link)
     for links in grouped.values():
         name, config = _name(links[0]), links[0].info["config"]
@@ -132,10 +132,10 @@ def _doubts(name: str, found: Lineage) -> Iterator[Finding]:
         yield Finding(WARNING, RECREATED_ORIGIN, name, found.evidence, f"Check it with `kvctl topology audit {name}`")
 
 
-def _cycles(world: World) -> Iterator[Finding]:
+def _cycles(inventory: Inventory) -> Iterator[Finding]:
     readings = [
         Reading(_node(link), (link.origin_place.name, link.source["name"]), link.source)
-        for link in world.links
+        for link in inventory.links
         if link.origin_place is not None
     ]
     for streams in cycle.cycles(readings):
@@ -144,9 +144,9 @@ def _cycles(world: World) -> Iterator[Finding]:
         yield Finding(ERROR, CYCLE, name, cycle.hazard(streams, "domain ").evidence, fix)
 
 
-def _suspected(world: World) -> Iterator[Finding]:
+def _suspected(inventory: Inventory) -> Iterator[Finding]:
     """Yield possible cycles through other accounts, as far as this account shows them."""
-    for link in world.links:
+    for link in inventory.links:
         if link.origin is not None and link.origin_place is None:
             for hazard in suspected(link.info["config"]["name"], link.origin["config"]):
                 yield Finding(WARNING, CYCLE, _name(link), hazard.evidence, "Run `kvctl doctor` in that account")
@@ -155,15 +155,15 @@ def _suspected(world: World) -> Iterator[Finding]:
 _FLOW_CONTROL = "(10228)"
 """Code that servers report if no acknowledgement of a part arrives."""
 _REMEDIES = {
-    State.STALLED: "Check its limits with `kvctl bucket show {name}`: too large values or a full replica stop it",
-    State.SILENT: "Check the connection to the origin's servers; watch it with `kvctl topology status --watch`",
-    State.FAILING: "See the server's error with `kvctl bucket show {name}`",
-    State.NEVER_CONNECTED: "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
-    State.MISSING_ORIGIN: "Create the origin, or delete `{name}`; `kvctl mirror promote` turns a mirror into a bucket",
-    State.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` {repairs} it",
-    State.MISSING_ENTRIES: "`kvctl topology audit {name} --repair` {repairs} it",
-    State.UNREACHABLE: "Start the origin's servers",
-    State.UNCONFIRMED: "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
+    Health.STALLED: "Check its limits with `kvctl bucket show {name}`: too large values or a full replica stop it",
+    Health.SILENT: "Check the connection to the origin's servers; watch it with `kvctl topology status --watch`",
+    Health.FAILING: "See the server's error with `kvctl bucket show {name}`",
+    Health.NEVER_CONNECTED: "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
+    Health.MISSING_ORIGIN: "Create the origin, or delete `{name}`; `kvctl mirror promote` turns a mirror into a bucket",
+    Health.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` {repairs} it",
+    Health.MISSING_ENTRIES: "`kvctl topology audit {name} --repair` {repairs} it",
+    Health.UNREACHABLE: "Start the origin's servers",
+    Health.UNCONFIRMED: "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
 }
 
 

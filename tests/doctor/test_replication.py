@@ -6,35 +6,35 @@ import pytest
 
 from kvctl.doctor.replication import of_standing
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.discover.health import Standing, State
+from kvctl.topology.discover.health import Health, ReplicaHealth
 from kvctl.topology.discover.inventory import Link, Place
 from kvctl.topology.discover.links import upstreams
 
 
-def standing(state: State, evidence: str = "", age: int = 60) -> Standing:
+def standing(state: Health, evidence: str = "", age: int = 60) -> ReplicaHealth:
     source = {"name": "KV_B", "external": {"api": "$JS.hub.API"}}
     config: dict[str, Any] = {"name": "M", "mirror": source}
     info = {"config": config, "created": "2026-01-01T00:00:00Z", "ts": f"2026-01-01T00:{age // 60:02}:{age % 60:02}Z"}
     place = Place("", None, None, {})  # type: ignore[arg-type]  # where it is says nothing here
     link = Link(place, info, source, None, None)
-    return Standing(link, "M", Kind.MIRROR, upstreams(info)[0], state, evidence)
+    return ReplicaHealth(link, "M", Kind.MIRROR, upstreams(info)[0], state, evidence)
 
 
 @pytest.mark.parametrize(
     ("state", "severity", "check"),
     [
-        (State.STALLED, "error", "stalled"),
-        (State.SILENT, "error", "silent"),
-        (State.FAILING, "error", "failing"),
-        (State.NEVER_CONNECTED, "error", "unconnected"),
-        (State.MISSING_ORIGIN, "error", "missing-origin"),
-        (State.RECREATED_ORIGIN, "error", "recreated-origin"),
-        (State.MISSING_ENTRIES, "error", "missing-entries"),
-        (State.UNREACHABLE, "error", "origin-unreachable"),
-        (State.UNCONFIRMED, "note", "unconfirmed"),
+        (Health.STALLED, "error", "stalled"),
+        (Health.SILENT, "error", "silent"),
+        (Health.FAILING, "error", "failing"),
+        (Health.NEVER_CONNECTED, "error", "unconnected"),
+        (Health.MISSING_ORIGIN, "error", "missing-origin"),
+        (Health.RECREATED_ORIGIN, "error", "recreated-origin"),
+        (Health.MISSING_ENTRIES, "error", "missing-entries"),
+        (Health.UNREACHABLE, "error", "origin-unreachable"),
+        (Health.UNCONFIRMED, "note", "unconfirmed"),
     ],
 )
-def test_replica_problems_have_severity_and_remedy(state: State, severity: str, check: str) -> None:
+def test_replica_problems_have_severity_and_remedy(state: Health, severity: str, check: str) -> None:
     (finding,) = of_standing(standing(state, "at revision 1 of 2"))
     assert (str(finding.severity), finding.check, finding.subject) == (severity, check, "M")
     assert finding.remedy
@@ -42,18 +42,18 @@ def test_replica_problems_have_severity_and_remedy(state: State, severity: str, 
 
 
 def test_missing_export_is_named() -> None:
-    (finding,) = of_standing(standing(State.FAILING, "stream source consumer stalled on flow control (10228)"))
+    (finding,) = of_standing(standing(Health.FAILING, "stream source consumer stalled on flow control (10228)"))
     assert "`$JS.FC.KV_B.>`" in finding.remedy
-    abroad = standing(State.STALLED, "at revision 0 of 2, and nothing arrives")
+    abroad = standing(Health.STALLED, "at revision 0 of 2, and nothing arrives")
     assert "limits" in next(of_standing(abroad)).remedy  # in another domain there is nothing to export
     abroad.link.source["external"]["api"] = "ORIGIN.API"
     assert "deliver prefix" in next(of_standing(abroad)).remedy
 
 
-@pytest.mark.parametrize("state", [State.OK, State.BEHIND])
-def test_replica_that_catches_up_has_no_finding(state: State) -> None:
+@pytest.mark.parametrize("state", [Health.OK, Health.BEHIND])
+def test_replica_that_catches_up_has_no_finding(state: Health) -> None:
     assert list(of_standing(standing(state))) == []
 
 
 def test_new_replica_may_still_be_connecting() -> None:
-    assert list(of_standing(standing(State.NEVER_CONNECTED, age=5))) == []
+    assert list(of_standing(standing(Health.NEVER_CONNECTED, age=5))) == []

@@ -18,8 +18,8 @@ async def audited(
     client: kvctl.Client, *names: str, patience: timedelta = SHORTLY, found: list[Difference] | None = None
 ) -> list[Outcome]:
     """Return the outcomes of all replicas of these names, or of these origins."""
-    world = await survey({"": client.api})
-    wanted = replicas.named(replicas.in_view(world), names)
+    inventory = await survey({"": client.api})
+    wanted = replicas.named(replicas.in_view(inventory), names)
     report = found.append if found is not None else lambda _: None
     return [outcome for replica in wanted for outcome in await audit(replica, patience, report=report)]
 

@@ -9,14 +9,14 @@ from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.stream_kind import TOPOLOGY
 from kvctl.topology.discover.inventory import (
+    Inventory,
     Link,
     Place,
-    World,
 )
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.hazards.plan_hazards import Found, found
 from kvctl.topology.model import Aggregate, Mirror, Origin
-from kvctl.topology.plan.desired import Drafts
+from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.origin_place import Locator, Looked
 from kvctl.topology.plan.plan import Comparison, compare
 
@@ -48,7 +48,7 @@ def aggregate(name: str, *origins: tuple[Origin, Info], mark: str = "", **settin
     return info(model.to_stream([seen["config"] for _, seen in origins]), mark=mark)
 
 
-def world(*here: Info, unreachable: Sequence[str] = (), **others: Sequence[Info]) -> World:
+def inventory(*here: Info, unreachable: Sequence[str] = (), **others: Sequence[Info]) -> Inventory:
     """Return streams of the account in use, and of others by name; readers read in their own account."""
     held: Mapping[str, Sequence[Info]] = {"": here, **others} if here or not others else others
     places = {
@@ -62,19 +62,19 @@ def world(*here: Info, unreachable: Sequence[str] = (), **others: Sequence[Info]
         for source in sources_of(reader["config"])
         for origin in [place.infos.get(source["name"])]
     ]
-    return World(places, tuple(links))
+    return Inventory(places, tuple(links))
 
 
 def topology(text: str) -> Topology:
     return read_topology(parser.parse(f"version: 1\nname: t\n{text}".encode(), "t.yaml"))
 
 
-def compared(text: str, seen: World, *, prune: bool = False) -> Comparison:
+def compared(text: str, seen: Inventory, *, prune: bool = False) -> Comparison:
     """Return the changes that the file requires."""
-    return compare(Drafts(topology(text), Locator(topology(text), seen.places)), seen, prune=prune)
+    return compare(DesiredState(topology(text), Locator(topology(text), seen.places)), seen, prune=prune)
 
 
-def judged(text: str, seen: World, *, prune: bool = False, looked: Looked | None = None) -> Found:
+def judged(text: str, seen: Inventory, *, prune: bool = False, looked: Looked | None = None) -> Found:
     """Return the hazards; `looked` are lookups of origins out of view."""
-    drafts = Drafts(topology(text), Locator(topology(text), seen.places, looked or {}))
+    drafts = DesiredState(topology(text), Locator(topology(text), seen.places, looked or {}))
     return found(compare(drafts, seen, prune=prune).changes, drafts, seen)

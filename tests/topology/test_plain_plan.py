@@ -7,7 +7,7 @@ import pytest
 
 from kvctl.errors import BucketExists, RefusedError, UnreachableError
 from kvctl.kv.stream_kind import KIND, Kind
-from kvctl.topology.discover.inventory import World
+from kvctl.topology.discover.inventory import Inventory
 from kvctl.topology.discover.origin_lookup import Seen
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.plan_hazards import Found
@@ -20,7 +20,7 @@ from kvctl.topology.plan.plan import (
     fingerprint,
     links_from,
 )
-from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, judged, mirror, world
+from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, inventory, judged, mirror
 
 B, C = bucket("B"), bucket("C")
 M = mirror("M", B)
@@ -29,15 +29,15 @@ TEXT = (
     "buckets: {B: {}, C: {}}\nmirrors: {M: {origin: B}}\n"
     "aggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
 )
-HERE = world(B, C, M, A)
+HERE = inventory(B, C, M, A)
 
 
-def changes(text: str, seen: World, *, prune: bool = False) -> dict[str, str]:
+def changes(text: str, seen: Inventory, *, prune: bool = False) -> dict[str, str]:
     """Return the action for each name that changes."""
     return {change.name: str(change.action) for change in compared(text, seen, prune=prune).changes}
 
 
-def one(text: str, seen: World, name: str, *, prune: bool = False) -> Change:
+def one(text: str, seen: Inventory, name: str, *, prune: bool = False) -> Change:
     return next(change for change in compared(text, seen, prune=prune).changes if change.name == name)
 
 
@@ -53,8 +53,8 @@ def test_stream_that_matches_the_file_does_not_change() -> None:
 
 
 def test_missing_stream_is_created() -> None:
-    assert changes(TEXT, world()) == dict.fromkeys("BCMA", "create")
-    made = one(TEXT, world(), "A")
+    assert changes(TEXT, inventory()) == dict.fromkeys("BCMA", "create")
+    made = one(TEXT, inventory(), "A")
     assert (made.kind, made.live, made.reads, made.leaving) == (Kind.AGGREGATE, None, (), [])
     assert (made.origins, made.where) == ((("", "KV_B"), ("", "KV_C")), ("", "KV_A"))
     assert {"sources", "history"} < {difference.field for difference in made.differences} - {"name"}
@@ -73,7 +73,7 @@ def test_replica_follows_changes_of_its_origin() -> None:
 
 def test_origin_out_of_view_has_no_location() -> None:
     stray = info({**M["config"], "mirror": {"name": "KV_B", "external": {"api": "$JS.far.API"}}})
-    changed = one("mirrors: {M: {origin: B}}", world(B, stray), "M")
+    changed = one("mirrors: {M: {origin: B}}", inventory(B, stray), "M")
     assert (changed.action, changed.origins) == (Action.RECREATE, (("", "KV_B"),))
     assert changed.reads == ()
 
@@ -97,7 +97,7 @@ def test_removed_origin_is_named_unless_the_aggregate_is_recreated() -> None:
 
 
 def test_only_marked_streams_are_unlisted() -> None:
-    seen = world(*marked(B, M), info(C["config"], mark="another"), A)
+    seen = inventory(*marked(B, M), info(C["config"], mark="another"), A)
     found = compared("buckets: {B: {}}", seen)
     assert ([change.name for change in found.changes], [change.name for change in found.unlisted]) == ([], ["M"])
     [deletion] = found.unlisted
@@ -108,12 +108,12 @@ def test_only_marked_streams_are_unlisted() -> None:
 
 def test_marked_stream_of_no_kind_is_deleted_by_its_name() -> None:
     plain = info({"name": "S", "subjects": ["s.>"]}, mark="t")
-    assert (one("", world(plain), "S", prune=True).kind) == Kind.STREAM
+    assert (one("", inventory(plain), "S", prune=True).kind) == Kind.STREAM
 
 
 def test_account_with_two_contexts_is_pruned_once() -> None:
     held = marked(B, C)
-    seen = world(a=held, b=held)
+    seen = inventory(a=held, b=held)
     text = "contexts: {a: {}, b: {}}\nbuckets: {B: {in: b}}"
     found = compared(text, seen, prune=True).changes
     assert [(change.name, change.place) for change in found] == [("C", "a")]
@@ -133,18 +133,18 @@ def test_account_with_two_contexts_is_pruned_once() -> None:
     ],
 )
 def test_deletion_names_remaining_readers(text: str, streams: list[Info], readers: tuple[str, ...]) -> None:
-    deletion = one(text, world(*streams), "B", prune=True)
+    deletion = one(text, inventory(*streams), "B", prune=True)
     assert deletion.readers == readers
     assert deletion.asks_name is bool(readers)
 
 
 def test_links_from_a_stream_are_those_of_other_streams() -> None:
     own = info({**A["config"], "sources": [{"name": "KV_A"}, {"name": "KV_B"}]})
-    seen = world(B, M, own)
+    seen = inventory(B, M, own)
     assert [link.info["config"]["name"] for link in links_from(seen, ("", "KV_B"))] == ["M", "KV_A"]
     assert links_from(seen, ("", "KV_A")) == []
     assert links_from(seen, ("other", "KV_B")) == []
-    assert links_from(world(M), ("", "KV_B")) == []
+    assert links_from(inventory(M), ("", "KV_B")) == []
 
 
 # -- names that mean something else ------------------------------------------------------------------------
@@ -168,7 +168,7 @@ UNFINISHED = info({**B["config"], "metadata": {"kvctl.unfinished": "1"}})
 )  # fmt: skip
 def test_name_of_another_kind_is_a_conflict(text: str, streams: list[Info], said: str) -> None:
     with pytest.raises(BucketExists) as caught:
-        compared(text, world(*streams))
+        compared(text, inventory(*streams))
     assert caught.value.message == f"Names in the file are already taken:\n  {said}"
 
 
@@ -189,11 +189,11 @@ def test_all_conflicts_are_reported() -> None:
     ],
 )
 def test_name_of_the_same_kind_is_not_a_conflict(text: str, streams: list[Info]) -> None:
-    compared(text, world(*streams))
+    compared(text, inventory(*streams))
 
 
 def test_name_is_free_when_its_stream_is_deleted_in_the_same_plan() -> None:
-    text, seen = "mirrors: {B: {origin: C}}", world(*marked(B), C)
+    text, seen = "mirrors: {B: {origin: C}}", inventory(*marked(B), C)
     with pytest.raises(BucketExists):
         compared(text, seen)
     assert [str(change.action) for change in compared(text, seen, prune=True).changes] == ["create", "delete"]
@@ -201,8 +201,8 @@ def test_name_is_free_when_its_stream_is_deleted_in_the_same_plan() -> None:
 
 def test_stream_whose_servers_are_silent_is_not_planned() -> None:
     with pytest.raises(UnreachableError, match="`B` is unreachable"):
-        compared(TEXT, world(C, unreachable=["KV_B"]))
-    assert changes("buckets: {C: {}}", world(C, unreachable=["KV_B"])) == {}
+        compared(TEXT, inventory(C, unreachable=["KV_B"]))
+    assert changes("buckets: {C: {}}", inventory(C, unreachable=["KV_B"])) == {}
 
 
 # -- one change, one plan ----------------------------------------------------------------------------------
@@ -289,53 +289,53 @@ def test_fingerprint_tells_stream_instance_and_configuration() -> None:
 # -- what speaks against it --------------------------------------------------------------------------------
 
 
-def hazards(text: str, seen: World, *, prune: bool = False) -> dict[str, list[str]]:
+def hazards(text: str, seen: Inventory, *, prune: bool = False) -> dict[str, list[str]]:
     """Return the names of the hazards by subject."""
     found = judged(text, seen, prune=prune).hazards
     return {name: [hazard.name for hazard in some] for name, some in found.items() if some}
 
 
 def test_plan_without_problems_has_no_hazards_and_no_warnings() -> None:
-    for seen in (world(), HERE):
+    for seen in (inventory(), HERE):
         found = judged(TEXT, seen)
         assert ([some for some in found.hazards.values() if some], found.warnings) == ([], [])
 
 
 def test_accepted_hazards_are_not_reported_again() -> None:
     origin = bucket("B", history=5)
-    seen = world(origin, mirror("M", origin, history=1))
+    seen = inventory(origin, mirror("M", origin, history=1))
     assert hazards("mirrors: {M: {origin: B, history: 1, description: x}}", seen) == {}
-    assert hazards("mirrors: {M: {origin: B, history: 1}}", world(origin)) == {"M": ["shorter-history"]}
+    assert hazards("mirrors: {M: {origin: B, history: 1}}", inventory(origin)) == {"M": ["shorter-history"]}
 
 
 def test_origin_neither_live_nor_in_the_file_is_missing() -> None:
-    assert hazards("mirrors: {M: {origin: B}}", world()) == {"M": ["missing-origin"]}
-    assert hazards("mirrors: {M: {origin: B}}\nbuckets: {B: {}}", world()) == {}
+    assert hazards("mirrors: {M: {origin: B}}", inventory()) == {"M": ["missing-origin"]}
+    assert hazards("mirrors: {M: {origin: B}}\nbuckets: {B: {}}", inventory()) == {}
 
 
 def test_deletion_of_the_stream_of_a_table_is_a_hazard() -> None:
     table = info({"name": "KVT_B", "subjects": ["b.>"], "metadata": {KIND: "table"}}, mark="t")
-    [found] = hazards("", world(table), prune=True).values()
+    [found] = hazards("", inventory(table), prune=True).values()
     assert found == ["foreign-kind"]
-    assert hazards("", world(*marked(B)), prune=True) == {}
+    assert hazards("", inventory(*marked(B)), prune=True) == {}
 
 
 def test_origins_that_do_not_fit_into_an_aggregate_are_a_hazard() -> None:
     text = "aggregates: {A: {max_bytes: %d, origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
     bounded = [bucket(name, max_bytes=10) for name in "BC"]  # each holds 20 bytes
     for limit, fits in ((39, False), (40, True), (41, True)):
-        assert hazards(text % limit, world(*bounded)) == ({} if fits else {"A": ["smaller-limits"]})
+        assert hazards(text % limit, inventory(*bounded)) == ({} if fits else {"A": ["smaller-limits"]})
 
 
 def test_change_of_origin_has_hazards_of_mirror_outside_the_file() -> None:
-    seen = world(B, M)
+    seen = inventory(B, M)
     [hazard] = judged("buckets: {B: {history: 3}}", seen).hazards["B"]
     assert hazard.name == "shorter-history"
     assert hazard.evidence.startswith("`M` reads from `B`: history 1 is shorter than")
     assert hazards("buckets: {B: {description: x}}", seen) == {}
     assert hazards("buckets: {B: {history: 3}}\nmirrors: {M: {origin: B}}", seen) == {}
     accepted = bucket("B", history=2)
-    assert hazards("buckets: {B: {description: x}}", world(accepted, mirror("M", accepted, history=1))) == {}
+    assert hazards("buckets: {B: {description: x}}", inventory(accepted, mirror("M", accepted, history=1))) == {}
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_change_of_origin_has_hazards_of_mirror_outside_the_file() -> None:
 def test_mirror_outside_of_the_file_would_be_stale(
     text: str, streams: list[Info], prune: bool, found: dict[str, list[str]]
 ) -> None:
-    assert hazards(text, world(*streams), prune=prune) == found
+    assert hazards(text, inventory(*streams), prune=prune) == found
 
 
 @pytest.mark.parametrize(
@@ -369,13 +369,13 @@ def test_mirror_outside_of_the_file_would_be_stale(
     ],
 )
 def test_unreachable_stream_that_may_be_a_reader_is_a_hazard(text: str, prune: bool, told: bool) -> None:
-    found = judged(text, world(*marked(B), C, A, unreachable=["LOST"]), prune=prune).hazards
+    found = judged(text, inventory(*marked(B), C, A, unreachable=["LOST"]), prune=prune).hazards
     named = {hazard.name for some in found.values() for hazard in some}
     assert ("unreachable-stream" in named) is told
 
 
 def test_message_of_a_stale_mirror_names_both_and_what_to_do() -> None:
-    [hazard] = judged("buckets: {B: {storage: memory}}", world(B, M)).hazards["B"]
+    [hazard] = judged("buckets: {B: {storage: memory}}", inventory(B, M)).hazards["B"]
     assert hazard.evidence.startswith("Mirror `M` reads from `B` and is not in the file")
     assert hazard.remedy == "Add `M` to the file, or delete it first"
 
@@ -383,20 +383,20 @@ def test_message_of_a_stale_mirror_names_both_and_what_to_do() -> None:
 def test_plan_warns_of_keys_that_a_removed_origin_overwrote() -> None:
     text = "aggregates: {A: {origins: [B]}}"
     both = aggregate("A", (Origin("B"), B), (Origin("C", prefix="c"), C))
-    [warning] = judged(text, world(B, C, both)).warnings
+    [warning] = judged(text, inventory(B, C, both)).warnings
     assert warning.startswith(
         "Removing `C` from `A` also removes keys that it overwrote: `kvctl topology audit A --repair`"
     )
-    assert judged(text.replace("[B]", "[{bucket: B, prefix: b}]"), world(B, C, A)).warnings == []
+    assert judged(text.replace("[B]", "[{bucket: B, prefix: b}]"), inventory(B, C, A)).warnings == []
     third = bucket("D")
     three = aggregate("A", (Origin("B", prefix="b"), B), (Origin("C", prefix="c"), C), (Origin("D", prefix="c"), third))
     kept = "aggregates: {A: {origins: [{bucket: B, prefix: b}]}}"  # those that overlap leave both
-    assert judged(kept, world(B, C, third, three)).warnings == []
+    assert judged(kept, inventory(B, C, third, three)).warnings == []
 
 
 def test_cycle_is_reported_once_at_the_first_change() -> None:
     text = "aggregates: {X: {origins: [Y], writable: true}, Y: {origins: [X]}}"
-    found = {name: some for name, some in judged(text, world()).hazards.items() if some}
+    found = {name: some for name, some in judged(text, inventory()).hazards.items() if some}
     [[hazard]] = found.values()
     assert hazard.name == "cycle"
     assert hazard.evidence == "`Y` <- `X` <- `Y`: every write would circulate endlessly"
@@ -406,19 +406,19 @@ def test_cycle_through_a_stream_outside_of_the_file_is_found() -> None:
     x = aggregate("X", (Origin("B", prefix="b"), B), writable=True)
     y = aggregate("Y", (Origin("X"), x))
     text = "aggregates: {X: {origins: [{bucket: B, prefix: b}, {bucket: Y, prefix: y}], writable: true}}"
-    assert hazards(text, world(B, x, y)) == {"X": ["cycle"]}
-    assert hazards(text, world(B, x, bucket("Y"))) == {}
+    assert hazards(text, inventory(B, x, y)) == {"X": ["cycle"]}
+    assert hazards(text, inventory(B, x, bucket("Y"))) == {}
 
 
 def test_existing_cycle_of_unchanged_streams_is_not_reported() -> None:
     x, y = aggregate("X", (Origin("Y"), B), writable=True), aggregate("Y", (Origin("X"), B))
-    assert "cycle" not in str(hazards("buckets: {B: {history: 2}}", world(B, x, y)))
+    assert "cycle" not in str(hazards("buckets: {B: {history: 2}}", inventory(B, x, y)))
 
 
 def test_origin_that_is_read_twice_is_refused() -> None:
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {stream: M, prefix: m}]}}"
     with pytest.raises(RefusedError) as caught:
-        judged(text, world(B, M))
+        judged(text, inventory(B, M))
     assert caught.value.message == (
         "`A` would replicate `B` twice, directly and through `M`: servers refuse that (10052)"
     )
@@ -427,24 +427,24 @@ def test_origin_that_is_read_twice_is_refused() -> None:
 def test_cycle_through_a_deleted_stream_is_not_reported() -> None:
     x = aggregate("X", (Origin("Y", prefix="y"), B), writable=True, mark="t")
     y = aggregate("Y", (Origin("X"), B), mark="t")
-    assert hazards("", world(B, x, y), prune=True) == {}
+    assert hazards("", inventory(B, x, y), prune=True) == {}
 
 
 def test_cycle_that_the_plan_ends_is_not_reported() -> None:
     x = aggregate("X", (Origin("B", prefix="b"), B), (Origin("Y", prefix="y"), B), writable=True)
     text = "aggregates: {X: {origins: [{bucket: B, prefix: b}], writable: true}, Y: {origins: [X]}}"
-    assert hazards(text, world(B, x)) == {}
+    assert hazards(text, inventory(B, x)) == {}
 
 
 def test_plan_warns_once_of_keys_that_outlive_an_origin() -> None:
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
-    [warning] = judged(text, world(bucket("B", ttl=timedelta(hours=1)), C)).warnings
+    [warning] = judged(text, inventory(bucket("B", ttl=timedelta(hours=1)), C)).warnings
     assert warning.startswith("Keys of `B` expire there (1h) but stay in `A`")
 
 
 def test_origin_of_unknown_size_counts_as_empty() -> None:
     text = "aggregates: {A: {max_bytes: 20, origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
-    assert hazards(text, world(bucket("B", max_bytes=10))) == {"A": ["missing-origin"]}
+    assert hazards(text, inventory(bucket("B", max_bytes=10))) == {"A": ["missing-origin"]}
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_origin_out_of_view_has_hazards_of_its_lookup(
 ) -> None:
     away = Origin("B", external=External.of_domain("far"))
     seen = Seen(away, None, info_, exists, reachable)  # type: ignore[arg-type]
-    found = judged("mirrors: {M: {origin: B, origin_domain: far}}", world(), looked={("", away): seen})
+    found = judged("mirrors: {M: {origin: B, origin_domain: far}}", inventory(), looked={("", away): seen})
     assert [hazard.name for hazard in found.hazards["M"]] == named
     assert found.warnings == []
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
     from kvctl.topology.discover.links import Dependent, Upstream
     from kvctl.topology.discover.mirror_origin import Lineage
-    from kvctl.topology.discover.overview import Sight
+    from kvctl.topology.discover.overview import Overview
 
 
-def bucket_view(sight: "Sight") -> View:
+def bucket_view(found: "Overview") -> View:
     """Return a view of all details of one bucket."""
-    row = bucket_row(sight)
+    row = bucket_row(found)
     sections = [
         ("Servers", servers_view(row["cluster"] or {})),
         ("Origins", _table(_ORIGINS, row["origins"])),
@@ -42,42 +42,42 @@ def servers_view(cluster: dict[str, Any]) -> View:
     return View(columns=_PEERS, rows=[*([leader] if followers and cluster.get("leader") else []), *followers])
 
 
-def remarks(sight: "Sight") -> Iterator[str]:
+def remarks(found: "Overview") -> Iterator[str]:
     """Yield warnings about the bucket, as far as they can be determined."""
     from kvctl.kv.stream_kind import renaming
 
-    described = sight.description
+    described = found.description
     if described is None:
-        yield f"The servers that hold `{sight.stream}` do not answer: only what other servers know is shown"
-    if sight.dependents is None:
+        yield f"The servers that hold `{found.stream}` do not answer: only what other servers know is shown"
+    if found.dependents is None:
         yield "Cannot list the streams of this account: the replicas of the bucket are unknown"
     if described is not None and (text := renaming(described.status.config)):
         yield text
-    yield from (hazard.evidence for hazard in sight.hazards)
-    if sight.lineage and sight.lineage.same is None:
-        yield sight.lineage.evidence
-    yield from (item.evidence for item in sight.lineages.values() if not item.same)
-    yield from sight.doubts
-    if sight.answered_by == [] and (described is None or described.status.config.get("allow_direct")):
+    yield from (hazard.evidence for hazard in found.hazards)
+    if found.lineage and found.lineage.same is None:
+        yield found.lineage.evidence
+    yield from (item.evidence for item in found.lineages.values() if not item.same)
+    yield from found.doubts
+    if found.answered_by == [] and (described is None or described.status.config.get("allow_direct")):
         yield "Nothing answers direct reads of this bucket here"
 
 
-def bucket_row(sight: "Sight") -> dict[str, Any]:
+def bucket_row(found: "Overview") -> dict[str, Any]:
     """Return the JSON object of a bucket; fields that only its own servers know are null if they do not answer."""
-    described = sight.description
+    described = found.description
     return {
-        **(_stored(described.status) if described else _silent(sight)),
+        **(_stored(described.status) if described else _silent(found)),
         "origins": [
-            _origin_row(upstream, origin, sight.lineage)
-            for upstream, origin in zip(described.upstreams if described else (), sight.origins, strict=True)
+            _origin_row(upstream, origin, found.lineage)
+            for upstream, origin in zip(described.upstreams if described else (), found.origins, strict=True)
         ],
-        "alternates": sight.alternates or [],
-        "answered_by": sight.answered_by,
+        "alternates": found.alternates or [],
+        "answered_by": found.answered_by,
         "dependents": None
-        if sight.dependents is None
+        if found.dependents is None
         else [
-            {**dependent_row(item), "recreated": _recreated(sight.lineages.get(item.stream))}
-            for item in sight.dependents
+            {**dependent_row(item), "recreated": _recreated(found.lineages.get(item.stream))}
+            for item in found.dependents
         ],
         "config": described.status.config if described else None,
     }
@@ -123,10 +123,10 @@ def _stored(status: "BucketStatus") -> dict[str, Any]:
     }
 
 
-def _silent(sight: "Sight") -> dict[str, Any]:
+def _silent(found: "Overview") -> dict[str, Any]:
     """Return the JSON object of a stream whose servers do not answer."""
     names = [column.key for column in _FIELDS if column.key not in ("name", "stream", "kind")]
-    known = {"name": sight.name, "stream": sight.stream, "kind": "unreachable"}
+    known = {"name": found.name, "stream": found.stream, "kind": "unreachable"}
     return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": None}
 
 

@@ -170,7 +170,7 @@ async def show(session: Session, bucket: BucketName) -> None:
     from kvctl.cli.bucket.details import bucket_view, remarks
     from kvctl.topology.discover import overview
 
-    found = await overview.look((await session.client()).api, bucket)
+    found = await overview.inspect((await session.client()).api, bucket)
     session.show(bucket_view(found))
     if found.description is not None:
         _remark(session, found.description)

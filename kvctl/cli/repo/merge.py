@@ -59,7 +59,7 @@ async def merge(
         typer.Option(
             "--strategy",
             metavar="STRATEGY",
-            help="Side that wins conflicts: `source-wins` or `dest-wins`",
+            help="AuditReader that wins conflicts: `source-wins` or `dest-wins`",
             autocompletion=lambda incomplete: [name for name in STRATEGIES if name.startswith(incomplete)],
         ),
     ] = None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.topology.apply.repair import Repair, StandIn
     from kvctl.topology.audit.findings import Difference, Outcome
-    from kvctl.topology.discover.inventory import World
+    from kvctl.topology.discover.inventory import Inventory
     from kvctl.topology.discover.replicas import Replica
     from kvctl.topology.file.document import Topology
 
@@ -142,10 +142,10 @@ async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topo
     from kvctl.topology.discover import replicas
     from kvctl.topology.discover.inventory import survey
 
-    world = await survey(apis)
-    found, left = replicas.in_view(world), repair.stand_ins(world, names)
+    inventory = await survey(apis)
+    found, left = replicas.in_view(inventory), repair.stand_ins(inventory, names)
     if topology is not None:
-        unseen = _unseen_of_file(topology, world)
+        unseen = _unseen_of_file(topology, inventory)
         return Work(_of_file(topology, found, unseen), left, unseen=[stream for _, _, stream in unseen])
     known = {*(item.name for item in found), *(item.name for item in left)}
     for name in names:
@@ -153,18 +153,20 @@ async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topo
             from kvctl.kv import catalog
 
             await catalog.find(apis[""], name)
-    unknown = [stream for place in world.places.values() for stream in place.unknown]
+    unknown = [stream for place in inventory.places.values() for stream in place.unknown]
     return Work(replicas.named(found, names) if names else found, left, unseen=unknown)
 
 
-def _unseen_of_file(topology: "Topology", world: "World") -> list[tuple[str, str, str]]:
+def _unseen_of_file(topology: "Topology", inventory: "Inventory") -> list[tuple[str, str, str]]:
     """List place, name and stream of the file's replicas that do not answer and whose configuration is unknown."""
     from kvctl.kv.names import STREAM_PREFIX
 
     streams = {name: name for name in topology.mirrors}
     streams |= {name: STREAM_PREFIX + name for name in topology.aggregates}
     at = {name: topology.places.get(name, "") for name in streams}
-    return [(at[name], name, stream) for name, stream in streams.items() if stream in world.places[at[name]].unknown]
+    return [
+        (at[name], name, stream) for name, stream in streams.items() if stream in inventory.places[at[name]].unknown
+    ]
 
 
 def _of_file(

@@ -80,7 +80,7 @@ async def _graph(session: Session, names: list[str], file: str | None) -> "Graph
     from kvctl.topology.graph import live_graph
 
     found = await inventory.survey({"": (await session.client()).api})
-    return live_graph.of_world(found, await health.standings(live_graph.around(found, names)), names)
+    return live_graph.of_inventory(found, await health.check_health(live_graph.around(found, names)), names)
 
 
 def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:

@@ -26,7 +26,7 @@ from kvctl.topology.audit.audit import audit as audit_replica
 from kvctl.topology.audit.comparison import DELETED
 from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of
 from kvctl.topology.audit.findings import Difference, Outcome
-from kvctl.topology.audit.side import Side
+from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Held, difference, held
 from kvctl.topology.discover import replicas
 from kvctl.topology.discover.inventory import survey
@@ -112,14 +112,16 @@ class _Audit:
             spark = self._engine.spark
             found = await asyncio.to_thread(put_side_by_side, spark, other, [fed], revisions=False, own=False)
         outcome = Outcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
-        sides = [await Side(api, item.stream).ready() for item in (origin, other)]
+        sides = [await AuditReader(api, item.stream).ready() for item in (origin, other)]
         left, end = iter(found.suspects), time.monotonic() + self._patience.total_seconds()
         while block := list(islice(left, BLOCK_KEYS)):
             names = {subject: str(rules.origin(subject)) for subject in block}
             await self._settle(outcome, sides[0], sides[1], names, end)
         return [outcome]
 
-    async def _settle(self, outcome: Outcome, origin: Side, other: Side, names: dict[str, str], end: float) -> None:
+    async def _settle(
+        self, outcome: Outcome, origin: AuditReader, other: AuditReader, names: dict[str, str], end: float
+    ) -> None:
         """Look again at what seemed to differ, until it is seen twice to do so in the same way, or time is up."""
         seen: dict[str, tuple[Held | None, Held | None] | None] = dict.fromkeys(names)
         while seen:

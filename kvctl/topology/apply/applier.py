@@ -24,7 +24,7 @@ from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import origin_removal
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.apply.journal import Journal
-from kvctl.topology.discover.inventory import World
+from kvctl.topology.discover.inventory import Inventory
 from kvctl.topology.file.document import Topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.description import title
@@ -115,12 +115,12 @@ def _with_readers(change: Change, changes: Sequence[Change]) -> list[Change]:
     return readers_first(found)
 
 
-def require_fresh(plan: Plan, world: World) -> None:
+def require_fresh(plan: Plan, inventory: Inventory) -> None:
     """Raise ConflictError, naming all streams that are neither as planned from nor as the plan leaves them."""
     changes = {change.where: change for change in plan.changes}
     moved = []
     for where, seen in plan.seen.items():
-        live = _live(world, where)
+        live = _live(inventory, where)
         if fingerprint(live) != seen and not _begun(changes.get(where), live):
             moved.append(_moved(where, seen, live))
     if moved:
@@ -128,11 +128,13 @@ def require_fresh(plan: Plan, world: World) -> None:
         raise ConflictError(f"The plan is stale:\n{lines}", hint="Create a new plan with `kvctl topology plan`")
 
 
-def remaining(plan: Plan, world: World) -> Plan:
+def remaining(plan: Plan, inventory: Inventory) -> Plan:
     """Return the plan with the remaining changes. Raises ConflictError if it is stale."""
-    require_fresh(plan, world)
+    require_fresh(plan, inventory)
     left = [
-        change for change in plan.changes if not _is_done(change, plan.seen[change.where], _live(world, change.where))
+        change
+        for change in plan.changes
+        if not _is_done(change, plan.seen[change.where], _live(inventory, change.where))
     ]
     return replace(plan, changes=left)
 
@@ -257,8 +259,8 @@ def _is_done(change: Change, seen: str, live: StreamInfo | None) -> bool:
     return _begun(change, live) and not _is_marked(live)
 
 
-def _live(world: World, where: Where) -> StreamInfo | None:
-    return world.places[where[0]].infos.get(where[1]) if where[0] in world.places else None
+def _live(inventory: Inventory, where: Where) -> StreamInfo | None:
+    return inventory.places[where[0]].infos.get(where[1]) if where[0] in inventory.places else None
 
 
 def _moved(where: Where, seen: str, live: StreamInfo | None) -> str:

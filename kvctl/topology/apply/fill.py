@@ -17,7 +17,7 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover import origin_lookup
-from kvctl.topology.discover.inventory import Link, World
+from kvctl.topology.discover.inventory import Inventory, Link
 from kvctl.topology.discover.links import SILENCE, live_part
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Origin
@@ -80,14 +80,16 @@ class Filling:
             self.late.append(error)
 
 
-def unfilled(topology: Topology, world: World) -> list[Where]:
+def unfilled(topology: Topology, inventory: Inventory) -> list[Where]:
     """Return the file's replicas that are connected and lag, or are empty although an origin in view is not.
 
     They were left by an apply that was killed, on any machine, or are briefly behind.
     """
-    named = Locator(topology, world.places)
+    named = Locator(topology, inventory.places)
     wheres = {named.where(name) for name in (*topology.mirrors, *topology.aggregates)}
-    found = dict.fromkeys((link.place.name, link.info["config"]["name"]) for link in world.links if _is_behind(link))
+    found = dict.fromkeys(
+        (link.place.name, link.info["config"]["name"]) for link in inventory.links if _is_behind(link)
+    )
     return [where for where in found if where in wheres]
 
 

@@ -21,7 +21,7 @@ from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.apply.origin_removal import MAX_CONCURRENT_PURGES
 from kvctl.topology.apply.repair_leftovers import is_temporary, temporary, token_of
 from kvctl.topology.audit.findings import Difference
-from kvctl.topology.audit.side import Side
+from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.discover.inventory import Link
 from kvctl.topology.discover.links import live_part
 from kvctl.topology.discover.origin_lookup import Seen
@@ -145,7 +145,7 @@ async def _has_arrived(api: Api, info: StreamInfo, goal: Goal) -> bool:
         return True
     landed = Mapping.of(goal.source).land((goal.subject or "").encode())
     if landed is None or api.connection.server_version >= _REPORTS_SEQUENCE:
-        gone = await Side(goal.seen.api, goal.source["name"]).at(goal.sequence) is None
+        gone = await AuditReader(goal.seen.api, goal.source["name"]).at(goal.sequence) is None
         return gone and not reported.get("lag")
     message = await direct_get.from_leader(api, info["config"]["name"], last_by_subj=landed.decode())
     return message is not None and arrival.source_sequence(message.header, goal.source["name"]) >= goal.sequence and (

@@ -29,9 +29,9 @@ from kvctl.topology.apply.repair_leftovers import (
 from kvctl.topology.audit.findings import LOCAL_WRITE, Difference, Outcome
 from kvctl.topology.audit.verdict import Verdict
 from kvctl.topology.discover.inventory import (
+    Inventory,
     Link,
     Place,
-    World,
 )
 from kvctl.topology.discover.replicas import Replica
 from kvctl.topology.hazards.replica_hazards import name_of
@@ -84,11 +84,11 @@ class StandIn:
         return name_of(original(self.config))
 
 
-def stand_ins(world: World, names: Collection[str] = ()) -> list[StandIn]:
+def stand_ins(inventory: Inventory, names: Collection[str] = ()) -> list[StandIn]:
     """Return the stand-ins in view; with names only those of these mirrors or origins."""
     found = [
         StandIn(link.place, config, link.place.has(original(config)["name"]), link)
-        for link in world.links
+        for link in inventory.links
         if is_stand_in(config := link.info["config"])
     ]
     return [item for item in found if not names or {item.name, name_of(item.link.source)} & {*names}]

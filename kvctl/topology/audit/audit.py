@@ -38,7 +38,7 @@ from kvctl.topology.audit.comparison import (
 from kvctl.topology.audit.confirmation import Feed, Recheck
 from kvctl.topology.audit.coverage import HERE, hiding, unread
 from kvctl.topology.audit.findings import Difference, Outcome
-from kvctl.topology.audit.side import Side
+from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Ages, Verdict
 from kvctl.topology.discover.inventory import Link
 from kvctl.topology.discover.mirror_origin import lineage
@@ -102,7 +102,7 @@ async def audit(
     try:
         if replica.silent:
             raise StreamOffline(f"No server of `{replica.name}` answers", hint=OFFLINE_HINT)
-        side = await Side(replica.place.api, replica.stream).ready()
+        side = await AuditReader(replica.place.api, replica.stream).ready()
         feeds = await asyncio.gather(*(
             _feed(number, link, outcome)
             for number, (link, outcome) in enumerate(zip(replica.links, outcomes, strict=True))
@@ -127,7 +127,7 @@ async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
     """Return an origin as it can be read; None, with the outcome's error, if it cannot."""
     try:
         rules = Mapping.of(link.source)
-        side = await Side(origin_api(link), link.source["name"], rules.taken).ready()
+        side = await AuditReader(origin_api(link), link.source["name"], rules.taken).ready()
         return Feed(number, link.source, rules, side, await streams.info(side.api, side.stream), outcome)
     except NotFoundError:
         outcome.error = NotFoundError(f"Origin `{outcome.origin}` does not exist")
@@ -159,7 +159,7 @@ class _Audit:
     """One replica and its readable origins."""
 
     replica: Replica
-    side: Side
+    side: AuditReader
     feeds: list[Feed]
     patience: timedelta
     report: Report

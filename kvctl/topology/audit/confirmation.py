@@ -18,7 +18,7 @@ from kvctl.topology.audit.findings import (
     Difference,
     Outcome,
 )
-from kvctl.topology.audit.side import MAX_BATCH_KEYS, Side
+from kvctl.topology.audit.side import MAX_BATCH_KEYS, AuditReader
 from kvctl.topology.audit.verdict import (
     Ages,
     Held,
@@ -54,7 +54,7 @@ class Feed:
     number: int
     source: dict[str, Any]
     rules: Rules
-    side: Side
+    side: AuditReader
     info: StreamInfo
     outcome: Outcome
 
@@ -101,7 +101,7 @@ _Found = tuple[Feed, str, Held | None]
 class Recheck:
     """The suspect keys of one replica."""
 
-    replica: Side
+    replica: AuditReader
     ages: Ages
     """The replica's expiry settings."""
     alone: bool

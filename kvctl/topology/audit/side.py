@@ -37,7 +37,7 @@ Messages = list[tuple[bytes, bytes, bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class AuditReader:
     """A stream, and the filters of the subjects to read."""
 
     api: Api
@@ -46,7 +46,7 @@ class Side:
     by_name: bool = False
     """Whether only names and single keys can be read: exports to other accounts may allow no more."""
 
-    async def ready(self) -> Side:
+    async def ready(self) -> AuditReader:
         """Return the reader, adapted to how the stream may be read. Raises StreamNotFound, and errors of access."""
         if self.api.prefix.startswith(_OWN):
             return self

@@ -17,7 +17,7 @@ from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover import recount as recounting
-from kvctl.topology.discover.inventory import Link, World, kind_in
+from kvctl.topology.discover.inventory import Inventory, Link, kind_in
 from kvctl.topology.discover.links import Upstream, upstreams
 from kvctl.topology.discover.mirror_origin import Lineage, lineage, lineage_of_source
 from kvctl.topology.discover.origin_lookup import PATIENCE, Seen
@@ -33,7 +33,7 @@ MAX_CONCURRENT_REPLICAS = 32
 _NOT_FOUND = "(10059)"
 
 
-class State(StrEnum):
+class Health(StrEnum):
     """Health of a replica for one of its origins."""
 
     OK = "ok"
@@ -59,7 +59,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaHealth:
     """Health of one replica for one of its origins."""
 
     link: Link
@@ -67,7 +67,7 @@ class Standing:
     """Name of the replica, as users type it."""
     kind: Kind
     upstream: Upstream
-    state: State
+    state: Health
     evidence: str = ""
     """Evidence in words."""
     arrived: int | None = None
@@ -84,12 +84,12 @@ class Standing:
         return None if self.link.silent else self.upstream.lag
 
 
-async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Standing]:
+async def check_health(inventory: Inventory, second_look: float = SECOND_LOOK) -> list[ReplicaHealth]:
     """Return the health of all replicas, in the order of the inventory's links.
 
     Takes `second_look` seconds if one of them is late.
     """
-    looks = [_Look(link) for link in world.links]
+    looks = [_Look(link) for link in inventory.links]
     slots = asyncio.Semaphore(MAX_CONCURRENT_REPLICAS)
     found = await asyncio.gather(*(look.first(slots) for look in looks))
     late = [at for at, standing in enumerate(found) if standing is None]
@@ -99,11 +99,11 @@ async def standings(world: World, second_look: float = SECOND_LOOK) -> list[Stan
     return await _recounted([standing or again[at] for at, standing in enumerate(found)], second_look, slots)
 
 
-async def _recounted(found: list[Standing], pause: float, slots: asyncio.Semaphore) -> list[Standing]:
+async def _recounted(found: list[ReplicaHealth], pause: float, slots: asyncio.Semaphore) -> list[ReplicaHealth]:
     """Return the same, with replicas that are up to date compared by counts."""
     groups: dict[tuple[str, str], list[int]] = {}
     for at, standing in enumerate(found):
-        if standing.state is State.OK:
+        if standing.state is Health.OK:
             key = standing.link.place.name, standing.link.info["config"]["name"]
             groups.setdefault(key, []).append(at)
 
@@ -112,7 +112,7 @@ async def _recounted(found: list[Standing], pause: float, slots: asyncio.Semapho
             found_doubts = await recounting.doubts([found[at].link for at in group], pause)
         for at, doubt in zip(group, found_doubts, strict=True):
             if doubt is not None:
-                state = State.MISSING_ENTRIES if doubt.missing else State.UNCONFIRMED
+                state = Health.MISSING_ENTRIES if doubt.missing else Health.UNCONFIRMED
                 found[at] = replace(found[at], state=state, evidence=doubt.evidence)
 
     await asyncio.gather(*map(recount, groups.values()))
@@ -128,11 +128,11 @@ class _Look:
         kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
         come = int(link.info["state"]["last_seq"]) if config.get("mirror") and not link.silent else None
         upstream = upstreams(link.info)[sources_of(link.info["config"]).index(link.source)]
-        self._plain = Standing(link, bucket_name(config, kind), kind, upstream, State.OK, arrived=come)
+        self._plain = ReplicaHealth(link, bucket_name(config, kind), kind, upstream, Health.OK, arrived=come)
         self._goal: Goal | None = None
         self._come = 0
 
-    async def first(self, slots: asyncio.Semaphore) -> Standing | None:
+    async def first(self, slots: asyncio.Semaphore) -> ReplicaHealth | None:
         """Return the health; None if missing entries may still arrive."""
         async with slots:
             try:
@@ -140,9 +140,9 @@ class _Look:
                     return self._away()
                 return await self._seen() if self._link.origin else self._without_origin()
             except KvctlError as error:
-                return replace(self._plain, state=State.UNREACHABLE, evidence=error.message)
+                return replace(self._plain, state=Health.UNREACHABLE, evidence=error.message)
 
-    async def second(self, slots: asyncio.Semaphore) -> Standing:
+    async def second(self, slots: asyncio.Semaphore) -> ReplicaHealth:
         """Return the health after checking whether the missing entries, or some of them, have arrived since."""
         assert self._goal is not None
         come, wanted = self._come, self._goal.sequence or 0
@@ -154,54 +154,54 @@ class _Look:
             return replace(self._plain, arrived=come)
         text = f"at revision {come} of {wanted}"
         if come > self._come:
-            return replace(self._plain, state=State.BEHIND, evidence=text, arrived=come)
-        return replace(self._plain, state=State.STALLED, evidence=f"{text}, and nothing arrives", arrived=come)
+            return replace(self._plain, state=Health.BEHIND, evidence=text, arrived=come)
+        return replace(self._plain, state=Health.STALLED, evidence=f"{text}, and nothing arrives", arrived=come)
 
-    async def _seen(self) -> Standing | None:
+    async def _seen(self) -> ReplicaHealth | None:
         plain, origin = self._plain, self._link.origin
         assert origin is not None
         if plain.upstream.error:
-            return replace(plain, state=State.FAILING, evidence=plain.upstream.error)
+            return replace(plain, state=Health.FAILING, evidence=plain.upstream.error)
         descent = await self._lineage(origin)
         if descent.same is False:
-            return replace(plain, state=State.RECREATED_ORIGIN, evidence=descent.evidence)
+            return replace(plain, state=Health.RECREATED_ORIGIN, evidence=descent.evidence)
         if plain.upstream.state != "connected":
             return self._unconnected()
         if descent.same is None:
-            return replace(plain, state=State.UNCONFIRMED, evidence=descent.evidence)
+            return replace(plain, state=Health.UNCONFIRMED, evidence=descent.evidence)
         return await self._progress(origin)
 
-    def _away(self) -> Standing:
+    def _away(self) -> ReplicaHealth:
         """Return the health of a replica whose own servers do not answer."""
         peers = [peer["name"] for peer in (self._link.info.get("cluster") or {}).get("replicas") or ()]
         what = "its server" if len(peers) == 1 else "its servers"
         named = f"{what} {', '.join(f'`{name}`' for name in peers)}" if peers else "its servers"
         text = f"{named} {'does' if len(peers) == 1 else 'do'} not answer"
-        return replace(self._plain, state=State.UNREACHABLE, evidence=text)
+        return replace(self._plain, state=Health.UNREACHABLE, evidence=text)
 
-    def _without_origin(self) -> Standing:
+    def _without_origin(self) -> ReplicaHealth:
         plain, source, place = self._plain, self._link.source, self._link.place
         name = name_of(source)
         elsewhere = bool(Source.parse(source).api)
         if source["name"] in place.unreachable and not elsewhere:
-            return replace(plain, state=State.UNREACHABLE, evidence=f"the servers of `{name}` do not answer")
+            return replace(plain, state=Health.UNREACHABLE, evidence=f"the servers of `{name}` do not answer")
         if not elsewhere or _NOT_FOUND in (plain.upstream.error or ""):
-            return replace(plain, state=State.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
+            return replace(plain, state=Health.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
         if plain.upstream.error:
-            return replace(plain, state=State.FAILING, evidence=plain.upstream.error)
+            return replace(plain, state=Health.FAILING, evidence=plain.upstream.error)
         if plain.upstream.state != "connected":
             return self._unconnected()
-        return replace(plain, state=State.UNCONFIRMED, evidence=f"the contents of `{name}` cannot be read from here")
+        return replace(plain, state=Health.UNCONFIRMED, evidence=f"the contents of `{name}` cannot be read from here")
 
-    def _unconnected(self) -> Standing:
+    def _unconnected(self) -> ReplicaHealth:
         """Return the health of a replica that never connected, or lost its connection."""
         active = self._plain.upstream.active
         if active is None:
-            return replace(self._plain, state=State.NEVER_CONNECTED)
+            return replace(self._plain, state=Health.NEVER_CONNECTED)
         text = f"no message from the origin for {round(active)} s"
         if self._link.origin is None:
-            return replace(self._plain, state=State.UNREACHABLE, evidence=f"{text}, and it does not answer")
-        return replace(self._plain, state=State.SILENT, evidence=text)
+            return replace(self._plain, state=Health.UNREACHABLE, evidence=f"{text}, and it does not answer")
+        return replace(self._plain, state=Health.SILENT, evidence=text)
 
     async def _lineage(self, origin: StreamInfo) -> Lineage:
         """Return whether it holds entries of this stream instance; if not, both are read once more, the origin last."""
@@ -214,7 +214,7 @@ class _Look:
                 found = _lineage(replica, source, origin)
         return found
 
-    async def _progress(self, origin: StreamInfo) -> Standing | None:
+    async def _progress(self, origin: StreamInfo) -> ReplicaHealth | None:
         info, source = self._link.info, self._link.source
         last = origin["state"]["last_seq"]
         seen = Seen(Origin(stream=source["name"]), self._there, origin, True)
@@ -223,11 +223,11 @@ class _Look:
             return replace(self._plain, arrived=come)
         (goal,) = await arrival.goals([(0, source, seen)])
         if goal.sequence is None:
-            return replace(self._plain, state=State.UNCONFIRMED, evidence="its last entry cannot be read from here")
+            return replace(self._plain, state=Health.UNCONFIRMED, evidence="its last entry cannot be read from here")
         come = await arrival.arrived(self._link.place.api, info, goal)
         if come is None:
             return replace(
-                self._plain, state=State.UNCONFIRMED, evidence="entries of another origin hide its last entry"
+                self._plain, state=Health.UNCONFIRMED, evidence="entries of another origin hide its last entry"
             )
         if come >= goal.sequence:
             return replace(self._plain, arrived=come)

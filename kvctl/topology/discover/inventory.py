@@ -69,14 +69,14 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Inventory:
     """Accounts by name, and the links within and between them."""
 
     places: Mapping[str, Place]
     links: tuple[Link, ...]
 
 
-async def survey(apis: Mapping[str, Api]) -> World:
+async def survey(apis: Mapping[str, Api]) -> Inventory:
     """Read all streams of the given accounts, by one paged listing each.
 
     Raises what a listing raises: JetStreamDisabled, PermissionDenied, RequestTimeout.
@@ -88,7 +88,7 @@ async def survey(apis: Mapping[str, Api]) -> World:
         for info in (*place.infos.values(), *place.offline.values())
         for source in sources_of(info["config"])
     ]
-    return World(places, await _links(places.values(), readings))
+    return Inventory(places, await _links(places.values(), readings))
 
 
 def kind_in(place: Place, info: StreamInfo) -> Kind | None:

@@ -19,11 +19,11 @@ from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.apply import bucket_changes
 from kvctl.topology.apply.bucket_changes import Description
 from kvctl.topology.discover import links
-from kvctl.topology.discover.health import Standing, State, standings
+from kvctl.topology.discover.health import Health, ReplicaHealth, check_health
 from kvctl.topology.discover.inventory import (
+    Inventory,
     Link,
     Place,
-    World,
 )
 from kvctl.topology.discover.links import Dependent
 from kvctl.topology.discover.mirror_origin import Lineage, lineage
@@ -36,7 +36,7 @@ PROBE_READS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Overview:
     """A bucket, mirror or aggregate as seen from here."""
 
     name: str
@@ -60,7 +60,7 @@ class Sight:
     """Evidence that it, or a replica of it, lacks entries, or holds those of a recreated origin."""
 
 
-async def look(api: Api, name: str) -> Sight:
+async def inspect(api: Api, name: str) -> Overview:
     """Return the overview of a bucket. Raises BucketNotFound, and connection errors if nothing of it is in view."""
     describing = asyncio.ensure_future(bucket_changes.describe(api, name))
     await asyncio.wait([describing], timeout=NOBODY_KNOWS)
@@ -68,10 +68,10 @@ async def look(api: Api, name: str) -> Sight:
     try:
         return await _from_inside(api, await describing)
     except (JetStreamDisabled, NoResponders, RequestTimeout):
-        sight = await (looking or _from_outside(api, name))
-        if not sight.answered_by and not sight.dependents:
+        found = await (looking or _from_outside(api, name))
+        if not found.answered_by and not found.dependents:
             raise
-        return sight
+        return found
     finally:
         for task in filter(None, (describing, looking)):
             task.cancel()
@@ -94,7 +94,7 @@ async def is_served_by_others(api: Api, stream: str) -> bool:
     return False
 
 
-async def _from_inside(api: Api, description: Description) -> Sight:
+async def _from_inside(api: Api, description: Description) -> Overview:
     status = description.status
     mirror = status.config.get("mirror")
     origins, lineages, answered_by = await asyncio.gather(
@@ -103,7 +103,7 @@ async def _from_inside(api: Api, description: Description) -> Sight:
         answering(api, mirror["name"] if mirror else status.stream),
     )
     holder = origins[0] if mirror else status.info
-    return Sight(
+    return Overview(
         status.bucket,
         status.stream,
         description,
@@ -135,16 +135,16 @@ async def _doubts(api: Api, description: Description, origins: Sequence[StreamIn
         and other is not info
         and any(one.reads_locally(stream) for one in parsed_sources(other["config"]))
     ]
-    found = await standings(World({"": place}, tuple(joined)))
-    doubtful = [item for item in found if item.state is State.MISSING_ENTRIES or _recreated(item)]
+    found = await check_health(Inventory({"": place}, tuple(joined)))
+    doubtful = [item for item in found if item.state is Health.MISSING_ENTRIES or _recreated(item)]
     return list(dict.fromkeys(item.evidence for item in doubtful))
 
 
-def _recreated(item: Standing) -> bool:
-    return item.state is State.RECREATED_ORIGIN and not item.link.info["config"].get("mirror")
+def _recreated(item: ReplicaHealth) -> bool:
+    return item.state is Health.RECREATED_ORIGIN and not item.link.info["config"].get("mirror")
 
 
-async def _from_outside(api: Api, name: str) -> Sight:
+async def _from_outside(api: Api, name: str) -> Overview:
     """Return the overview of a stream whose own servers do not answer, from other streams."""
     stream = STREAM_PREFIX + name
     listed, answered_by = await asyncio.gather(_listed(api), answering(api, stream))
@@ -152,7 +152,7 @@ async def _from_outside(api: Api, name: str) -> Sight:
         found = await asyncio.gather(*(seen(api, other) for other in answered_by))
         listed = Listing(tuple(info for info in found if info is not None), {})
     dependents = None if listed is None else links.dependents_among(listed, stream)
-    return Sight(name, stream, None, dependents, {}, answered_by=answered_by)
+    return Overview(name, stream, None, dependents, {}, answered_by=answered_by)
 
 
 async def _listed(api: Api) -> Listing | None:

@@ -12,9 +12,9 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
 from kvctl.topology.discover.inventory import (
+    Inventory,
     Link,
     Place,
-    World,
     kind_in,
 )
 from kvctl.topology.hazards.replica_hazards import name_of
@@ -43,10 +43,10 @@ class Replica:
         return any(link.silent for link in self.links)
 
 
-def in_view(world: World) -> list[Replica]:
+def in_view(inventory: Inventory) -> list[Replica]:
     """Return all mirrors and aggregates, origins before their readers."""
     found: dict[tuple[str, str], list[Link]] = {}
-    for link in world.links:
+    for link in inventory.links:
         if not is_temporary(link.source) and not is_stand_in(link.info["config"]):
             found.setdefault((link.place.name, link.info["config"]["name"]), []).append(link)
     replicas = []

@@ -12,13 +12,13 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.discover.health import (
     SECOND_LOOK,
-    Standing,
-    State,
-    standings,
+    Health,
+    ReplicaHealth,
+    check_health,
 )
 from kvctl.topology.discover.inventory import (
+    Inventory,
     Place,
-    World,
     kind_in,
     survey,
 )
@@ -39,9 +39,9 @@ FIELDS = (
 _MOVING = ("active",)
 """Fields that differ at every look."""
 GONE = "gone"
-"""State of a replica that has disappeared since the last look."""
+"""Health of a replica that has disappeared since the last look."""
 ABSENT = "absent"
-"""State of a replica that is in the file but does not exist."""
+"""Health of a replica that is in the file but does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class Wanted:
 
 async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
     """Return the rows, by replica and origin. Raises BucketNotFound, and what a listing raises."""
-    world = await survey(apis)
+    inventory = await survey(apis)
     if wanted.must_exist:
-        _require_known(world, wanted.names)
-    links = tuple(link for link in world.links if wanted.means(*(node.name for node in nodes_of_link(link))))
-    found = [_row(standing) for standing in await standings(World(world.places, links), second_look)]
-    found = [*found, *_maybe(world)]  # any of them may be a replica of anything
+        _require_known(inventory, wanted.names)
+    links = tuple(link for link in inventory.links if wanted.means(*(node.name for node in nodes_of_link(link))))
+    found = [_row(standing) for standing in await check_health(Inventory(inventory.places, links), second_look)]
+    found = [*found, *_maybe(inventory)]  # any of them may be a replica of anything
     if wanted.topology is not None:
         found = _of_file(found, wanted.topology)
     found = [row for row in found if row["origin"] is None or wanted.means(row["replica"], row["origin"])]
@@ -82,7 +82,7 @@ def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
     return new + [{**row, "state": GONE, "evidence": None} for row in before if _identity(row) not in found]
 
 
-def _row(standing: Standing) -> Row:
+def _row(standing: ReplicaHealth) -> Row:
     link, upstream = standing.link, standing.upstream
     replica, origin = nodes_of_link(link)
     return {
@@ -121,15 +121,15 @@ def _unknown(name: str, stream: str, kind: str, context: str | None, state: str,
     return {**row, "evidence": evidence}
 
 
-def _maybe(world: World) -> list[Row]:
-    return [_silent(place, stream) for place in world.places.values() for stream in place.unknown]
+def _maybe(inventory: Inventory) -> list[Row]:
+    return [_silent(place, stream) for place in inventory.places.values() for stream in place.unknown]
 
 
 def _silent(place: Place, stream: str) -> Row:
     """Return the row of a stream whose servers do not answer; it may read from another one."""
     name, kind = stream.removeprefix(STREAM_PREFIX), str(Kind.UNREACHABLE)
     text = "its servers do not answer; it may replicate from others"
-    row = _unknown(name, stream, kind, place.name or None, State.UNREACHABLE, text)
+    row = _unknown(name, stream, kind, place.name or None, Health.UNREACHABLE, text)
     return {**row, "domain": place.domain}
 
 
@@ -148,9 +148,9 @@ def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
     ]  # fmt: skip
 
 
-def _require_known(world: World, names: Collection[str]) -> None:
-    known = {node.name for link in world.links for node in nodes_of_link(link)}
-    for place in world.places.values():
+def _require_known(inventory: Inventory, names: Collection[str]) -> None:
+    known = {node.name for link in inventory.links for node in nodes_of_link(link)}
+    for place in inventory.places.values():
         known |= {bucket_name(info["config"], kind_in(place, info)) for info in place.infos.values()}
         known |= {stream.removeprefix(STREAM_PREFIX) for stream in place.unreachable}
     for name in names:

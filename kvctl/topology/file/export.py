@@ -21,7 +21,7 @@ from kvctl.kv.config_diff import (
 from kvctl.kv.config_edit import FIELDS, Republish, edited
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
-from kvctl.topology.discover.inventory import Place, World, kind_in
+from kvctl.topology.discover.inventory import Inventory, Place, kind_in
 from kvctl.topology.file.document import DEFAULT_NAME, VERSION, read_topology
 from kvctl.topology.file.fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
@@ -46,17 +46,17 @@ class Exported:
         return [name for section in SECTIONS for name in self.document.get(section, ())]
 
 
-def export(world: World, names: Collection[str] = ()) -> Exported:
+def export(inventory: Inventory, names: Collection[str] = ()) -> Exported:
     """Export all buckets, mirrors and aggregates of one account, or only the named ones.
 
     Settings that replicas inherit from origins in the file are left out. Raises BucketNotFound, and RefusedError for a
     name that a file cannot contain.
     """
-    (place,) = world.places.values()
+    (place,) = inventory.places.values()
     chosen, exported = _chosen(place, names), Exported({"version": VERSION})
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     included = {stream for stream, (_, kind) in chosen.items() if kind in _SECTIONS}
-    origins = _origins(world)
+    origins = _origins(inventory)
     for stream, (name, kind) in sorted(chosen.items(), key=lambda item: item[1]):
         try:
             _check(place, stream, kind, taken=any(name in section for section in sections.values()))
@@ -109,10 +109,10 @@ def _check(place: Place, stream: str, kind: Kind, *, taken: bool) -> None:
         raise UsageError(f"its origin, the mirror `{mirrored}`, has the name of a bucket")
 
 
-def _origins(world: World) -> dict[str, list[StreamConfig | None]]:
+def _origins(inventory: Inventory) -> dict[str, list[StreamConfig | None]]:
     """Return the configurations of origins by reader, in the order of its sources; None if unreadable."""
     found: dict[str, list[StreamConfig | None]] = {}
-    for link in world.links:
+    for link in inventory.links:
         found.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
     return found
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from kvctl.errors import BucketNotFound
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.discover.health import Standing, State
+from kvctl.topology.discover.health import Health, ReplicaHealth
 from kvctl.topology.graph.rules import Rules, rules_json
 from kvctl.topology.model import External
 
 OUTSIDE, MISSING = "outside", "missing"
 """Kinds of nodes that are not streams in view: not readable from here, or not existing."""
 
-_TONES = {State.OK: "good", State.UNCONFIRMED: "doubtful", State.BEHIND: "doubtful"}
+_TONES = {Health.OK: "good", Health.UNCONFIRMED: "doubtful", Health.BEHIND: "doubtful"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Edge:
     origin: str
     replica: str
     rules: Rules = ()
-    standing: Standing | None = None
+    standing: ReplicaHealth | None = None
     """Health of the replica; None if drawn from a file."""
 
     @property

@@ -9,8 +9,8 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
-from kvctl.topology.discover.health import Standing
-from kvctl.topology.discover.inventory import Link, Place, World, kind_in
+from kvctl.topology.discover.health import ReplicaHealth
+from kvctl.topology.discover.inventory import Inventory, Link, Place, kind_in
 from kvctl.topology.graph.graph import (
     MISSING,
     Edge,
@@ -25,14 +25,14 @@ from kvctl.topology.graph.rules import rules_of
 from kvctl.topology.model import External
 
 
-def of_world(world: World, standings: Iterable[Standing], names: Collection[str] = ()) -> Graph:
+def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Collection[str] = ()) -> Graph:
     """Return the graph of live servers: all linked nodes, or those that lead to and from the named ones.
 
     Raises BucketNotFound.
     """
-    nodes = {node.id: node for place in world.places.values() for node in _nodes_of(place)}
+    nodes = {node.id: node for place in inventory.places.values() for node in _nodes_of(place)}
     edges = []
-    for standing in standings:
+    for standing in found:
         replica, origin = nodes_of_link(standing.link)
         for node in (origin, replica):
             nodes.setdefault(node.id, node)
@@ -47,14 +47,14 @@ def nodes_of_link(link: Link) -> tuple[Node, Node]:
     return _node(link.place, link.info), _origin_node(link)
 
 
-def around(world: World, names: Collection[str]) -> World:
+def around(inventory: Inventory, names: Collection[str]) -> Inventory:
     """Return the inventory with only those links that lead to the named streams or from them; all without names."""
-    ends = [tuple(node.id for node in nodes_of_link(link)) for link in world.links]
+    ends = [tuple(node.id for node in nodes_of_link(link)) for link in inventory.links]
     edges = [Edge(origin, replica) for replica, origin in ends]
-    start = {node.id for link in world.links for node in nodes_of_link(link) if node.name in names}
+    start = {node.id for link in inventory.links for node in nodes_of_link(link) if node.name in names}
     kept = reach(start, edges)
-    links = [link for link, ends_of in zip(world.links, ends, strict=True) if not names or kept.issuperset(ends_of)]
-    return World(world.places, tuple(links))
+    links = [link for link, ends_of in zip(inventory.links, ends, strict=True) if not names or kept.issuperset(ends_of)]
+    return Inventory(inventory.places, tuple(links))
 
 
 def _nodes_of(place: Place) -> list[Node]:

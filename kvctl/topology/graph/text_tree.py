@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-from kvctl.topology.discover.health import State
+from kvctl.topology.discover.health import Health
 from kvctl.topology.graph.graph import (
     MISSING,
     OUTSIDE,
@@ -88,7 +88,7 @@ def _below(graph: Graph, node: Node, shown: set[str], margin: str, several: bool
 
 def _evidence(edge: Edge, width: int) -> list[str]:
     """Return the evidence of the state, if the line itself does not show it."""
-    if edge.standing is None or edge.standing.state is State.MISSING_ORIGIN:
+    if edge.standing is None or edge.standing.state is Health.MISSING_ORIGIN:
         return []
     return wrap(edge.standing.evidence, max(width, 20), **_UNBROKEN)
 

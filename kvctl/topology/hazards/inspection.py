@@ -71,8 +71,8 @@ async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[H
         current = [known.get(source["name"]) if not Source.parse(source).is_external else None for source in sources]
         if before not in current:
             continue
-        fed = [after if config == before else config for config in current]
-        for hazard in _introduced(reader, reader, current, fed):
+        updated = [after if config == before else config for config in current]
+        for hazard in _introduced(reader, reader, current, updated):
             found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
     return found
 

@@ -30,13 +30,13 @@ from kvctl.topology.hazards.replica_hazards import (
     of_replica,
     overlaps,
 )
-from kvctl.topology.plan.desired import Draft, Drafts
+from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import Located, Where
 from kvctl.topology.plan.plan import Action, Change, links_from
 from kvctl.topology.source import source_key
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.inventory import Link, World
+    from kvctl.topology.discover.inventory import Inventory, Link
 
 OF_PLANS = tuple(
     dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, UNREACHABLE_STREAM, FOREIGN_KIND))
@@ -61,7 +61,7 @@ class Found:
         self.warnings += [text for text in texts if text not in self.warnings]
 
 
-def found(changes: Sequence[Change], drafts: Drafts, world: World) -> Found:
+def found(changes: Sequence[Change], drafts: DesiredState, inventory: Inventory) -> Found:
     """Return the hazards that the changes introduce, without those that existed before.
 
     Raises RefusedError for an origin that is read twice, directly and through another: servers take that for a cycle.
@@ -72,23 +72,23 @@ def found(changes: Sequence[Change], drafts: Drafts, world: World) -> Found:
         if change.live is not None:
             result.add(change.name, of_foreign(change.live["config"]))
         if change.action is not Action.DELETE and change.kind is not Kind.BUCKET:
-            _replica(change, by_name[change.name], world, result)
-    _readers(changes, drafts, world, result)
-    _cycles(changes, drafts, world, result)
+            _replica(change, by_name[change.name], inventory, result)
+    _readers(changes, drafts, inventory, result)
+    _cycles(changes, drafts, inventory, result)
     return result
 
 
 # -- replicas that change ------------------------------------------------------------------------------------
 
 
-def _replica(change: Change, draft: Draft, world: World, result: Found) -> None:
-    accepted = of_replica(draft.before, _origins_now(change, world)) if draft.before else []
+def _replica(change: Change, draft: Draft, inventory: Inventory, result: Found) -> None:
+    accepted = of_replica(draft.before, _origins_now(change, inventory)) if draft.before else []
     now = of_replica(draft.after, draft.origin_configs)
     result.add(change.name, [hazard for hazard in now if hazard not in accepted])
     for item in draft.origins:
         result.add(change.name, _of_origin(item))
         result.warn(item.seen.warnings() if item.seen else ())
-    result.add(change.name, replica_hazards.full(draft.after, sum(_held(item, world) for item in draft.origins)))
+    result.add(change.name, replica_hazards.full(draft.after, sum(_held(item, inventory) for item in draft.origins)))
     if draft.kind is Kind.AGGREGATE:
         result.warn(replica_hazards.outliving(draft.after, draft.origin_configs))
         result.warn(_overwritten(change, draft))
@@ -118,18 +118,18 @@ def _of_origin(item: Located) -> list[Hazard]:
     return []
 
 
-def _origins_now(change: Change, world: World) -> list[StreamConfig | None]:
+def _origins_now(change: Change, inventory: Inventory) -> list[StreamConfig | None]:
     """Return the configurations of the origins of a live replica, in the order of its sources."""
     return [
         link.origin["config"] if link.origin else None
-        for link in world.links
+        for link in inventory.links
         if (link.place.name, link.info["config"]["name"]) == change.where
     ]
 
 
-def _held(item: Located, world: World) -> int:
+def _held(item: Located, inventory: Inventory) -> int:
     if item.where is not None:
-        info = world.places[item.where[0]].infos.get(item.where[1])
+        info = inventory.places[item.where[0]].infos.get(item.where[1])
         return int(info["state"]["bytes"]) if info else 0
     return item.seen.held if item.seen else 0
 
@@ -137,39 +137,39 @@ def _held(item: Located, world: World) -> int:
 # -- replicas whose origin changes ---------------------------------------------------------------------------
 
 
-def _readers(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
+def _readers(changes: Sequence[Change], drafts: DesiredState, inventory: Inventory, result: Found) -> None:
     """Add the hazards that changes and deletions mean for replicas that stay as they are, in the file or not."""
     touched = {change.where for change in changes}
     for change in changes:
         if change.action is Action.CREATE:
             continue
-        result.add(change.name, _unseen(change, world))
-        for link in links_from(world, change.where):
+        result.add(change.name, _unseen(change, inventory))
+        for link in links_from(inventory, change.where):
             reader = link.info["config"]
             if (link.place.name, reader["name"]) in touched:
                 continue
             if change.action is Action.CHANGE:
                 reads = f"`{name_of(reader)}` reads from `{change.name}`"
-                introduced = _introduced(link, drafts, world)
+                introduced = _introduced(link, drafts, inventory)
                 result.add(change.name, [replace(item, evidence=f"{reads}: {item.evidence}") for item in introduced])
             if reader.get("mirror") and (change.action is not Action.CHANGE or change.leaving):
                 result.add(change.name, [_stale(change, link.info)])
 
 
-def _unseen(change: Change, world: World) -> list[Hazard]:
+def _unseen(change: Change, inventory: Inventory) -> list[Hazard]:
     """Return the hazard of streams of which nothing but the name is known, in any place."""
     if change.action is Action.CHANGE and not change.leaving:
         assert change.live is not None
         assert change.after is not None
         if not replica_hazards.concerns_replicas(change.live["config"], change.after):
             return []
-    return of_silent(dict.fromkeys(name for place in world.places.values() for name in place.unknown))
+    return of_silent(dict.fromkeys(name for place in inventory.places.values() for name in place.unknown))
 
 
-def _introduced(link: Link, drafts: Drafts, world: World) -> list[Hazard]:
+def _introduced(link: Link, drafts: DesiredState, inventory: Inventory) -> list[Hazard]:
     """Return the hazards that a replica has only after its origins change."""
     reader = (link.place.name, link.info["config"]["name"])
-    links = [other for other in world.links if (other.place.name, other.info["config"]["name"]) == reader]
+    links = [other for other in inventory.links if (other.place.name, other.info["config"]["name"]) == reader]
     before = [other.origin["config"] if other.origin else None for other in links]
     after = [drafts.after(_origin(other)) or config for other, config in zip(links, before, strict=True)]
     accepted = of_replica(link.info["config"], before)
@@ -192,8 +192,8 @@ def _stale(change: Change, reader: StreamInfo) -> Hazard:
 # -- cycles --------------------------------------------------------------------------------------------------
 
 
-def _cycles(changes: Sequence[Change], drafts: Drafts, world: World, result: Found) -> None:
-    readings = _readings(drafts, world)
+def _cycles(changes: Sequence[Change], drafts: DesiredState, inventory: Inventory, result: Found) -> None:
+    readings = _readings(drafts, inventory)
     changed = {change.where: change for change in changes if change.action is not Action.DELETE}
     for streams in cycle.cycles(readings):
         first = next((where for where in changed if where in streams), None)
@@ -204,7 +204,7 @@ def _cycles(changes: Sequence[Change], drafts: Drafts, world: World, result: Fou
             _refuse_doubled(change, cycle.doubled(readings, where))
 
 
-def _readings(drafts: Drafts, world: World) -> list[Reading]:
+def _readings(drafts: DesiredState, inventory: Inventory) -> list[Reading]:
     """Return the replications after all changes."""
     found, planned = [], set()
     for draft in drafts.all():
@@ -213,7 +213,7 @@ def _readings(drafts: Drafts, world: World) -> list[Reading]:
         for source in sources_of(draft.after):
             if (where := origins.get(source_key(source))) is not None:
                 found.append(Reading(draft.where, where, source))
-    for link in world.links:
+    for link in inventory.links:
         reader = (link.place.name, link.info["config"]["name"])
         if reader not in planned and (origin := _origin(link)) is not None:
             found.append(Reading(reader, origin, link.source))

@@ -95,7 +95,7 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Drafts:
+class DesiredState:
     """The desired state of a file: a draft of each resource, created on demand."""
 
     topology: Topology

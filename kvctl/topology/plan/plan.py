@@ -16,11 +16,11 @@ from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, TOPOLOGY, Kind, bucket_name, kind_of
 from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.plan.desired import Draft, Drafts
+from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import Where
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.inventory import Link, World
+    from kvctl.topology.discover.inventory import Inventory, Link
 
 
 class Action(StrEnum):
@@ -142,16 +142,16 @@ class Comparison:
     unlisted: list[Change]
 
 
-def compare(drafts: Drafts, world: World, *, prune: bool = False) -> Comparison:
+def compare(drafts: DesiredState, inventory: Inventory, *, prune: bool = False) -> Comparison:
     """Return the changes that lead from the found state to the file, unordered, and without hazards.
 
     Raises BucketExists if a name has another meaning, UnreachableError if a stream does not answer.
     """
     made = drafts.all()
-    unlisted = _unlisted(drafts, world)
-    _refuse_conflicts(made, world, {change.where for change in unlisted} if prune else set())
+    unlisted = _unlisted(drafts, inventory)
+    _refuse_conflicts(made, inventory, {change.where for change in unlisted} if prune else set())
     changes = [change for draft in made if (change := _change(draft)) is not None]
-    deleted = [_with_readers(change, world, made, unlisted) for change in unlisted]
+    deleted = [_with_readers(change, inventory, made, unlisted) for change in unlisted]
     return Comparison(made, [*changes, *(deleted if prune else [])], deleted)
 
 
@@ -184,12 +184,12 @@ def _change(draft: Draft) -> Change | None:
     )
 
 
-def _unlisted(drafts: Drafts, world: World) -> list[Change]:
+def _unlisted(drafts: DesiredState, inventory: Inventory) -> list[Change]:
     """Return the deletions of streams with the topology's mark that are not in the file."""
     wanted = {draft.where for draft in drafts.all()}
     known = {(where[1], live["created"]) for where in wanted if (live := drafts.live(where)) is not None}
     found: list[Change] = []
-    for place in world.places.values():
+    for place in inventory.places.values():
         configs = {name: info["config"] for name, info in place.infos.items()}
         for stream, info in place.infos.items():
             ours = (info["config"].get("metadata") or {}).get(TOPOLOGY) == drafts.topology.name
@@ -197,35 +197,35 @@ def _unlisted(drafts: Drafts, world: World) -> list[Change]:
                 known.add((stream, info["created"]))  # two contexts may lead to the same account
                 kind = kind_of(info["config"], configs) or Kind.STREAM
                 name = bucket_name(info["config"], kind)
-                origins = tuple(_origins_of(world, (place.name, stream)))
+                origins = tuple(_origins_of(inventory, (place.name, stream)))
                 found.append(Change(action=Action.DELETE, kind=kind, name=name, place=place.name, stream=stream,
                                     live=info, origins=origins))  # fmt: skip
     return found
 
 
-def _origins_of(world: World, where: Where) -> Iterator[Where]:
-    for link in world.links:
+def _origins_of(inventory: Inventory, where: Where) -> Iterator[Where]:
+    for link in inventory.links:
         if link.origin_place is not None and _reader(link) == where:
             yield link.origin_place.name, link.source["name"]
 
 
-def _with_readers(change: Change, world: World, drafts: Sequence[Draft], deleted: Sequence[Change]) -> Change:
+def _with_readers(change: Change, inventory: Inventory, drafts: Sequence[Draft], deleted: Sequence[Change]) -> Change:
     """Return the change with the names of its remaining readers."""
     apart = {other.where for other in deleted} | {draft.where for draft in drafts}
     names = [draft.name for draft in drafts if change.where in {item.where for item in draft.origins}]
     names += [
         bucket_name(link.info["config"], kind_of(link.info["config"]))
-        for link in links_from(world, change.where)
+        for link in links_from(inventory, change.where)
         if _reader(link) not in apart
     ]
     return replace(change, readers=tuple(dict.fromkeys(names)))
 
 
-def links_from(world: World, where: Where) -> list[Link]:
+def links_from(inventory: Inventory, where: Where) -> list[Link]:
     """Return the links of a stream's readers."""
     return [
         link
-        for link in world.links
+        for link in inventory.links
         if link.origin_place and (link.origin_place.name, link.source["name"]) == where and _reader(link) != where
     ]
 
@@ -237,10 +237,10 @@ def _reader(link: Link) -> Where:
 # -- what stands in the way --------------------------------------------------------------------------------
 
 
-def _refuse_conflicts(drafts: Sequence[Draft], world: World, gone: Collection[Where]) -> None:
+def _refuse_conflicts(drafts: Sequence[Draft], inventory: Inventory, gone: Collection[Where]) -> None:
     found: list[str] = []
     for draft in drafts:
-        place = world.places[draft.place]
+        place = inventory.places[draft.place]
         if draft.where[1] in place.unreachable:
             raise UnreachableError(
                 f"`{draft.name}` is unreachable: its servers do not answer",

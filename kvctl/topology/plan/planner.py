@@ -9,12 +9,12 @@ from dataclasses import replace
 from kvctl.jetstream.api import Api
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.discover import links, origin_lookup
-from kvctl.topology.discover.inventory import World, survey
+from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.file.document import Topology
 from kvctl.topology.hazards import collisions, hazards, plan_hazards
 from kvctl.topology.hazards.plan_hazards import Found
 from kvctl.topology.model import Origin
-from kvctl.topology.plan.desired import Draft, Drafts
+from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.order import ordered
 from kvctl.topology.plan.origin_place import Locator, Looked, Where
 from kvctl.topology.plan.plan import (
@@ -35,24 +35,26 @@ async def plan(topology: Topology, apis: Mapping[str, Api], *, prune: bool = Fal
 
     Raises BucketExists if a name has another meaning, UsageError, and what a listing raises.
     """
-    return (await plan_and_world(topology, apis, prune=prune))[0]
+    return (await plan_and_inventory(topology, apis, prune=prune))[0]
 
 
-async def plan_and_world(topology: Topology, apis: Mapping[str, Api], *, prune: bool = False) -> tuple[Plan, World]:
+async def plan_and_inventory(
+    topology: Topology, apis: Mapping[str, Api], *, prune: bool = False
+) -> tuple[Plan, Inventory]:
     """Return the plan, and the state that it is based on. Raises as `plan`."""
-    world = await survey(apis)
-    drafts = Drafts(topology, Locator(topology, world.places))
-    compared = compare(drafts, world, prune=prune)
+    inventory = await survey(apis)
+    drafts = DesiredState(topology, Locator(topology, inventory.places))
+    compared = compare(drafts, inventory, prune=prune)
     if looked := await _looked_up(compared, topology, apis):
-        drafts = Drafts(topology, Locator(topology, world.places, looked))
-        compared = compare(drafts, world, prune=prune)
-    found = plan_hazards.found(compared.changes, drafts, world)
+        drafts = DesiredState(topology, Locator(topology, inventory.places, looked))
+        compared = compare(drafts, inventory, prune=prune)
+    found = plan_hazards.found(compared.changes, drafts, inventory)
     await _measured(compared, apis, found)
     changes = [replace(change, hazards=tuple(found.hazards.get(change.name, ()))) for change in compared.changes]
-    return Plan(ordered(changes), found.warnings, compared.unlisted, _seen(compared, drafts)), world
+    return Plan(ordered(changes), found.warnings, compared.unlisted, _seen(compared, drafts)), inventory
 
 
-def _seen(compared: Comparison, drafts: Drafts) -> dict[Where, str]:
+def _seen(compared: Comparison, drafts: DesiredState) -> dict[Where, str]:
     """Return the fingerprints of everything in the file, of its origins, and of everything that is deleted."""
     wheres = {change.where for change in compared.changes}
     for draft in compared.drafts:

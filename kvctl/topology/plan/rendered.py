@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.topology.file.document import Topology
-from kvctl.topology.plan.desired import Draft, Drafts
+from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import Locator, Unseen
 
 
@@ -24,7 +24,7 @@ def render(topology: Topology) -> Rendered:
     places = {"": Unseen("")} | {
         name: Unseen(name, context.get("domain")) for name, context in topology.contexts.items()
     }
-    drafts = Drafts(topology, Locator(topology, places)).all()
+    drafts = DesiredState(topology, Locator(topology, places)).all()
     return Rendered([draft.after for draft in drafts], [text for draft in drafts for text in _unknown(topology, draft)])
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kvctl.errors import ConflictError
 from kvctl.jetstream.api import Api
 from kvctl.topology.apply import applier
-from kvctl.topology.discover.inventory import World, survey
+from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.file.document import Topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.description import title
@@ -23,9 +23,9 @@ async def recheck(plan: Plan, topology: Topology, apis: Mapping[str, Api], *, pr
     left = applier.remaining(plan, await survey(apis))
     if not left.changes:
         return left
-    now, world = await planner.plan_and_world(topology, apis, prune=prune)
+    now, inventory = await planner.plan_and_inventory(topology, apis, prune=prune)
     fresh = {change.where: change for change in now.changes}
-    changes = [_renewed(change, fresh.get(change.where), world) for change in left.changes]
+    changes = [_renewed(change, fresh.get(change.where), inventory) for change in left.changes]
     return replace(left, changes=changes, warnings=now.warnings)
 
 
@@ -38,8 +38,8 @@ def require_as_shown(shown: Plan, now: Plan) -> None:
         raise ConflictError(f"The plan is stale:\n{lines}", hint="Create a new plan with `kvctl topology plan`")
 
 
-def _renewed(change: Change, fresh: Change | None, world: World) -> Change:
-    live = world.places[change.place].infos.get(change.stream)
+def _renewed(change: Change, fresh: Change | None, inventory: Inventory) -> Change:
+    live = inventory.places[change.place].infos.get(change.stream)
     if fresh is None:
         return replace(change, live=live)
     return replace(change, live=live, hazards=fresh.hazards, readers=fresh.readers)

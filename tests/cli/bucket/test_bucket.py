@@ -15,7 +15,7 @@ from kvctl.cli.bucket.details import bucket_row
 from kvctl.contexts import Context, ContextStore
 from kvctl.labs import Lab
 from kvctl.server import Server, run_server
-from kvctl.topology.discover.overview import Sight
+from kvctl.topology.discover.overview import Overview
 from tests.cli.conftest import Result, Run
 from tests.support.raw import RawClient
 
@@ -230,7 +230,7 @@ def test_show_has_the_contract_s_fields(bucket: Bucket, orders: str, snapshot: S
 
 def test_show_has_the_same_fields_when_its_servers_are_silent(bucket: Bucket, orders: str) -> None:
     shown = json.loads(bucket("show", "orders", "-o", "json").out)
-    silent = bucket_row(Sight("orders", "KV_orders", None, None, {}, answered_by=["ORDERS_NYC"]))
+    silent = bucket_row(Overview("orders", "KV_orders", None, None, {}, answered_by=["ORDERS_NYC"]))
     assert list(silent) == list(shown)
     assert [name for name in ("values", "created", "config", "dependents") if silent[name] is not None] == []
     assert (silent["name"], silent["kind"], silent["answered_by"]) == ("orders", "unreachable", ["ORDERS_NYC"])

@@ -27,8 +27,8 @@ WRITES = ("STREAM.CREATE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.PURGE.")
 
 async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta(seconds=60)) -> None:
     """Repair as `audit NAME --repair` does: complete interrupted repairs, then repair differences."""
-    world = await survey({"": client.api})
-    for left in repair.stand_ins(world, [name]):
+    inventory = await survey({"": client.api})
+    for left in repair.stand_ins(inventory, [name]):
         await repair.complete(left, limit)
     for replica in replicas.named(replicas.in_view(await survey({"": client.api})), [name]):
         differences: list[Difference] = []
@@ -39,10 +39,10 @@ async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta
 
 async def leftovers(client: kvctl.Client) -> list[str]:
     """Return streams and sources that only repairs create."""
-    world = await survey({"": client.api})
+    inventory = await survey({"": client.api})
     return [
         link.info["config"]["name"]
-        for link in world.links
+        for link in inventory.links
         if is_stand_in(link.info["config"]) or is_temporary(link.source)
     ]
 
@@ -135,8 +135,8 @@ class TestMirrors:
             raise WaitExpired(f"`kvctl-repair-{mirror}` was created, but is not completely filled after 1 s")
 
         monkeypatch.setattr("kvctl.topology.apply.arrival.until_filled", never)
-        world = await survey({"": client.api})
-        (replica,) = replicas.named(replicas.in_view(world), [bucket])
+        inventory = await survey({"": client.api})
+        (replica,) = replicas.named(replicas.in_view(inventory), [bucket])
         with pytest.raises(WaitExpired) as caught:
             await repair.run(repair.Repair(replica))
         assert caught.value.message.startswith(f"Mirror `{mirror}` stays as it is")

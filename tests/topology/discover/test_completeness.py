@@ -17,8 +17,8 @@ from kvctl.topology.discover.completeness import (
     late_start,
     surplus,
 )
-from kvctl.topology.discover.health import State, standings
-from kvctl.topology.discover.inventory import World, survey
+from kvctl.topology.discover.health import Health, check_health
+from kvctl.topology.discover.inventory import Inventory, survey
 from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
 
@@ -122,14 +122,14 @@ def filled(raw: RawClient, replicas: Replicas, unique: Names) -> tuple[str, str,
     return first, second, mirror, aggregate
 
 
-async def states(client: kvctl.Client, *streams: str) -> dict[str, set[State]]:
-    world = await survey({"": client.api})
-    links = tuple(link for link in world.links if link.info["config"]["name"] in streams)
-    found: dict[str, set[State]] = {}
-    for standing in await standings(World(world.places, links), second_look=0.3):
+async def states(client: kvctl.Client, *streams: str) -> dict[str, set[Health]]:
+    inventory = await survey({"": client.api})
+    links = tuple(link for link in inventory.links if link.info["config"]["name"] in streams)
+    found: dict[str, set[Health]] = {}
+    for standing in await check_health(Inventory(inventory.places, links), second_look=0.3):
         found.setdefault(standing.link.info["config"]["name"], set()).add(standing.state)
         severities = [str(finding.severity) for finding in of_standing(standing)]
-        expected = {State.OK: [], State.UNCONFIRMED: ["note"]}.get(standing.state, ["error"])
+        expected = {Health.OK: [], Health.UNCONFIRMED: ["note"]}.get(standing.state, ["error"])
         assert severities == expected, standing
     return found
 
@@ -140,7 +140,7 @@ Filled = tuple[str, str, str, str]
 async def test_healthy_replicas_are_ok(client: kvctl.Client, filled: Filled) -> None:
     _, _, mirror, aggregate = filled
     found = await states(client, mirror, f"KV_{aggregate}")
-    assert found == {mirror: {State.OK}, f"KV_{aggregate}": {State.OK}}
+    assert found == {mirror: {Health.OK}, f"KV_{aggregate}": {Health.OK}}
 
 
 async def test_healthy_replicas_are_ok_during_writes(client: kvctl.Client, filled: Filled) -> None:
@@ -158,7 +158,7 @@ async def test_healthy_replicas_are_ok_during_writes(client: kvctl.Client, fille
     writing = [asyncio.create_task(write(name)) for name in (first, second)]
     for _ in range(10):
         found = await states(client, mirror, f"KV_{aggregate}")
-        assert set().union(*found.values()) <= {State.OK, State.BEHIND}
+        assert set().union(*found.values()) <= {Health.OK, Health.BEHIND}
     done = True
     await asyncio.gather(*writing)
 
@@ -172,15 +172,15 @@ async def test_purged_replicas_have_missing_entries(
         request = {"filter": subject} if "filter" in purge else purge
         assert "error" not in raw.api(f"STREAM.PURGE.{stream}", request or None)
     found = await states(client, mirror, f"KV_{aggregate}")
-    assert found == {mirror: {State.MISSING_ENTRIES}, f"KV_{aggregate}": {State.MISSING_ENTRIES}}
+    assert found == {mirror: {Health.MISSING_ENTRIES}, f"KV_{aggregate}": {Health.MISSING_ENTRIES}}
 
 
 async def test_overview_shows_entries_that_replicas_lack(client: kvctl.Client, raw: RawClient, filled: Filled) -> None:
     first, second, mirror, aggregate = filled
-    assert [(await overview.look(client.api, name)).doubts for name in filled] == [[], [], [], []]
+    assert [(await overview.inspect(client.api, name)).doubts for name in filled] == [[], [], [], []]
     for stream in (mirror, f"KV_{aggregate}"):
         raw.api(f"STREAM.PURGE.{stream}", {"seq": 5})
-    doubts = {name: (await overview.look(client.api, name)).doubts for name in filled}
+    doubts = {name: (await overview.inspect(client.api, name)).doubts for name in filled}
     assert {name: len(found) for name, found in doubts.items()} == {first: 2, second: 1, mirror: 1, aggregate: 1}
     assert f"`{mirror}` holds 8 entries of 8 keys, but `{first}` 12 entries of 12 keys" in doubts[first]
 
@@ -194,9 +194,9 @@ async def test_emptied_filtered_aggregate_has_missing_entries(
         raw.put(bucket, key, b"v")
     replicas.aggregate(aggregate, source(bucket, aggregate, "a.*", "a.{{wildcard(1)}}"))
     until(lambda: replicas.subjects(f"KV_{aggregate}"))
-    assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {State.OK}}
+    assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {Health.OK}}
     raw.api(f"STREAM.PURGE.KV_{aggregate}")
-    assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {State.MISSING_ENTRIES}}
+    assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {Health.MISSING_ENTRIES}}
 
 
 async def test_replica_of_silently_purged_origin_is_unconfirmed(
@@ -205,7 +205,7 @@ async def test_replica_of_silently_purged_origin_is_unconfirmed(
     first, _, mirror, aggregate = filled
     raw.api(f"STREAM.PURGE.KV_{first}")
     found = await states(client, mirror, f"KV_{aggregate}")
-    assert found == {mirror: {State.UNCONFIRMED}, f"KV_{aggregate}": {State.UNCONFIRMED}}
+    assert found == {mirror: {Health.UNCONFIRMED}, f"KV_{aggregate}": {Health.UNCONFIRMED}}
 
 
 async def test_rollup_of_all_from_one_origin_removes_keys_of_others(
@@ -214,7 +214,7 @@ async def test_rollup_of_all_from_one_origin_removes_keys_of_others(
     first, _, _, aggregate = filled
     raw.put(first, "k0", b"only", {"Nats-Rollup": "all"})
     until(lambda: len(replicas.subjects(f"KV_{aggregate}")) == 1)
-    assert State.MISSING_ENTRIES in (await states(client, f"KV_{aggregate}"))[f"KV_{aggregate}"]
+    assert Health.MISSING_ENTRIES in (await states(client, f"KV_{aggregate}"))[f"KV_{aggregate}"]
 
 
 async def test_aggregate_beyond_last_revision_of_origin_has_recreated_origin(
@@ -225,7 +225,7 @@ async def test_aggregate_beyond_last_revision_of_origin_has_recreated_origin(
     raw.create_bucket(first)
     raw.put(first, "k0", b"new")
     found = await states(client, f"KV_{aggregate}")
-    assert found == {f"KV_{aggregate}": {State.RECREATED_ORIGIN, State.OK}}
+    assert found == {f"KV_{aggregate}": {Health.RECREATED_ORIGIN, Health.OK}}
 
 
 async def test_source_with_late_start_is_unconfirmed(
@@ -240,4 +240,4 @@ async def test_source_with_late_start_is_unconfirmed(
     for stream in (mirror, f"KV_{aggregate}"):
         until(lambda stream=stream: len(replicas.subjects(stream)) == KEYS - 3)
     found = await states(client, mirror, f"KV_{aggregate}")
-    assert found == {mirror: {State.MISSING_ENTRIES}, f"KV_{aggregate}": {State.MISSING_ENTRIES}}
+    assert found == {mirror: {Health.MISSING_ENTRIES}, f"KV_{aggregate}": {Health.MISSING_ENTRIES}}

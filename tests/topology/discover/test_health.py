@@ -7,8 +7,8 @@ import kvctl
 from kvctl.labs import Lab
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.discover import health
-from kvctl.topology.discover.health import Standing, State
-from kvctl.topology.discover.inventory import World, survey
+from kvctl.topology.discover.health import Health, ReplicaHealth
+from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, source, until
@@ -17,11 +17,11 @@ Names = Callable[..., str]
 QUICK = 0.2
 
 
-async def look(client: kvctl.Client, *names: str) -> dict[str, Standing]:
+async def look(client: kvctl.Client, *names: str) -> dict[str, ReplicaHealth]:
     """Return the health of the named replicas of one origin; others on the server are left out."""
-    world = await survey({"": client.api})
-    links = tuple(link for link in world.links if link.info["config"]["name"].removeprefix("KV_") in names)
-    return {item.name: item for item in await health.standings(World(world.places, links), QUICK)}
+    inventory = await survey({"": client.api})
+    links = tuple(link for link in inventory.links if link.info["config"]["name"].removeprefix("KV_") in names)
+    return {item.name: item for item in await health.check_health(Inventory(inventory.places, links), QUICK)}
 
 
 async def test_replica_with_the_last_entry_is_ok(
@@ -35,7 +35,7 @@ async def test_replica_with_the_last_entry_is_ok(
     await create_aggregate(client, Aggregate(some, (Origin(origin, keys=("a.>",)),)))
     await create_aggregate(client, Aggregate(none, (Origin(origin, keys=("c.>",)),)))
     found = await look(client, mirror, some, none)
-    assert {name: item.state for name, item in found.items()} == dict.fromkeys((mirror, some, none), State.OK)
+    assert {name: item.state for name, item in found.items()} == dict.fromkeys((mirror, some, none), Health.OK)
     assert (found[mirror].arrived, found[mirror].origin_last) == (last, last)
 
 
@@ -49,7 +49,7 @@ async def test_replica_is_ok_after_last_entries_of_origin_were_erased(
     raw.api(f"STREAM.PURGE.KV_{origin}", {"filter": f"$KV.{origin}.c"})
     replicas.mirror(mirror, origin)
     until(lambda: replicas.info(mirror)["state"]["messages"] == 2)
-    assert (await look(client, mirror))[mirror].state is State.OK
+    assert (await look(client, mirror))[mirror].state is Health.OK
 
 
 async def test_replica_that_refuses_an_entry_is_stalled(
@@ -63,7 +63,7 @@ async def test_replica_that_refuses_an_entry_is_stalled(
     last = raw.put(origin, "large", b"v" * 500)
     found = (await look(client, aggregate))[aggregate]
     assert (found.state, found.evidence) == (
-        State.STALLED,
+        Health.STALLED,
         f"at revision {last - 1} of {last}, and nothing arrives",
     )
 
@@ -77,11 +77,11 @@ async def test_replica_that_catches_up_between_looks_is_ok(
     config = replicas.aggregate(aggregate, source(origin, aggregate), max_msg_size=300)["config"]
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
     raw.put(origin, "large", b"v" * 500)
-    world = await survey({"": client.api})
-    links = tuple(link for link in world.links if link.info["config"]["name"] == f"KV_{aggregate}")
+    inventory = await survey({"": client.api})
+    links = tuple(link for link in inventory.links if link.info["config"]["name"] == f"KV_{aggregate}")
     raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"] == 2)
-    assert [item.state for item in await health.standings(World(world.places, links), 0)] == [State.OK]
+    assert [item.state for item in await health.check_health(Inventory(inventory.places, links), 0)] == [Health.OK]
 
 
 async def test_missing_and_unconnected_origins_are_distinguished(
@@ -91,8 +91,8 @@ async def test_missing_and_unconnected_origins_are_distinguished(
     replicas.mirror(lost, "NEVER_THERE")
     replicas.mirror(far, "X", mirror={"external": {"api": "$JS.nowhere.API"}})
     found = await look(client, lost, far)
-    assert (found[lost].state, found[lost].evidence) == (State.MISSING_ORIGIN, "`NEVER_THERE` does not exist")
-    assert found[far].state is State.NEVER_CONNECTED
+    assert (found[lost].state, found[lost].evidence) == (Health.MISSING_ORIGIN, "`NEVER_THERE` does not exist")
+    assert found[far].state is Health.NEVER_CONNECTED
     raw.api(f"STREAM.DELETE.{far}")  # every look at the server would wait for its domain
 
 
@@ -110,7 +110,7 @@ async def test_mirror_of_earlier_stream_instance_has_recreated_origin(
     raw.put(origin, "a", b"new")
     found = (await look(client, mirror))[mirror]
     assert found.upstream.lag == 0
-    assert found.state is State.RECREATED_ORIGIN
+    assert found.state is Health.RECREATED_ORIGIN
     assert f"`{mirror}` is at revision 2" in found.evidence
 
 
@@ -119,10 +119,10 @@ async def test_replica_of_origin_out_of_view_is_unconfirmed(leaf: Lab, unique: N
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await (await hub.create_bucket(origin)).put("k", b"v")
         await create_mirror(edge, Mirror(mirror, Origin(origin, external=External.of_domain("hub"))))
-        world = await survey({"": edge.api})
-        (link,) = (link for link in world.links if link.info["config"]["name"] == mirror)
-        seen, unseen = await health.standings(World(world.places, (link, replace(link, origin=None))))
-        assert (seen.state, unseen.state) == (State.OK, State.UNCONFIRMED)
+        inventory = await survey({"": edge.api})
+        (link,) = (link for link in inventory.links if link.info["config"]["name"] == mirror)
+        seen, unseen = await health.check_health(Inventory(inventory.places, (link, replace(link, origin=None))))
+        assert (seen.state, unseen.state) == (Health.OK, Health.UNCONFIRMED)
         await edge.delete_bucket(mirror)
 
 
@@ -130,10 +130,10 @@ async def test_streams_with_silent_servers_are_unreachable(client: kvctl.Client,
     origin, mirror = unique("O"), unique("M")
     await client.create_bucket(origin)
     await create_mirror(client, Mirror(mirror, Origin(origin)))
-    world = await survey({"": client.api})
-    (link,) = (link for link in world.links if link.info["config"]["name"] == mirror)
+    inventory = await survey({"": client.api})
+    (link,) = (link for link in inventory.links if link.info["config"]["name"] == mirror)
     place = replace(link.place, unreachable=(f"KV_{origin}",))
-    (found,) = await health.standings(World({"": place}, (replace(link, place=place, origin=None),)))
+    (found,) = await health.check_health(Inventory({"": place}, (replace(link, place=place, origin=None),)))
     assert (found.state, found.evidence) == (
-        State.UNREACHABLE, f"the servers of `{origin}` do not answer",
+        Health.UNREACHABLE, f"the servers of `{origin}` do not answer",
     )  # fmt: skip

@@ -33,13 +33,13 @@ async def test_origins_in_another_domain_are_found_by_one_request(
             return await call(self, endpoint, *rest, **settings)
 
         monkeypatch.setattr(Api, "call", counted)
-        world = await survey({"hub": hub.api, "edge": edge.api})
-        links = {link.info["config"]["name"]: link for link in world.links}
-        assert all(links[mirror].origin_place is world.places["hub"] for mirror in mirrors)
+        inventory = await survey({"hub": hub.api, "edge": edge.api})
+        links = {link.info["config"]["name"]: link for link in inventory.links}
+        assert all(links[mirror].origin_place is inventory.places["hub"] for mirror in mirrors)
         assert [(links[mirror].origin or {})["config"]["name"] for mirror in mirrors] == [
             f"KV_{name}" for name in buckets
         ]
-        mine = [link for link in world.links if link.info["config"]["name"] == f"KV_{aggregate}"]
+        mine = [link for link in inventory.links if link.info["config"]["name"] == f"KV_{aggregate}"]
         assert [link.source["name"] for link in mine] == [
             *(f"KV_{name}" for name in buckets[::-1]),
             next(iter(mirrors)),

@@ -22,16 +22,16 @@ Names = Callable[..., str]
 async def test_bucket_and_mirror_on_one_server_both_answer(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
-    empty = await overview.look(client.api, bucket)
+    empty = await overview.inspect(client.api, bucket)
     assert (empty.answered_by, empty.alternates, empty.hazards) == (None, None, [])
     revision = raw.put(bucket, "k", b"v")
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
-    seen = await overview.look(client.api, bucket)
+    seen = await overview.inspect(client.api, bucket)
     assert set(seen.answered_by or ()) <= {f"KV_{bucket}", mirror}
     assert seen.lineages[mirror].same is True
     (item,) = seen.dependents or ()
     assert (item.name, item.last_revision, item.upstream.state) == (mirror, revision, "connected")
-    reverse = await overview.look(client.api, mirror)
+    reverse = await overview.inspect(client.api, mirror)
     (origin,) = reverse.origins
     assert origin is not None
     assert (origin["state"]["last_seq"], reverse.lineage and reverse.lineage.same) == (revision, True)
@@ -49,7 +49,7 @@ async def test_overview_distinguishes_recreated_origin(
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"new")
     for name in (bucket, mirror):
-        seen = await overview.look(client.api, name)
+        seen = await overview.inspect(client.api, name)
         found = seen.lineage or seen.lineages[mirror]
         assert (found.same, "was recreated" in found.evidence) == (False, True)
 
@@ -69,7 +69,7 @@ async def test_concurrent_writes_do_not_make_a_mirror_look_stale(
 
     writing = asyncio.create_task(write())
     for name in [bucket, mirror] * 10:
-        seen = await overview.look(client.api, name)
+        seen = await overview.inspect(client.api, name)
         assert (seen.lineage or seen.lineages[mirror]).same
     done = True
     await writing
@@ -87,7 +87,7 @@ async def test_alternates_are_ordered_by_distance_from_the_client(supercluster: 
         theirs = {"name": mirror, "cluster": "nyc", "domain": ""}
         for client, order in ((lon, [ours, theirs]), (nyc, [theirs, ours])):
             for name in (bucket, mirror):
-                seen = await overview.look(client.api, name)
+                seen = await overview.inspect(client.api, name)
                 assert seen.alternates == order
                 assert seen.answered_by == [order[0]["name"]]
 
@@ -99,11 +99,11 @@ async def test_mirror_at_the_edge_answers_there(leaf: Lab, unique: Names) -> Non
         way = Origin(bucket, external=External.of_domain("hub"))
         await create_mirror(edge, Mirror(mirror, way))
         await create_aggregate(edge, Aggregate(aggregate, (way,)))
-        seen = await overview.look(edge.api, mirror)
+        seen = await overview.inspect(edge.api, mirror)
         assert (seen.answered_by, seen.alternates) == ([mirror], None)
         assert seen.lineage is not None
         assert seen.lineage.same
-        seen = await overview.look(edge.api, aggregate)
+        seen = await overview.inspect(edge.api, aggregate)
         assert (seen.answered_by, seen.hazards) == ([f"KV_{aggregate}"], [])
         assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
 
@@ -119,14 +119,14 @@ async def test_overview_of_another_account_is_limited_by_its_exports(accounts: L
         await (await there.create_bucket("ORDERS")).put("k", b"v")
         way = External("ORIGIN.API", f"DELIVER.ORDERS.{mirror}")
         await create_mirror(client, Mirror(mirror, Origin("ORDERS", external=way)))
-        seen = await overview.look(client.api, mirror)
+        seen = await overview.inspect(client.api, mirror)
         assert seen.answered_by  # by mirrors of other tests, too: they share the origin that the lab exports
         assert "KV_ORDERS" not in seen.answered_by
         assert seen.hazards == []
         assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
         assert seen.lineage is not None
         assert seen.lineage.same
-        assert (await overview.look(there.api, "ORDERS")).dependents == []  # other accounts cannot be seen
+        assert (await overview.inspect(there.api, "ORDERS")).dependents == []  # other accounts cannot be seen
 
 
 async def test_overview_of_replicas_on_three_servers(cluster: Lab, unique: Names) -> None:
@@ -135,7 +135,7 @@ async def test_overview_of_replicas_on_three_servers(cluster: Lab, unique: Names
         await (await client.create_bucket(bucket, replicas=3)).put("k", b"v")
         await create_mirror(client, Mirror(mirror, Origin(bucket), replicas=3))
         for name in (bucket, mirror):
-            seen = await overview.look(client.api, name)
+            seen = await overview.inspect(client.api, name)
             assert {item["name"] for item in seen.alternates or ()} == {f"KV_{bucket}", mirror}
             assert set(seen.answered_by or ()) <= {f"KV_{bucket}", mirror}
             assert (seen.lineage or seen.lineages[mirror]).same
@@ -151,9 +151,9 @@ async def test_overview_when_the_origin_s_cluster_is_down() -> None:
         async with kvctl.connect(lab.contexts["nyc"]) as nyc:
             assert (await nyc.bucket("ORDERS").get("k")).stream == "ORDERS_NYC"
             begun = time.monotonic()
-            seen = await overview.look(nyc.api, "ORDERS")
+            seen = await overview.inspect(nyc.api, "ORDERS")
             assert time.monotonic() - begun < 15
             assert (seen.description, seen.answered_by) == (None, ["ORDERS_NYC"])
             assert [item.name for item in seen.dependents or ()] == ["ORDERS_NYC"]
-            seen = await overview.look(nyc.api, "ORDERS_NYC")
+            seen = await overview.inspect(nyc.api, "ORDERS_NYC")
             assert (seen.origins, seen.lineage, seen.answered_by) == ([None], None, ["ORDERS_NYC"])

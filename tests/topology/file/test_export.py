@@ -15,9 +15,9 @@ from kvctl.kv.config import BucketConfig, Republish
 from kvctl.kv.config_diff import differences
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.discover.inventory import (
+    Inventory,
     Link,
     Place,
-    World,
     survey,
 )
 from kvctl.topology.file.document import read_topology
@@ -36,7 +36,7 @@ EVERYTHING = BucketConfig(
 )  # fmt: skip
 
 
-def world_of(*configs: dict[str, Any]) -> World:
+def world_of(*configs: dict[str, Any]) -> Inventory:
     """Return one account with streams of these configurations."""
     infos = {config["name"]: {"config": config, "state": {}, "created": "2026-01-01T00:00:00Z"} for config in configs}
     place = Place("", None, None, infos)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def world_of(*configs: dict[str, Any]) -> World:
         for info in infos.values()
         for source in sources_of(info["config"])
     ]
-    return World({"": place}, tuple(links))
+    return Inventory({"": place}, tuple(links))
 
 
 def exported(*configs: dict[str, Any], names: tuple[str, ...] = ()) -> Exported:

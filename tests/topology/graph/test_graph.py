@@ -14,15 +14,15 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.discover.health import Standing, State
-from kvctl.topology.discover.inventory import Link, Place, World
+from kvctl.topology.discover.health import Health, ReplicaHealth
+from kvctl.topology.discover.inventory import Inventory, Link, Place
 from kvctl.topology.discover.links import Upstream, upstreams
 from kvctl.topology.file.document import read_topology
 from kvctl.topology.graph import diagram, text_tree
 from kvctl.topology.graph.box_layout import layout
 from kvctl.topology.graph.file_graph import of_topology
 from kvctl.topology.graph.graph import Edge, Graph, Node
-from kvctl.topology.graph.live_graph import of_world
+from kvctl.topology.graph.live_graph import of_inventory
 from kvctl.topology.graph.rules import rules_of
 from kvctl.topology.graph.svg import svg
 from tests.topology.conftest import source
@@ -161,19 +161,22 @@ def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
     infos = {item["config"]["name"]: item for item in (origin, mirror, aggregate, info("KV_ALONE"), info("OTHER"))}
     place = Place("", None, None, infos, unreachable)  # type: ignore[arg-type]
     standings = [
-        Standing(Link(place, mirror, mirror["config"]["mirror"], place, origin), "COPY", Kind.MIRROR,
-                 upstreams(mirror)[0], State.OK),
+        ReplicaHealth(Link(place, mirror, mirror["config"]["mirror"], place, origin), "COPY", Kind.MIRROR,
+                 upstreams(mirror)[0], Health.OK),
         *(
-            Standing(
+            ReplicaHealth(
                 Link(place, aggregate, taken, place if found else None, found), "EDGE", Kind.AGGREGATE,
                 Upstream(taken["name"], 3, None, None, (), (), None, None), state, "in words",
             )
             for taken, found, state in zip(
-                sources, (origin, None, None), (State.BEHIND, State.MISSING_ORIGIN, State.NEVER_CONNECTED), strict=True
+                sources,
+                (origin, None, None),
+                (Health.BEHIND, Health.MISSING_ORIGIN, Health.NEVER_CONNECTED),
+                strict=True,
             )
         ),
     ]  # fmt: skip
-    return of_world(World({"": place}, tuple(item.link for item in standings)), standings, names)
+    return of_inventory(Inventory({"": place}, tuple(item.link for item in standings)), standings, names)
 
 
 class TestOfLiveServers:
@@ -209,7 +212,7 @@ def hostile(*texts: str) -> Graph:
     nodes = [Node(f"n{at}{text}", text, text, "bucket", cluster=text) for at, text in enumerate(texts)]
     place = Place("", None, None, {})  # type: ignore[arg-type]
     upstream = Upstream(texts[0], 3, 1.0, texts[0], (), (), None, None)
-    standing = Standing(Link(place, {}, {}, None, None), texts[0], Kind.BUCKET, upstream, State.FAILING, texts[0])
+    standing = ReplicaHealth(Link(place, {}, {}, None, None), texts[0], Kind.BUCKET, upstream, Health.FAILING, texts[0])
     edges = [Edge(nodes[0].id, node.id, ((texts[0], texts[-1]),), standing) for node in nodes[1:]]
     return Graph(tuple(nodes), tuple(edges))
 

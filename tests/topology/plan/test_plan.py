@@ -18,7 +18,7 @@ from kvctl.topology.discover.inventory import survey
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import description, planner
-from kvctl.topology.plan.desired import Drafts
+from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.origin_place import Locator
 from kvctl.topology.plan.plan import (
     Change,
@@ -407,12 +407,12 @@ async def test_name_of_another_kind_is_a_conflict(client: kvctl.Client, raw: Raw
 
 async def test_unreachable_stream_is_not_planned(client: kvctl.Client, unique: Names) -> None:
     bucket = unique()
-    world = await survey({"": client.api})
-    place = replace(world.places[""], unreachable=(f"KV_{bucket}",))
-    world = replace(world, places={"": place})
+    inventory = await survey({"": client.api})
+    place = replace(inventory.places[""], unreachable=(f"KV_{bucket}",))
+    inventory = replace(inventory, places={"": place})
     topology = read(f"buckets: {{{bucket}: {{}}}}")
     with pytest.raises(UnreachableError, match="is unreachable"):
-        compare(Drafts(topology, Locator(topology, world.places)), world)
+        compare(DesiredState(topology, Locator(topology, inventory.places)), inventory)
 
 
 # -- what was seen -----------------------------------------------------------------------------------------
