@@ -1,4 +1,4 @@
-"""Candidates for the next word of a command line."""
+"""Completion candidates for a word of a command line."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,22 +12,22 @@ from kvctl.cli.app.help_page import spellings, tail_of
 from kvctl.cli.app.typer_adapter import remaining
 
 FILES = "\tfiles"
-"""Instead of candidates: the shell shall offer files."""
+"""Marker that tells the shell to complete file names."""
 
 Candidate = tuple[str, str]
-"""What to put on the line, and what it is."""
+"""Text to insert, and its description."""
 
-# What a shell could take for code, or a terminal for a command, is never offered.
+# Never offer text that a shell could run as code or a terminal as a control sequence.
 _SAFE = re.compile(r"[-\w./=:@%+,]+\Z")
 _PATHS = ("FILE", "DIR", "PATH", "PLAN")
 
 
 def complete(tree: Group, words: Sequence[str], incomplete: str) -> list[Candidate]:
-    """Candidates for the word `incomplete` after `words`. Raises LookupError after a command that does not exist."""
+    """Return candidates for `incomplete` after `words`. Raises LookupError if they name an unknown command."""
     ctx = _walk(tree, list(words))
     option = _option_awaiting_value(ctx, words)
     if option is not None:
-        # Without its value the option would keep the words before it from being parsed.
+        # An option without its value would make the parser reject the words before it.
         return _values(_walk(tree, list(words[:-1])), option, incomplete)
     if incomplete.startswith("-") and "--" not in words:
         return _option_names(ctx, incomplete)
@@ -41,7 +41,7 @@ def complete(tree: Group, words: Sequence[str], incomplete: str) -> list[Candida
 
 
 def _walk(tree: Group, words: list[str]) -> Any:
-    """The innermost command that `words` name, with what they say parsed."""
+    """Return the innermost command that `words` name, with its parsed parameters."""
     ctx = tree.make_context("kvctl", words, obj=Shared(), resilient_parsing=True)
     while isinstance(ctx.command, Group):
         rest = remaining(ctx)
@@ -68,7 +68,7 @@ def _option_names(ctx: Any, incomplete: str) -> list[Candidate]:
         option = next((option for option in options if name in option.opts and not option.is_flag), None)
         found = _values(ctx, option, value) if option is not None else []
         return [(text if text == FILES else f"{name}={text}", help) for text, help in found]
-    # A command's own options first: the shared ones are many, and rarely what is looked for.
+    # Offer a command's own options first, as the many shared ones are rarely wanted.
     options.sort(key=lambda option: isinstance(option, SharedOption))
     return [
         (spelling, option.help or "")

@@ -1,4 +1,4 @@
-"""Groups and commands. Parsing a command line gives a call; running it is main's part."""
+"""Groups and commands. Parsing a command line returns a call, which `main` runs."""
 
 import inspect
 import sys
@@ -19,7 +19,7 @@ from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
 from kvctl.errors import UsageError
 
 Call = Callable[[Session], Awaitable[int | None] | int | None]
-"""A command with its arguments, which wants a session and may return an exit code."""
+"""Command bound to its arguments, which takes a session and may return an exit code."""
 
 ALIASES = (
     ("add", "create", "new"),
@@ -27,12 +27,12 @@ ALIASES = (
     ("info", "view", "show", "status"),
     ("list", "ls"),
 )
-"""Names that stand for one another, wherever one of them is a command and the others are none."""
+"""Equivalent names, wherever only one of them is a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command of a group, as its help lists it; `load` makes the command itself."""
+    """Entry of a group's help; `load` creates the command."""
 
     summary: str
     load: Callable[[], "Command | Group"]
@@ -42,19 +42,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """A group in the making. Without a name, its commands stand at the root."""
+    """Builder of a group. Without a name, its commands belong to the root."""
 
     name: str
     help: str
     entries: dict[str, Entry] = field(default_factory=dict)
 
     def build(self) -> "Group":
-        """The group itself."""
+        """Build the group."""
         return Group(self.name, self.help, self.entries)
 
 
 def group(name: str = "", *, help: str = "", parent: Noun | None = None) -> Noun:
-    """A group of commands, the `app` of a module in cli/; commands join it by `@command(app, NAME)`."""
+    """Create a group of commands, the `app` of a module in cli/, for `@command(app, NAME)`."""
     noun = Noun(name, inspect.cleandoc(help))
     if parent is not None:
         parent.entries[name] = Entry(noun.help.partition("\n")[0], noun.build)
@@ -64,10 +64,10 @@ def group(name: str = "", *, help: str = "", parent: Noun | None = None) -> Noun
 def command(
     app: Noun, name: str, *, examples: Sequence[str], see: Sequence[str] = (), hidden: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function a command: `async def ls(session: Session, ...Typer parameters)`.
+    """Register a function as a command: `async def ls(session: Session, ...Typer parameters)`.
 
-    Its docstring is the help; `examples` are command lines; `see` names related commands and topics.
-    The function may return an exit code. It may be a plain function, too.
+    Its docstring is the help, `examples` are command lines, and `see` names related commands and topics.
+    The function may return an exit code, and need not be a coroutine function.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ def command(
 
 
 def _binder(function: Callable[..., Any], examples: Sequence[str], see: Sequence[str]) -> Callable[..., Call]:
-    """`function` without its session, as Typer shall see it: called with the arguments, it gives the call."""
+    """Wrap `function` for Typer, without its session: called with the arguments, it returns the call."""
 
     def bind(**arguments: Any) -> Call:
         return partial(function, **arguments)
@@ -106,21 +106,21 @@ def _build(binder: Callable[..., Call], name: str, hidden: bool) -> "Command":
 
 
 def _with_shared(own: list[Any]) -> list[Any]:
-    """The parameters, then the shared options whose names the command does not use itself."""
+    """Return the parameters, followed by the shared options whose names they do not use."""
     taken = {spelling for param in own for spelling in param.opts}
     shared = [option for option in shared_options() if taken.isdisjoint(option.opts)]
     return [*own, *shared, help_option()]
 
 
 class Command(HelpPage, TyperCommand):
-    """A command with the shared options."""
+    """Command with the shared options."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.params = _with_shared(self.params)
 
     def make_parser(self, ctx: Any) -> Any:
-        """Typer's parser, for which `-5` and `-15m` are arguments, and what follows `--` may belong to one of them."""
+        """Return Typer's parser, changed to take `-5` and `-15m` as arguments and a program after `--`."""
         parser = super().make_parser(ctx)
         tail = tail_of(self.params)
         if tail is not None:
@@ -130,7 +130,7 @@ class Command(HelpPage, TyperCommand):
 
 
 class Group(HelpPage, TyperGroup):
-    """A group that makes a command when it is used, and takes the aliases of COMMANDS.md."""
+    """Group that creates a command on first use, and accepts aliases."""
 
     def __init__(self, name: str, help: str, entries: Mapping[str, Entry], params: Sequence[Any] = ()) -> None:
         super().__init__(name=name, help=help, add_help_option=False, rich_markup_mode=None)
@@ -139,17 +139,17 @@ class Group(HelpPage, TyperGroup):
         self._loaded: dict[str, Command | Group] = {}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As Typer does; a group alone shows its help, and that is an error."""
+        """Parse as Typer does, but raise NoCommand with the help for a group without a command."""
         if not args and not ctx.resilient_parsing:
             raise NoCommand(self.help_text(ctx, sys.stderr))
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`COMMAND [OPTIONS]`"""
+        """Return `COMMAND [OPTIONS]`."""
         return ["COMMAND", "[OPTIONS]"]
 
     def command_sections(self) -> dict[str, list[tuple[str, str]]]:
-        """The commands by the sections of the help, names padded to stand below each other across sections."""
+        """Return the commands by section of the help, with names padded to align across sections."""
         widest = max((len(name) for name in self.list_commands(None)), default=0)
         sections: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(None):
@@ -161,7 +161,7 @@ class Group(HelpPage, TyperGroup):
         return [name for name, entry in self.entries.items() if not entry.hidden]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name or alias, made at the first call; None if there is none."""
+        """Return the command of this name or alias, created on first use, or None."""
         name = self.canonical(cmd_name)
         if name is None:
             return None
@@ -170,7 +170,7 @@ class Group(HelpPage, TyperGroup):
         return self._loaded[name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Name, command and what is left of the arguments. Raises UsageError with the nearest name."""
+        """Return name, command and remaining arguments. Raises UsageError that suggests the nearest name."""
         name = self.canonical(args[0])
         if name is None:
             if ctx.resilient_parsing:
@@ -179,7 +179,7 @@ class Group(HelpPage, TyperGroup):
         return name, self.get_command(ctx, name), args[1:]
 
     def canonical(self, name: str) -> str | None:
-        """The command that `name` means, itself or by an alias."""
+        """Return the command's name for a name or an alias, or None."""
         if name in self.entries:
             return name
         for names in ALIASES:
@@ -188,7 +188,7 @@ class Group(HelpPage, TyperGroup):
         return None
 
     def aliases(self, name: str) -> list[str]:
-        """Other names of a command."""
+        """Return the other names of a command."""
         names = next((names for names in ALIASES if name in names), ())
         return [other for other in names if other != name and self.canonical(other) == name]
 
@@ -200,4 +200,4 @@ class Group(HelpPage, TyperGroup):
 
 
 class NoCommand(Exception):
-    """A group was called without a command; its text is the group's help."""
+    """Error for a group without a command, whose text is the group's help."""

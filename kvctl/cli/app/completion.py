@@ -1,4 +1,4 @@
-"""`kvctl completion`: the scripts that teach shells to complete, and what those scripts call."""
+"""`kvctl completion`: completion scripts of shells, and the hidden command that they call."""
 
 from contextlib import suppress
 from typing import Annotated
@@ -106,21 +106,21 @@ def _shells(incomplete: str) -> list[str]:
 )
 def completion(
     session: Session,
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish", autocompletion=_shells)],
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="Shell: bash, zsh or fish", autocompletion=_shells)],
 ) -> None:
     """Print the completion script of a shell.
 
-    Put the line of the first example into ~/.bashrc; for zsh and fish, write the script where they look for such.
-    Commands and options are completed, and live names: contexts, buckets, and keys a token at a time.
+    For bash, add the line of the first example to ~/.bashrc. For zsh and fish, write the script to one of their
+    completion directories. It completes commands and options, names of contexts and buckets, and keys token by token.
     """
     if shell not in SCRIPTS:
-        raise UsageError(f"There is no completion script for `{shell}`", hint=f"One of {', '.join(SHELLS)}")
+        raise UsageError(f"`{shell}` is not a supported shell", hint=f"Use one of {', '.join(SHELLS)}")
     session.write(SCRIPTS[shell].encode())
 
 
 @command(app, "__complete", examples=["kvctl __complete -- bucket ''"], hidden=True)
 def complete_line(session: Session, words: list[str]) -> None:
-    """Print what may stand in the place of the last word, each with a tab and what it is."""
+    """Print candidates for the last word, each with a tab and its description."""
     from kvctl.cli.app.candidates import complete
     from kvctl.cli.app.main import root
 

@@ -1,4 +1,4 @@
-"""What went wrong, to a message and an exit code."""
+"""Error reports: from an exception to a message and an exit code."""
 
 import traceback
 from difflib import get_close_matches
@@ -13,8 +13,8 @@ from kvctl.errors import KvctlError, UsageError
 from kvctl.render.terminal import OutputClosed, Terminal
 
 _SECRETS = {
-    "--password": "Secrets are not taken from the command line: use --password-file or NATS_PASSWORD",
-    "--token": "Secrets are not taken from the command line: use --token-file or NATS_TOKEN",
+    "--password": "Secrets on the command line are visible to others: use --password-file or NATS_PASSWORD",
+    "--token": "Secrets on the command line are visible to others: use --token-file or NATS_TOKEN",
 }
 
 _ON_WHOLE = {"show": "show", "edit": "edit", "delete": "delete", "purge": "remove"}
@@ -26,17 +26,17 @@ _ON_TABLES = {
         "delete": "remove", "purge": "remove", "keys": "keys", "dump": "entries", "txn": "update", "load": "update",
     },
 }  # fmt: skip
-"""What a command works on -> function of a command -> what does the same for tables."""
+"""Group of a command -> its function -> the equivalent command for tables."""
 _ON_REPOSITORIES = {
     "bucket": {"show": "show", "delete": "delete", "compact": "gc", "diff": "diff"},
     "stream": {"show": "show", "delete": "delete", "purge": "gc"},
     "key": {"watch": "log", "revert": "revert", "purge": "reset"},
 }
-"""The same for repositories; key commands that take a ref do it themselves."""
+"""Group of a command -> its function -> the equivalent for repositories, where a ref is not accepted."""
 
 
 def report(error: BaseException, terminal: Terminal) -> int:
-    """Say on stderr what happened; the exit code."""
+    """Print the error to stderr and return the exit code."""
     error = _first(error)
     if isinstance(error, OutputClosed):
         return 0
@@ -50,7 +50,7 @@ def report(error: BaseException, terminal: Terminal) -> int:
 
 
 def direct(error: KvctlError, call: Any) -> None:
-    """Where a bucket's command was refused on a table or a repository, let the hint name what does it there."""
+    """Name the equivalent command in the hint of a bucket command that was refused on a table or a repository."""
     function = getattr(call, "func", call)
     room, name = function.__module__.removeprefix("kvctl.cli.").partition(".")[0], function.__name__
     noun = "key" if room == "keys" else room
@@ -70,7 +70,7 @@ def _on_repository(noun: str, name: str, call: Any) -> str | None:
 
 
 def explain(error: typer.TyperException) -> UsageError:
-    """The same complaint with names in backticks and a hint that shows the way on."""
+    """Convert Typer's error to a UsageError with names in backticks and a hint."""
     ctx = getattr(error, "ctx", None)
     shown = f"Usage: `{usage(ctx)}`" if ctx is not None else None
     option = getattr(error, "option_name", None)
@@ -88,7 +88,7 @@ def explain(error: typer.TyperException) -> UsageError:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first error of a task group: the others were cancelled because of it."""
+    """Return the first error of a task group, which caused the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -107,7 +107,7 @@ def _as_kvctl_error(error: BaseException) -> KvctlError | None:
 def _bug(error: BaseException, terminal: Terminal) -> KvctlError:
     if terminal.verbose:
         terminal.emit("".join(traceback.format_exception(error)).rstrip())
-    hint = None if terminal.verbose else "`-v` shows where it happened; please report it"
+    hint = None if terminal.verbose else "Run it again with `-v` for the traceback, and please report it"
     return KvctlError(f"This is a bug in kvctl: {type(error).__name__}: {error}", hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""The options that every command shares."""
+"""Options that every command takes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ from kvctl.units import parse_duration
 
 @dataclass(slots=True)
 class Shared:
-    """What the shared options said; None is not given. Of several, the innermost command's and the last wins."""
+    """Values of the shared options, None if not given. The last one of the innermost command wins."""
 
     context: str | None = None
     server: str | None = None
@@ -41,14 +41,14 @@ class Shared:
     color: str = "auto"
 
     def connection_flags(self) -> dict[str, object]:
-        """The given ones among those that say how to connect, for `contexts.resolve`."""
+        """Return the given connection options, for `contexts.resolve`."""
         rest = ("output", "quiet", "verbose", "color")
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in rest}
         return {name: value for name, value in given.items() if value is not None}
 
 
 class SharedOption(TyperOption):
-    """An option of every command; its value goes into the context's `Shared`, not to the command."""
+    """Option of every command, whose value is stored in the context's `Shared` and not passed to the command."""
 
     def __init__(
         self,
@@ -79,27 +79,29 @@ class SharedOption(TyperOption):
 
 @cache
 def shared_options() -> tuple[SharedOption, ...]:
-    """The shared options, in the order of the help; the `nats` command's spellings (`also`) work and are not shown."""
+    """Return the shared options in the order of the help; `also` holds hidden spellings of the `nats` CLI."""
     return (
-        SharedOption("--context", metavar="NAME", help="Named connection, see `kvctl context`", complete=_contexts),
-        SharedOption("-s", "--server", metavar="URL", help="Server, or several with commas"),
-        SharedOption("--user", metavar="NAME", help="User name; the password from --password-file or NATS_PASSWORD"),
-        SharedOption("--password-file", metavar="FILE", help="File that holds the password"),
-        SharedOption("--token-file", metavar="FILE", help="File that holds the token"),
+        SharedOption("--context", metavar="NAME", help="Context to use, see `kvctl context`", complete=_contexts),
+        SharedOption("-s", "--server", metavar="URL", help="URL of the server, or several separated by commas"),
+        SharedOption(
+            "--user", metavar="NAME", help="User name; the password comes from --password-file or NATS_PASSWORD"
+        ),
+        SharedOption("--password-file", metavar="FILE", help="File with the password"),
+        SharedOption("--token-file", metavar="FILE", help="File with the token"),
         SharedOption("--creds", metavar="FILE", help="Credentials file (JWT and seed)"),
         SharedOption("--nkey", metavar="FILE", help="NKey seed file"),
         SharedOption("--tls-cert", metavar="FILE", help="Client certificate", also=["--tlscert"]),
-        SharedOption("--tls-key", metavar="FILE", help="Client certificate's key", also=["--tlskey"]),
-        SharedOption("--tls-ca", metavar="FILE", help="Certificate authority to trust", also=["--tlsca"]),
-        SharedOption("--tls-first", help="TLS handshake before the server speaks", also=["--tlsfirst"]),
+        SharedOption("--tls-key", metavar="FILE", help="Key of the client certificate", also=["--tlskey"]),
+        SharedOption("--tls-ca", metavar="FILE", help="CA certificates to trust", also=["--tlsca"]),
+        SharedOption("--tls-first", help="Start TLS before the server's INFO message", also=["--tlsfirst"]),
         SharedOption("--domain", metavar="NAME", help="JetStream domain", also=["--js-domain"]),
         SharedOption("--api-prefix", metavar="PREFIX", help="JetStream API prefix", also=["--js-api-prefix"]),
-        SharedOption("--inbox-prefix", metavar="PREFIX", help="Prefix of reply subjects, if not `_INBOX`"),
-        SharedOption("--timeout", metavar="DURATION", help="Longest wait for an answer", parse=parse_duration),
-        SharedOption("--read-only", help="Refuse whatever would write"),
+        SharedOption("--inbox-prefix", metavar="PREFIX", help="Prefix of reply subjects [default: _INBOX]"),
+        SharedOption("--timeout", metavar="DURATION", help="Maximum time to wait for a response", parse=parse_duration),
+        SharedOption("--read-only", help="Refuse all writes"),
         SharedOption("-o", "--output", metavar="FORMAT", help=", ".join(FORMATS), choices=FORMATS),
-        SharedOption("-q", "--quiet", help="No notes and no progress, only results and errors"),
-        SharedOption("-v", "--verbose", help="Show each API request and its time", also=["--trace"]),
+        SharedOption("-q", "--quiet", help="Print only results and errors, no notes or progress"),
+        SharedOption("-v", "--verbose", help="Show each API request and its duration", also=["--trace"]),
         SharedOption("--color", metavar="WHEN", help=", ".join(COLORS), choices=COLORS, is_eager=True),
     )
 
@@ -113,7 +115,7 @@ def _store(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
 def _parsed(option: SharedOption, value: Any) -> Any:
     if option.choices and value not in option.choices:
         raise UsageError(
-            f"`{value}` is not a value of `{option.spellings[-1]}`", hint=f"One of {', '.join(option.choices)}"
+            f"`{value}` is not a value of `{option.spellings[-1]}`", hint=f"Use one of {', '.join(option.choices)}"
         )
     return option.parse(value) if option.parse else value
 

@@ -28,12 +28,13 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
 def help_on(
     session: Session,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC|COMMAND", help="What to explain", autocompletion=_names)
+        list[str] | None,
+        typer.Argument(metavar="TOPIC|COMMAND", help="Topic or command to explain", autocompletion=_names),
     ] = None,
 ) -> None:
     """Show help on a command or topic.
 
-    Without a name it lists the commands and the topics.
+    Without an argument, lists all commands and topics.
     """
     if names and len(names) == 1 and names[0] in topics.titles():
         text = topics.page(names[0])
@@ -75,5 +76,5 @@ def _unknown(names: list[str]) -> UsageError:
     close = get_close_matches(names[0], [*topics.titles(), *root().entries], n=1, cutoff=0.5)
     meant = f"Did you mean `kvctl help {close[0]}`? " if close and len(names) == 1 else ""
     return UsageError(
-        f"There is no command or topic `{' '.join(names)}`", hint=f"{meant}`kvctl help` lists commands and topics"
+        f"`{' '.join(names)}` is not a command or topic", hint=f"{meant}`kvctl help` lists commands and topics"
     )

@@ -1,4 +1,4 @@
-"""How a command's help looks: what it does, usage, examples, arguments, options."""
+"""Layout of a command's help: description, usage, examples, arguments, options."""
 
 import inspect
 import os
@@ -17,30 +17,30 @@ from kvctl.render.terminal import paint, wants_color
 Rows = Sequence[tuple[str, str]]
 
 TAIL = "COMMAND"
-"""Name in the help of the argument that stands after `--`."""
+"""Metavar of the argument that takes everything after `--`."""
 NARROWEST = 36
-"""Columns that help is made for at least."""
+"""Minimum width of help, in terminal columns."""
 
 
 class TextRequested(Exception):
-    """`--help` or `--version` was given; its text goes to stdout."""
+    """Signal that `--help` or `--version` was given, with its text for stdout."""
 
 
 class HelpPage:
-    """Mixed into commands and groups: their help in the shape of this program."""
+    """Mixin of commands and groups that formats their help."""
 
     params: list[Any]
     help: str | None
     callback: Any
 
     def help_text(self, ctx: Any, stream: TextIO | None) -> str:
-        """The page for a stream, coloured if that is wanted there."""
+        """Return the page, coloured if the stream supports it."""
         ctx.color = wants_color(stream, ctx.obj.color, os.environ)
         return str(ctx.get_help())
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page; called by Typer."""
-        # The formatter takes no terminal for narrower than 50 columns.
+        # The formatter assumes at least 50 columns.
         formatter.width = min(formatter.width, max(shutil.get_terminal_size().columns - 2, NARROWEST))
         page = _Page(formatter, bool(ctx.color))
         summary, _, details = inspect.cleandoc(self.help or "").partition("\n")
@@ -56,67 +56,67 @@ class HelpPage:
         self._format_references(ctx, page)
 
     def command_sections(self) -> dict[str, list[tuple[str, str]]]:
-        """Headings of a group's help, with the names and summaries of commands; none for a command."""
+        """Return headings with names and summaries of a group's commands; empty for a command."""
         return {}
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The arguments, then `[OPTIONS]`; at the end a program to run, with its own arguments."""
+        """Return the arguments, `[OPTIONS]`, and the argument for a program to run."""
         tail = tail_of(self.params)
         own = [argument_usage(param) for param in arguments(self.params) if param is not tail]
         return [*own, "[OPTIONS]", *([f"-- {argument_usage(tail)}"] if tail else [])]
 
     def _format_shared(self, ctx: Any, page: "_Page") -> None:
         if ctx.parent is None:
-            page.list("Shared options, for every command", [option_line(option) for option in shared_options()])
+            page.list("Shared options of every command", [option_line(option) for option in shared_options()])
         else:
             shared = [shared_usage(param) for param in self.params if isinstance(param, SharedOption)]
-            page.block("Shared options, which `kvctl --help` explains", _wrapped(shared, page.width - 2))
+            page.block("Shared options, explained by `kvctl --help`", _wrapped(shared, page.width - 2))
 
     def _format_references(self, ctx: Any, page: "_Page") -> None:
         aliases = ctx.parent.command.aliases(ctx.info_name) if ctx.parent is not None else []
-        page.line("Also called", ", ".join(aliases))
+        page.line("Aliases", ", ".join(aliases))
         page.line("See also", ", ".join(f"kvctl {name}" for name in getattr(self.callback, "see", ())))
 
 
 def help_option() -> TyperOption:
-    """`-h` and `--help`, which print through the same output as everything else."""
+    """Return `-h` and `--help`, which use the same output as everything else."""
     return _eager("-h", "--help", help="Show this help", text=lambda ctx: ctx.command.help_text(ctx, sys.stdout))
 
 
 def version_option() -> TyperOption:
-    """`--version` of the root."""
+    """Return `--version` of the root."""
     return _eager("--version", help="Show the version", text=lambda ctx: f"kvctl {__version__}")
 
 
 def usage(ctx: Any) -> str:
-    """`kvctl get BUCKET KEY... [OPTIONS]`"""
+    """Return a command's usage line: `kvctl get BUCKET KEY... [OPTIONS]`."""
     return " ".join([ctx.command_path, *ctx.command.collect_usage_pieces(ctx)])
 
 
 def arguments(params: Iterable[Any]) -> list[TyperArgument]:
-    """The arguments among a command's parameters."""
+    """Return the arguments among a command's parameters."""
     return [param for param in params if isinstance(param, TyperArgument) and not param.hidden]
 
 
 def tail_of(params: Iterable[Any]) -> TyperArgument | None:
-    """The argument that takes everything after `--`, and nothing before it: a program to run."""
+    """Return the argument that takes only what follows `--`, a program to run, or None."""
     return next((param for param in arguments(params) if param.metavar == TAIL), None)
 
 
 def argument_usage(param: TyperArgument) -> str:
-    """`BUCKET`, `[REVISION]`, `KEY...`"""
+    """Return an argument's usage: `BUCKET`, `[REVISION]`, `KEY...`."""
     name = (param.metavar or str(param.name).upper()).strip("[].")
     dots = "..." if param.nargs == -1 else ""
     return f"{name}{dots}" if param.required else f"[{name}{dots}]"
 
 
 def argument_line(param: TyperArgument) -> tuple[str, str]:
-    """Name and help of an argument."""
+    """Return name and help of an argument."""
     return argument_usage(param), (param.help or "") + _default(param)
 
 
 def own_options(params: Iterable[Any]) -> list[TyperOption]:
-    """The options that are the command's own, without hidden ones."""
+    """Return the command's own options, without hidden ones."""
     return [
         param
         for param in params
@@ -125,26 +125,26 @@ def own_options(params: Iterable[Any]) -> list[TyperOption]:
 
 
 def option_line(option: TyperOption) -> tuple[str, str]:
-    """Spellings and help of an option: `-o, --output FORMAT`, long names below each other."""
+    """Return spellings and help of an option: `-o, --output FORMAT`, with aligned long names."""
     shown = sorted(spellings(option), key=len)
     indent = "    " if shown[0].startswith("--") else ""
     return indent + ", ".join(shown) + metavar(option), (option.help or "") + _default(option)
 
 
 def shared_usage(option: SharedOption) -> str:
-    """`-o/--output FORMAT`"""
+    """Return a shared option's usage: `-o/--output FORMAT`."""
     return "/".join(sorted(option.spellings, key=len)) + metavar(option)
 
 
 def spellings(option: TyperOption) -> list[str]:
-    """An option's names, without those that are kept from help."""
+    """Return an option's names, without hidden ones."""
     if isinstance(option, SharedOption):
         return list(option.spellings)
     return [*option.opts, *option.secondary_opts]
 
 
 def metavar(option: TyperOption) -> str:
-    """` FORMAT`, or nothing for a flag."""
+    """Return ` FORMAT`, or an empty text for a flag."""
     if option.is_flag:
         return ""
     choices = getattr(option.type, "choices", None)
@@ -153,7 +153,7 @@ def metavar(option: TyperOption) -> str:
 
 
 class _Page:
-    """Sections with a heading, a blank line before each, empty ones left out."""
+    """Page of sections with headings, separated by blank lines, without empty ones."""
 
     def __init__(self, formatter: Any, color: bool) -> None:
         self.width: int = formatter.width
@@ -163,7 +163,7 @@ class _Page:
     def text(self, text: str) -> None:
         for block in filter(None, re.split(r"\n{2,}", text)):
             self._formatter.write_paragraph()
-            if re.search(r"^(?: |- )", block, re.MULTILINE):  # code and lists keep their lines
+            if re.search(r"^(?: |- )", block, re.MULTILINE):  # keep the lines of code and lists
                 self._formatter.write(f"{block}\n")
             else:
                 self._formatter.write_text(block)

@@ -1,4 +1,4 @@
-"""Live names for completion: contexts, buckets, keys and others; silent on any failure, one second at most."""
+"""Live names for completion: contexts, buckets, keys and others; silent on failure, at most one second."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from kvctl.cli.app.global_options import Shared
 
 BUDGET = 0.8
-"""Seconds for asking a server; the rest of the second is Python's start."""
+"""Seconds to wait for a server; the rest of the second is Python's start-up."""
 MOST_KEYS = 200
 
 
 def contexts(incomplete: str) -> list[str]:
-    """Names of contexts."""
+    """Return names of contexts."""
     from kvctl.contexts import ContextStore
 
     return [name for name in ContextStore().names() if name.startswith(incomplete)]
 
 
 def buckets(shared: "Shared", incomplete: str) -> list[str]:
-    """Names of buckets."""
+    """Return names of buckets."""
 
     async def names(client: Any, found: dict[str, None]) -> None:
         found.update(dict.fromkeys(await client.bucket_names()))
@@ -31,7 +31,7 @@ def buckets(shared: "Shared", incomplete: str) -> list[str]:
 
 
 def keyed(shared: "Shared", incomplete: str) -> list[str]:
-    """What key commands take: names of buckets, and NAME@REF of repositories."""
+    """Return arguments of key commands: names of buckets, and NAME@REF of repositories."""
     if "@" in incomplete:
         return places(shared, incomplete)
 
@@ -49,7 +49,7 @@ def keyed(shared: "Shared", incomplete: str) -> list[str]:
 
 
 def tables(shared: "Shared", incomplete: str) -> list[str]:
-    """Names of tables."""
+    """Return names of tables."""
 
     async def names(client: Any, found: dict[str, None]) -> None:
         from kvctl.tables import catalog
@@ -60,7 +60,7 @@ def tables(shared: "Shared", incomplete: str) -> list[str]:
 
 
 def repositories(shared: "Shared", incomplete: str) -> list[str]:
-    """Names of repositories."""
+    """Return names of repositories."""
 
     async def names(client: Any, found: dict[str, None]) -> None:
         from kvctl.versions import catalog
@@ -71,7 +71,7 @@ def repositories(shared: "Shared", incomplete: str) -> list[str]:
 
 
 def places(shared: "Shared", incomplete: str, *, branches: bool = True, tags: bool = True) -> list[str]:
-    """NAME@REF: names of repositories with an `@`, and after it their branches and tags."""
+    """Return NAME@REF: names of repositories with an `@`, and after it their branches and tags."""
     name, at, ref = incomplete.partition("@")
     if not at:
         return [f"{found}@" for found in repositories(shared, name)]
@@ -79,7 +79,7 @@ def places(shared: "Shared", incomplete: str, *, branches: bool = True, tags: bo
 
 
 def refs(shared: "Shared", repository: str, incomplete: str, *, branches: bool = True, tags: bool = True) -> list[str]:
-    """Branches and tags of a repository."""
+    """Return branches and tags of a repository."""
 
     async def names(client: Any, found: dict[str, None]) -> None:
         from kvctl.versions.repositories import Repositories
@@ -92,7 +92,7 @@ def refs(shared: "Shared", repository: str, incomplete: str, *, branches: bool =
 
 
 def streams(shared: "Shared", incomplete: str) -> list[str]:
-    """Names of streams."""
+    """Return names of streams."""
 
     async def names(client: Any, found: dict[str, None]) -> None:
         found.update(dict.fromkeys(await client.jetstream.stream_names()))
@@ -101,7 +101,7 @@ def streams(shared: "Shared", incomplete: str) -> list[str]:
 
 
 def consumers(shared: "Shared", stream: str | None, incomplete: str) -> list[str]:
-    """Names of a stream's consumers."""
+    """Return names of a stream's consumers."""
 
     async def names(client: Any, found: dict[str, None]) -> None:
         found.update(dict.fromkeys(await client.jetstream.stream(stream).consumer_names()))
@@ -110,7 +110,7 @@ def consumers(shared: "Shared", stream: str | None, incomplete: str) -> list[str
 
 
 def keys(shared: "Shared", bucket: str | None, incomplete: str) -> list[str]:
-    """Names of keys up to their next token: `NEW.` stands for all that begin with it."""
+    """Return names of keys up to their next token: `NEW.` represents all keys that begin with it."""
     head = incomplete[: incomplete.rfind(".") + 1]
 
     async def tokens(client: Any, found: dict[str, None]) -> None:
@@ -125,7 +125,7 @@ def keys(shared: "Shared", bucket: str | None, incomplete: str) -> list[str]:
 
 
 async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
-    """Keys of a bucket, or of a repository at a ref."""
+    """Return keys of a bucket, or of a repository at a ref."""
     name, at, ref = bucket.partition("@")
     filters = [f"{head}>"] if head else []
     if not at:
@@ -141,7 +141,7 @@ async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
 
 
 def _ask(shared: "Shared", question: Callable[[Any, dict[str, None]], Awaitable[None]]) -> list[str]:
-    """What the question found in time: it fills a dict, so that half an answer is one, too."""
+    """Return the names that the query stored in its dict within the deadline, also partial results."""
     import asyncio
     import os
 

@@ -1,4 +1,4 @@
-"""The command registry, and the way from a command line to an exit code."""
+"""Command registry, and the run of a command line up to its exit code."""
 
 import os
 import sys
@@ -53,8 +53,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("doctor", "Check for problems and suggest fixes"),
     },
     "Streams": {
-        "stream": ("stream.manage", "Streams below buckets, and any others"),
-        "consumer": ("consumer.manage", "Consumers: who has read what of a stream, and what comes next"),
+        "stream": ("stream.manage", "JetStream streams, including those of buckets"),
+        "consumer": ("consumer.manage", "Consumers: read positions on streams"),
     },
     "Tables": {
         "table": ("table.manage", "Key-value tables: keys of any bytes, families, versions, atomic batches"),
@@ -76,13 +76,13 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("app.help", "Show the version"),
     },
 }
-"""Section of the help -> command -> (module in cli/, imported when the command is used; summary)."""
+"""Section of the help -> command -> (module in cli/, imported on first use; summary)."""
 
 HELP = "NATS key-value buckets and the topologies that replicate them"
 
 
 def main(argv: list[str] | None = None, tree: Group | None = None) -> int:
-    """Run a command line and return its exit code; without one, run the process's own, which ends here."""
+    """Run a command line and return its exit code; without one, run that of the process and end the process."""
     code = _reported(tree or root(), sys.argv[1:] if argv is None else argv)
     if argv is None:
         _leave(code)
@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None, tree: Group | None = None) -> int:
 
 
 def root() -> Group:
-    """The whole command tree, nothing of it loaded."""
+    """Return the complete command tree, with no command loaded."""
     entries = {
         name: Entry(summary, partial(_load, module, name), section)
         for section, commands in COMMANDS.items()
@@ -101,7 +101,7 @@ def root() -> Group:
 
 
 class Root(Group):
-    """The root, whose help lists the topics too."""
+    """Root group, whose help also lists the topics."""
 
     def command_sections(self) -> dict[str, list[tuple[str, str]]]:
         from kvctl import topics
@@ -124,7 +124,7 @@ def _reported(tree: Group, argv: list[str]) -> int:
 def _run(tree: Group, argv: list[str], shared: Shared) -> int:
     try:
         call: Call = tree.invoke(tree.make_context("kvctl", list(argv), obj=shared))
-        return _carried_out(call, Session(shared, _terminal(shared)))
+        return _called(call, Session(shared, _terminal(shared)))
     except TextRequested as request:
         _terminal(shared).write(f"{request}\n".encode())
         return 0
@@ -133,7 +133,7 @@ def _run(tree: Group, argv: list[str], shared: Shared) -> int:
         return 2
 
 
-def _carried_out(call: Call, session: Session) -> int:
+def _called(call: Call, session: Session) -> int:
     try:
         result = call(session)
         if isinstance(result, Awaitable):
@@ -156,8 +156,8 @@ def _terminal(shared: Shared) -> Terminal:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process without the interpreter's own ending, which takes longer than most commands."""
-    if code < 128:  # else a thread may be stuck in the middle of a write
+    """End the process without the interpreter's shutdown, which takes longer than most commands."""
+    if code < 128:  # after a signal, a thread may be blocked in a write
         try:
             sys.stdout.flush()
         except BrokenPipeError:

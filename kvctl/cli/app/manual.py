@@ -1,4 +1,4 @@
-"""Man pages and completion scripts from the command tree: `python -m kvctl.cli.app.manual` writes them anew."""
+"""Man pages and completion scripts from the command tree, written by `python -m kvctl.cli.app.manual`."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ COMPLETIONS = {"bash": "kvctl.bash", "zsh": "_kvctl", "fish": "kvctl.fish"}
 
 
 def main(directory: Path = ROOT) -> None:
-    """Write every page and script below `directory`, and remove pages of what is gone."""
+    """Write every page and script below `directory`, and remove outdated pages."""
     files = generated()
     stale = [path for path in directory.glob("man/man[17]/kvctl*") if str(path.relative_to(directory)) not in files]
     for path in stale:
@@ -56,7 +56,7 @@ def generated() -> dict[str, str]:
 
 
 def walk(group: Group, parent: Any = None) -> Iterator[tuple[Any, Command]]:
-    """Every command of a group with its Typer context, those of groups within included, hidden ones not."""
+    """Yield every command of a group and its subgroups with its Typer context, without hidden ones."""
     ctx = group.make_context(group.name, [], parent=parent, obj=Shared(), resilient_parsing=True)
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
@@ -73,7 +73,7 @@ def _root_page(tree: Group) -> str:
     for section, rows in tree.command_sections().items():
         listed = [(name.strip(), summary) for name, summary in rows if name.strip() in tree.entries]
         parts += [f".SS {_text(section)}\n" if listed else "", *(_term(_bold(name), help) for name, help in listed)]
-    parts += [".SH SHARED OPTIONS\n", _paragraph("Every command takes these, in any position before `--`.")]
+    parts += [".SH SHARED OPTIONS\n", _paragraph("Every command takes these options, in any position before `--`.")]
     parts += [_option(option) for option in shared_options()]
     parts += [".SH KEYS AND SETUP\n"]
     parts += [_command(ctx, command) for ctx, command in walk(tree) if ctx.parent.parent is None]
@@ -144,7 +144,7 @@ def _see_also(references: list[str]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Headings, paragraphs, lists and indented code: what topics and docstrings hold."""
+    """Convert the Markdown of topics and docstrings: headings, paragraphs, lists and indented code."""
     blocks: list[list[str]] = []
     for block in re.split(r"\n{2,}", text.strip("\n")):
         if blocks and block.startswith(_CODE) and blocks[-1][0].startswith(_CODE):
@@ -186,7 +186,7 @@ def _bold(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Running text: `code` and **strong** in bold."""
+    """Convert inline text: `code` and **strong** in bold."""
     parts = re.split(r"`([^`]+)`|\*\*([^*]+)\*\*", text)
     plain = [_escaped(part or "") for part in parts[::3]]
     marked = [f"\\fB{_escaped(code or strong)}\\fR" for code, strong in zip(parts[1::3], parts[2::3], strict=True)]
@@ -198,7 +198,7 @@ def _text(text: str) -> str:
 
 
 def _protected(text: str) -> str:
-    """A leading dot or quote would make the line a request."""
+    """Protect a leading dot or quote, which would make the line a roff request."""
     return f"{_NOTHING}{text}" if text[:1] in (".", "'") else text
 
 

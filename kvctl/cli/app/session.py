@@ -1,4 +1,4 @@
-"""What a command works with: its options, a client opened when first needed, and where its results go."""
+"""Session of a command: its options, a client that is opened when first needed, and its output."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Interrupted(BaseException):
-    """A signal ended the command; the exit code is 128 and its number."""
+    """Error for a command ended by a signal; the exit code is 128 plus its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -33,25 +33,25 @@ class Interrupted(BaseException):
 
 
 class Session:
-    """One run of one command."""
+    """Run of one command."""
 
     def __init__(self, options: Shared, terminal: Terminal) -> None:
         self.options = options
         self.terminal = terminal
         self.output = options.output or ("table" if terminal.is_terminal else "tsv")
-        """The format asked for, or the default: `table` on a terminal, else `tsv`."""
+        """Requested output format, by default `table` on a terminal, else `tsv`."""
         self._resources = AsyncExitStack()
         self._client: Client | None = None
         self._writing: ThreadPoolExecutor | None = None
 
     @property
     def interactive(self) -> bool:
-        """Whether a person can be asked: stdin and stderr are terminals."""
+        """Return True if stdin and stderr are terminals, so that prompts are possible."""
         return self.terminal.interactive
 
     @cached_property
     def context(self) -> "Context":
-        """How to connect, from flags, environment and context files (COMMANDS.md, precedence)."""
+        """Return the connection settings, from flags, then the environment, then context files."""
         from kvctl.contexts import resolve
 
         context = resolve(self.options.connection_flags(), os.environ)
@@ -60,13 +60,13 @@ class Session:
         return context
 
     async def client(self) -> "Client":
-        """The client of `context`, connected at the first call and closed by the frame."""
+        """Return the client of `context`, connected at the first call and closed at the end of the session."""
         if self._client is None:
             self._client = await self.connect(self.context)
         return self._client
 
     async def connect(self, context: "Context") -> "Client":
-        """A further client, for commands on two contexts; closed by the frame."""
+        """Connect a further client, for commands on two contexts; closed at the end of the session."""
         import kvctl
 
         client = await self._resources.enter_async_context(kvctl.connect(context))
@@ -76,11 +76,11 @@ class Session:
         return client
 
     async def close(self) -> None:
-        """Close what was opened."""
+        """Close all connections."""
         await self._resources.aclose()
 
     def show(self, view: View) -> None:
-        """Print rows or a document that are at hand, in the format asked for."""
+        """Print a view whose rows are in memory, in the requested format."""
         rows = list(view.rows)
         if not rows and view.empty:
             self.note(view.empty)
@@ -90,9 +90,9 @@ class Session:
             self.write(data)
 
     async def stream(self, view: View, batches: AsyncIterable[Sequence[Row]], *, endless: bool = False) -> None:
-        """Print batches of rows as they come; the next one is asked for when the last was written.
+        """Print batches of rows as they come, and take the next batch when the last one is written.
 
-        Endless output has no closing bracket to wait for: json is ndjson there.
+        For endless output, json is ndjson, because an array would never be closed.
         """
         writer = self._writer(view, endless=endless)
         count = 0
@@ -111,29 +111,29 @@ class Session:
             self.note(view.empty)
 
     async def stream_bytes(self, chunks: AsyncIterable[bytes]) -> None:
-        """Print bytes as they come, in no format; the next chunk is asked for when the last was written."""
+        """Print chunks of bytes unchanged, and take the next chunk when the last one is written."""
         async with _closing(chunks) as source:
             async for chunk in source:
                 await self._write_aside(chunk)
 
     def write(self, data: bytes) -> None:
-        """Print bytes as they are."""
+        """Print bytes unchanged."""
         with self.terminal.blocking():
             self.terminal.write(data)
 
     def value(self, data: bytes) -> None:
-        """Print a value: its exact bytes in a pipe; on a terminal escaped, and with a newline."""
+        """Print a value: its exact bytes in a pipe, escaped and with a newline on a terminal."""
         if self.terminal.is_terminal:
             text = escape(data.decode("utf-8", "surrogateescape"), keep="\n\t")
             data = text.encode() + (b"" if text.endswith("\n") else b"\n")
         self.write(data)
 
     def note(self, text: str, *, always: bool = False) -> None:
-        """A line on stderr about what was done; for terminals, with `always` in pipes too, and not with `-q`."""
+        """Print a note on a terminal's stderr, with `always` in pipes too, never with `-q`."""
         self.terminal.note(text, always=always)
 
     def warn(self, text: str) -> None:
-        """A warning on stderr."""
+        """Print a warning on stderr."""
         self.terminal.warn(text)
 
     async def confirm(
@@ -141,20 +141,20 @@ class Session:
     ) -> None:
         """Ask before destruction: y/N, or for `typed_name` to be typed; `confirmed` is the value of `--confirm`.
 
-        Connections stay alive while the person thinks. Raises Cancelled; UsageError where nobody can be asked.
+        Connections stay alive during the prompt. Raises Cancelled, or UsageError without a terminal.
         """
         asked = self.terminal.question(question, yes=yes, typed_name=typed_name, confirmed=confirmed)
         if asked is not None and not asked.accepts(await _in_thread(lambda: self.terminal.answer(asked.prompt))):
             raise Cancelled("Cancelled")
 
     def progress(self, what: str, total: int | None = None) -> "Progress":
-        """Progress on stderr, on a terminal, after half a second: `with session.progress("Copying keys") as bar:`."""
+        """Show progress on a terminal's stderr after half a second: `with session.progress("Copying keys") as bar:`."""
         from kvctl.render.progress import Progress
 
         return Progress(what, total, enabled=self.terminal.speaks and not self.options.quiet)
 
     def read_input(self, file: str) -> bytes:
-        """The bytes of a file, `-` for standard input. Raises UsageError."""
+        """Read a file, `-` for standard input. Raises UsageError."""
         try:
             if file != "-":
                 with open(file, "rb") as stream:
@@ -176,7 +176,7 @@ class Session:
         return WRITERS["ndjson" if endless and self.output == "json" else self.output](view, terminal=terminal)
 
     async def _write_aside(self, data: bytes) -> None:
-        """Write in a thread, so that a reader that stalls stops the output and nothing else."""
+        """Write in a thread, so that a stalled reader blocks only the output."""
         if not data:
             return
         import asyncio
@@ -189,7 +189,7 @@ class Session:
 
 
 async def _in_thread(read: Callable[[], str]) -> str:
-    """What a blocking read gives; a cancellation leaves it behind, in a thread that nobody waits for."""
+    """Run a blocking read in a thread, which is abandoned on cancellation."""
     import asyncio
     from threading import Thread
 
@@ -210,7 +210,7 @@ async def _in_thread(read: Callable[[], str]) -> str:
             text = read()
         except Exception as met:
             error = met
-        with suppress(RuntimeError):  # the loop was closed meanwhile
+        with suppress(RuntimeError):  # the loop is already closed
             loop.call_soon_threadsafe(give, text, error)
 
     Thread(target=work, name="prompt", daemon=True).start()
@@ -219,7 +219,7 @@ async def _in_thread(read: Callable[[], str]) -> str:
 
 @asynccontextmanager
 async def _closing(source: AsyncIterable[T]) -> AsyncIterator[AsyncIterable[T]]:
-    """Closes an asynchronous generator at the end, while the connection that it may have to tidy up on is open."""
+    """Close an asynchronous generator at the end of the block, while its connection is still open."""
     try:
         yield source
     finally:

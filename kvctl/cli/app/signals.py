@@ -1,4 +1,4 @@
-"""Runs a command's coroutine until it ends or a signal ends it."""
+"""Run of a command's coroutine until it ends or a signal ends it."""
 
 import asyncio
 import logging
@@ -11,9 +11,9 @@ from kvctl.render.terminal import Terminal
 
 
 def run_until_signal(session: Session, work: Awaitable[int | None]) -> int | None:
-    """The command's result; what its session opened is closed.
+    """Run the command, close its session and return the result.
 
-    SIGINT, SIGTERM and SIGHUP cancel the work, so that it can put its things in order; a second one ends it at once.
+    SIGINT, SIGTERM and SIGHUP cancel the command so that it can clean up; a second signal ends it immediately.
     """
     with asyncio.Runner() as runner:
         _keep_quiet(runner.get_loop(), session.terminal)
@@ -27,8 +27,8 @@ def run_until_signal(session: Session, work: Awaitable[int | None]) -> int | Non
 
 
 def _keep_quiet(loop: asyncio.AbstractEventLoop, terminal: Terminal) -> None:
-    """What background tasks and the client library log is for `-v`: the command's own error says what happened."""
-    # Said of every TLS connection that a server closes, and of no use to anybody.
+    """Silence logs of background tasks and the client library without `-v`, as the command reports its own error."""
+    # asyncio logs this for every TLS connection that a server closes.
     logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.msg)
     if not terminal.verbose:
         logging.getLogger().addHandler(logging.NullHandler())
@@ -43,7 +43,7 @@ class _Interrupts:
         self._loop = loop
         self._terminal = terminal
         self._task: asyncio.Task[int | None] | None = None
-        # What the parent ignores stays ignored: nohup, and scripts for what they start with &.
+        # Signals that the parent ignores stay ignored, as with nohup and background jobs of scripts.
         heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
         self._before = {number: signal.signal(number, self._handle) for number in heeded}
 

@@ -1,4 +1,4 @@
-"""The adapter to Typer: every private name of it that kvctl needs is touched here."""
+"""Adapter to Typer, the only module that touches its private names."""
 
 import re
 from typing import Any
@@ -9,11 +9,11 @@ from typer.core import TyperArgument
 from kvctl.errors import KvctlError
 
 SUPPORTED = (0, 28)
-"""Version of Typer whose internals are known: its parser, and the arguments that a group leaves to its command."""
+"""Version of Typer whose internals are known: its parser, and the arguments that a group passes to its command."""
 
 
 def require_supported(version: str | None = None) -> None:
-    """Raises KvctlError for a Typer whose internals may be others than those that are used here."""
+    """Raise KvctlError for a version of Typer whose internals may differ."""
     found = version or typer.__version__
     if tuple(map(int, re.findall(r"\d+", found)[:2])) != SUPPORTED:
         known = ".".join(map(str, SUPPORTED))
@@ -24,12 +24,12 @@ def require_supported(version: str | None = None) -> None:
 
 
 def remaining(ctx: Any) -> list[str]:
-    """Return what a group has left on its command line: the name of a command and its arguments."""
+    """Return the rest of a group's command line: the name of a command and its arguments."""
     return [*ctx._protected_args, *ctx.args]
 
 
 def take_digits_as_arguments(parser: Any) -> None:
-    """Let `-5` and `-15m` be arguments: no option of ours is a digit."""
+    """Let the parser take `-5` and `-15m` as arguments, as no option here is a digit."""
     process_option = parser._process_opts
 
     def process(arg: str, state: Any) -> None:
@@ -42,7 +42,7 @@ def take_digits_as_arguments(parser: Any) -> None:
 
 
 def keep_tail(parser: Any, tail: TyperArgument) -> None:
-    """Let the argument take what follows the first `--`, and the others what stands before it."""
+    """Pass everything after the first `--` to the given argument, and parse only what precedes it."""
     parse = parser.parse_args
     parser._args = [argument for argument in parser._args if argument.obj is not tail]
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 app = group(
     "consumer",
-    help="""Consumers: who has read what of a stream, and what comes next
+    help="""Consumers: read positions on streams
 
     A consumer remembers what it delivered and what was acknowledged. Several programs that pull from one share its
     messages; each message goes to one of them at a time, and comes again when it is not acknowledged.

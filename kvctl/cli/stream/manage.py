@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 app = group(
     "stream",
-    help="""Streams below buckets, and any others
+    help="""JetStream streams, including those of buckets
 
     A stream stores messages by subject; consumers deliver them. Buckets, mirrors, aggregates, tables and repositories
     are streams too: change those with their own commands.
