@@ -57,7 +57,7 @@ def direct(error: KvctlError, call: Any) -> None:
     if error.hint and (instead := _ON_TABLES.get(noun, _ON_TABLES["key"]).get(name)):
         error.hint = error.hint.replace("`kvctl table` is", f"`kvctl table {instead}` is")
     if error.hint and (instead := _on_repository(noun, name, call)):
-        error.hint = error.hint.replace("`kvctl repo` is", f"`kvctl {instead}` is")
+        error.hint = error.hint.replace("Use `kvctl repo` instead", f"Use `kvctl {instead}` instead")
 
 
 def _on_repository(noun: str, name: str, call: Any) -> str | None:

@@ -83,7 +83,7 @@ async def test_change_that_may_still_arrive_is_unknown(
     client: Client, target: Target, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client.connection, "timeout", 0.3)
-    with pytest.raises(OutcomeUnknown, match="was created is not known"):
+    with pytest.raises(OutcomeUnknown, match="Could not find out if"):
         await ensure.create(replace(target, create=unanswered(None)), {"name": name})
 
 
