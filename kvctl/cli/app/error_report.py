@@ -55,7 +55,7 @@ def direct(error: KvctlError, call: Any) -> None:
     room, name = function.__module__.removeprefix("kvctl.cli.").partition(".")[0], function.__name__
     noun = "key" if room == "keys" else room
     if error.hint and (instead := _ON_TABLES.get(noun, _ON_TABLES["key"]).get(name)):
-        error.hint = error.hint.replace("`kvctl table` is", f"`kvctl table {instead}` is")
+        error.hint = error.hint.replace("Use `kvctl table` instead", f"Use `kvctl table {instead}` instead")
     if error.hint and (instead := _on_repository(noun, name, call)):
         error.hint = error.hint.replace("Use `kvctl repo` instead", f"Use `kvctl {instead}` instead")
 
